@@ -1,0 +1,172 @@
+"""Many machines of a site, scored against many queries with one product per block.
+
+Queries are taken in blocks of a fixed width, the last one padded, so that every product has the same shape whatever
+the number of queries, the chunking by the caller and the number of threads: no bit of a score depends on them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from joblib import Parallel, delayed
+
+from kernfed._threads import resolve_jobs, single_blas_thread
+from kernfed._validation import FloatArray
+from kernfed.kahm.folding import ABSENT, folding, needs_angle
+from kernfed.kahm.machine import LONGEST, Machine, explicit_images, fit_machine
+from kernfed.kahm.tile import QueryBlock, Tile, build_tile, group_machines, score_tile
+
+#: Queries per block. Products are near their peak rate from here on, and a single query still answers quickly.
+BLOCK = 128
+
+
+@dataclass(frozen=True)
+class BankScores:
+    """Scores of n queries against G groups of machines.
+
+    values : (n, G) smallest measure over a group's machines; ``winners`` (n, G): position of the machine that had it,
+    -1 for a group without machines; ``fallbacks``: (query, machine) pairs whose memberships summed to nothing.
+    """
+
+    values: FloatArray
+    winners: npt.NDArray[np.intp]
+    fallbacks: int
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Machines with their group (class) numbers, ready to score. Make one with ``Bank.assemble``."""
+
+    machines: tuple[Machine, ...]
+    groups: npt.NDArray[np.intp]
+    n_groups: int
+    centre: FloatArray
+    tiles: tuple[Tile, ...]
+
+    @classmethod
+    def assemble(cls, machines: Sequence[Machine], groups: Sequence[int], n_groups: int) -> "Bank":
+        """Bank of ``machines``; machine i belongs to group ``groups[i]`` of ``n_groups``."""
+        if not machines:
+            raise ValueError("a bank needs at least one machine, got none")
+        if len({(machine.width, machine.directions.dtype) for machine in machines}) > 1:
+            raise ValueError("machines of a bank must have one width and one dtype, got several")
+        weights = np.array([machine.n_rows for machine in machines], dtype=np.float64)
+        centre = weights @ np.stack([machine.mean for machine in machines]) / weights.sum()
+        tiles = tuple(build_tile(machines, members, centre) for members in group_machines(machines))
+        return cls(tuple(machines), np.asarray(groups, dtype=np.intp), n_groups, centre, tiles)
+
+    @property
+    def width(self) -> int:
+        """Number of columns of rows and queries."""
+        return self.machines[0].width
+
+    @property
+    def dtype(self) -> np.dtype[np.floating[npt.NBitBase]]:
+        """Precision the scores are computed in."""
+        return self.machines[0].directions.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held for scoring."""
+        return sum(tile.nbytes for tile in self.tiles)
+
+    def scores(self, queries: FloatArray, measure: str, n_jobs: int | None = None) -> BankScores:
+        """Smallest ``measure`` per query and group; ``queries`` (n, p) of finite numbers."""
+        count = len(queries)
+        values = np.full((count, self.n_groups), ABSENT[measure])
+        winners = np.full((count, self.n_groups), -1, dtype=np.intp)
+        jobs = resolve_jobs(n_jobs)
+        starts = range(0, count, BLOCK)
+        with single_blas_thread():
+            work = Parallel(n_jobs=jobs, prefer="threads", require="sharedmem")
+            fallbacks = work(delayed(self._score_block)(queries, start, measure, values, winners) for start in starts)
+        return BankScores(values, winners, sum(fallbacks))
+
+    def machine_scores(self, queries: FloatArray, measure: str, n_jobs: int | None = None) -> FloatArray:
+        """``measure`` of every machine: (n, M)."""
+        alone = Bank(self.machines, np.arange(len(self.machines)), len(self.machines), self.centre, self.tiles)
+        return alone.scores(queries, measure, n_jobs).values
+
+    def _score_block(self, queries: FloatArray, start: int, measure: str, values: FloatArray,
+                     winners: npt.NDArray[np.intp]) -> int:  # fmt: skip
+        """Score queries[start : start + BLOCK] into the rows of ``values`` and ``winners``; count the fallbacks."""
+        chosen = queries[start : start + BLOCK]
+        count = len(chosen)
+        angle = needs_angle(measure)
+        centred = np.zeros((BLOCK, self.width))
+        np.subtract(chosen, self.centre, out=centred[:count])
+        limit = LONGEST[self.dtype]
+        lengths = np.sqrt(np.einsum("ij,ij->i", centred / limit, centred / limit))
+        stretch = np.maximum(lengths, 1.0)
+        if (stretch > 1).any():  # so far out that squares overflow: the image is that of a nearer query, and
+            centred /= stretch[:, None]  # the distance grows with the query
+        block = QueryBlock(_columns(centred, self.dtype), np.einsum("ij,ij->i", centred, centred))
+        raw = centred + self.centre
+        norms = np.sqrt(np.einsum("ij,ij->i", raw, raw))
+        fallbacks = 0
+        rows = values[start : start + count].T
+        owners = winners[start : start + count].T
+        for tile in self.tiles:
+            result = score_tile(tile, block, angle)
+            squared, images = result.squared_distance, result.squared_image
+            doubtful = np.argwhere(result.doubtful[:, :count])
+            if len(doubtful):
+                fallbacks += self._look_again(tile, doubtful, raw, squared, images)
+            sizes = np.sqrt(np.maximum(images, 0.0)) if images is not None else norms
+            if measure == "distance":
+                squared = squared * stretch**2
+            found = folding(measure, squared, norms, sizes)[:, :count]
+            _keep_smallest(found, self.groups[tile.members], tile.members, rows, owners)
+        return fallbacks
+
+    def _look_again(self, tile: Tile, doubtful: npt.NDArray[np.intp], raw: FloatArray, squared: FloatArray,
+                    images: FloatArray | None) -> int:  # fmt: skip
+        """Replace doubtful entries by explicit float64 images; count those that fell back."""
+        fallbacks = 0
+        for slot in np.unique(doubtful[:, 0]):
+            columns = doubtful[doubtful[:, 0] == slot, 1]
+            machine = self.machines[tile.members[slot]]
+            found = explicit_images(machine, raw[columns])
+            squared[slot, columns] = found.squared_distance
+            if images is not None:
+                images[slot, columns] = np.einsum("ij,ij->i", found.image, found.image)
+            fallbacks += int(found.fallback.sum())
+        return fallbacks
+
+
+def _columns(centred: FloatArray, kind: np.dtype[np.floating[npt.NBitBase]]) -> FloatArray:
+    columns = np.ones((centred.shape[1] + 1, centred.shape[0]), dtype=kind)
+    columns[:-1] = centred.T
+    return columns
+
+
+def _keep_smallest(found: FloatArray, groups: npt.NDArray[np.intp], members: npt.NDArray[np.intp], rows: FloatArray,
+                   owners: npt.NDArray[np.intp]) -> None:  # fmt: skip
+    """Lower ``rows`` (G, w) to the machines' measures ``found`` (S, w), and note who did; ties go to the first."""
+    for slot, (group, member) in enumerate(zip(groups, members, strict=True)):
+        better = (found[slot] < rows[group]) | ((found[slot] == rows[group]) & _earlier(member, owners[group]))
+        np.copyto(rows[group], found[slot], where=better)
+        np.copyto(owners[group], member, where=better)
+
+
+def _earlier(member: np.intp, owners: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+    earlier: npt.NDArray[np.bool_] = (owners < 0) | (member < owners)
+    return earlier
+
+
+def fit_machines(batches: Sequence[FloatArray], *, subspace_dim: int | None = None, layers: int = 1,
+                 dtype: npt.DTypeLike = np.float64, n_jobs: int | None = None) -> list[Machine]:  # fmt: skip
+    """One machine per batch of rows, in parallel through joblib and independent of the number of jobs."""
+    jobs = resolve_jobs(n_jobs)
+    with single_blas_thread():
+        work = Parallel(n_jobs=jobs, prefer="threads")
+        fit = delayed(_fit_alone)
+        machines: list[Machine] = work(fit(rows, subspace_dim, layers, dtype) for rows in batches)
+    return machines
+
+
+def _fit_alone(rows: FloatArray, subspace_dim: int | None, layers: int, dtype: npt.DTypeLike) -> Machine:
+    # Entered again here because a worker may be another process (dask, ray), where the caller's limit does not hold.
+    with single_blas_thread():
+        return fit_machine(rows, subspace_dim=subspace_dim, layers=layers, dtype=dtype)

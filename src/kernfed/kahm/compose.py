@@ -1,0 +1,179 @@
+"""Kernel affine hull machines as objects to use: one, conditionally deep, wide.
+
+>>> import numpy as np
+>>> circle = np.stack([np.cos(np.arange(60)), np.sin(np.arange(60))], axis=1)
+>>> machine = KAHM().fit(circle)
+>>> machine.distance(np.array([[1.0, 0.0], [3.0, 0.0]])).round(2)
+array([0.1 , 2.09])
+"""
+
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from kernfed._random import generator
+from kernfed._validation import FloatArray, check_choice, check_count, check_rows
+from kernfed.kahm.bank import Bank, fit_machines
+from kernfed.kahm.batches import PARTITIONS, split_rows
+from kernfed.kahm.folding import MEASURES
+from kernfed.kahm.machine import explicit_images
+
+DTYPES = ("float64", "float32")
+
+
+def check_subspace_dim(value: object) -> int | None:
+    """``"auto"`` as None, otherwise a positive integer."""
+    if isinstance(value, str):
+        check_choice(value, "subspace_dim", ("auto",))
+        return None
+    return check_count(value, "subspace_dim")
+
+
+class _Hull(BaseEstimator):  # type: ignore[misc]
+    """Queries answered by a bank of machines; subclasses decide which machines."""
+
+    bank_: Bank
+    batches_: list[npt.NDArray[np.intp]]
+
+    def _fit(self, X: FloatArray, batches: list[npt.NDArray[np.intp]], **options: Any) -> Self:
+        machines = fit_machines([X[part] for part in batches], **options)
+        self.bank_ = Bank.assemble(machines, [0] * len(machines), 1)
+        self.batches_ = batches
+        self.n_features_in_ = X.shape[1]
+        self.n_samples_fit_ = X.shape[0]
+        return self
+
+    def _queries(self, Y: npt.ArrayLike) -> FloatArray:
+        check_is_fitted(self, "bank_")
+        return check_rows(Y, "Y", width=self.n_features_in_)
+
+    def folding(self, Y: npt.ArrayLike, measure: str = "rms") -> FloatArray:
+        """Space folding measure SFM (102) of queries Y (n, p): (n,), smaller is nearer. See ``MEASURES``."""
+        check_choice(measure, "measure", MEASURES)
+        return self.bank_.scores(self._queries(Y), measure).values[:, 0]
+
+    def distance(self, Y: npt.ArrayLike) -> FloatArray:
+        """Distance ``|y - A(y)|`` of DP-KAHM (48), (53), (60): (n,)."""
+        return self.folding(Y, "distance")
+
+    def image(self, Y: npt.ArrayLike) -> FloatArray:
+        """Image A(y) of DP-KAHM (33), (50), (55): (n, p), float64."""
+        return self._explicit(self._queries(Y))[0]
+
+    def memberships(self, Y: npt.ArrayLike) -> FloatArray:
+        """Kernel-smoothed memberships h(y) of SFM (155): (n, N), float64.
+
+        Of the answering layer and branch; zero for the rows of other branches. They do not sum to one, and far from
+        the data they underflow to zero (the image does not).
+        """
+        return self._explicit(self._queries(Y))[1]
+
+    def fallback_share(self, Y: npt.ArrayLike) -> float:
+        """Share of (query, machine) pairs whose memberships summed to nothing, so that kernel weights were used."""
+        queries = self._queries(Y)
+        pairs = len(queries) * len(self.bank_.machines)
+        return self.bank_.scores(queries, "distance").fallbacks / pairs
+
+    def _explicit(self, queries: FloatArray) -> tuple[FloatArray, FloatArray]:
+        image = np.empty((len(queries), self.n_features_in_))
+        memberships = np.zeros((len(queries), self.n_samples_fit_))
+        winners = self.bank_.scores(queries, "distance").winners[:, 0]
+        for branch in np.unique(winners):
+            rows = np.flatnonzero(winners == branch)
+            found = explicit_images(self.bank_.machines[branch], queries[rows])
+            image[rows] = found.image
+            memberships[np.ix_(rows, self.batches_[branch])] = found.memberships
+        return image, memberships
+
+
+class KAHM(_Hull):
+    """Kernel affine hull machine (DP-KAHM Definition 1, SFM Appendix A): a model of one set of points.
+
+    Parameters
+    ----------
+    subspace_dim : "auto" or int
+        Dimension n of the encoding; "auto" is SFM Algorithm 1 (at most 20). A given number may be larger and is
+        lowered until every coordinate spans at least 1e-3.
+    dtype : "float64" or "float32"
+        Precision of storage and scoring; fitting is always in float64.
+
+    Attributes
+    ----------
+    subspace_dim_ : int, the dimension used
+    regularization_ : float, lambda of SFM (149)
+    encoding_ : (n, p) matrix P of leading principal directions
+    n_features_in_ : int
+    """
+
+    def __init__(self, subspace_dim: int | str = "auto", *, dtype: str = "float64") -> None:
+        self.subspace_dim = subspace_dim
+        self.dtype = dtype
+
+    def _layers(self) -> int:
+        return 1
+
+    def fit(self, X: npt.ArrayLike, y: None = None) -> Self:  # noqa: ARG002  scikit-learn's signature
+        """Fit on rows X (N, p)."""
+        rows = check_rows(X)
+        self._fit(rows, [np.arange(len(rows))], subspace_dim=check_subspace_dim(self.subspace_dim),
+                  layers=self._layers(), dtype=check_choice(self.dtype, "dtype", DTYPES))  # fmt: skip
+        machine = self.bank_.machines[0]
+        self.subspace_dim_ = machine.subspace_dim
+        self.regularization_ = float(machine.layers[0].regularization)
+        self.encoding_ = machine.directions[: machine.subspace_dim]
+        return self
+
+
+class DeepKAHM(KAHM):
+    """Conditionally deep machine (DP-KAHM Definition 3): KAHMs of dimension n, n-1, ... composed, best layer per query.
+
+    ``layers`` is an upper limit: there are at most as many layers as dimensions.
+    """
+
+    def __init__(self, subspace_dim: int | str = "auto", layers: int = 5, *, dtype: str = "float64") -> None:
+        super().__init__(subspace_dim, dtype=dtype)
+        self.layers = layers
+
+    def _layers(self) -> int:
+        return check_count(self.layers, "layers")
+
+
+class WideKAHM(_Hull):
+    """Wide machine (DP-KAHM Definition 5): the rows divided into batches, a (deep) machine each, the nearest answers.
+
+    Parameters
+    ----------
+    batch_size : rows per machine, about; ``round(N / batch_size)`` machines are made
+    partition : "kmeans" (DP-KAHM (58)), "order" (SFM (120)) or "random"
+    layers, subspace_dim, dtype : of each machine
+    random_state : int or None, seed of the division
+    """
+
+    def __init__(self, batch_size: int = 1000, partition: str = "kmeans", layers: int = 1,
+                 random_state: int | None = None, *, subspace_dim: int | str = "auto", dtype: str = "float64",
+                 n_jobs: int | None = None) -> None:  # fmt: skip
+        self.batch_size = batch_size
+        self.partition = partition
+        self.layers = layers
+        self.random_state = random_state
+        self.subspace_dim = subspace_dim
+        self.dtype = dtype
+        self.n_jobs = n_jobs
+
+    def fit(self, X: npt.ArrayLike, y: None = None) -> Self:  # noqa: ARG002  scikit-learn's signature
+        """Fit on rows X (N, p)."""
+        rows = check_rows(X)
+        size = check_count(self.batch_size, "batch_size")
+        check_choice(self.partition, "partition", PARTITIONS)
+        draws = generator(0 if self.random_state is None else self.random_state, "wide")
+        self._fit(rows, split_rows(rows, size, self.partition, draws),
+                  subspace_dim=check_subspace_dim(self.subspace_dim), layers=check_count(self.layers, "layers"),
+                  dtype=check_choice(self.dtype, "dtype", DTYPES), n_jobs=self.n_jobs)  # fmt: skip
+        machines = self.bank_.machines
+        self.subspace_dim_ = np.array([machine.subspace_dim for machine in machines])
+        self.regularization_ = np.array([machine.layers[0].regularization for machine in machines])
+        self.encoding_ = [machine.directions[: machine.subspace_dim] for machine in machines]
+        return self

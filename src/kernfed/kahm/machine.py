@@ -1,0 +1,265 @@
+"""One fitted machine: a kernel affine hull machine, or a conditionally deep one of several layers.
+
+Symbols of MATH: rows X (N, p), encodings u of dimension n, kernel matrix K, regulariser lambda, R = (K + lambda I)^-1,
+memberships h(y) = R k(y), image A(y) = X' h / sum(h). All arrays live in the machine's frame (``spectrum.py``), where
+``rows`` are L (N, r), so the image is ``mean + L' R k / (1' R k)``: one product with a stored (r, N) matrix.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray
+from kernfed.kahm.spectrum import Frame, fit_frame, regularization
+
+#: Weights fall back to k / sum(k) where sum(h) <= FALLBACK_RATIO * sum(|h|): there the image is unbounded.
+FALLBACK_RATIO = 1e-6
+#: Longest centred query, per dtype, for which squares and exponents stay finite; longer ones are shortened to it.
+LONGEST = {np.dtype(np.float32): 1e12, np.dtype(np.float64): 1e100}
+#: Rows behind the r rows of ``Layer.image``: totals 1'R, bounds on column sums of |R|, and products with the mean.
+EXTRA_ROWS = 3
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One KAHM in the frame of its machine.
+
+    exponent : (N, n + 1). ``exponent @ [1, t]`` is ``-|u - u_i|^2 / (2n)`` up to a constant of the query, for principal
+        coordinates t: whitening, scale and the rows' own norms are folded in. The constant cancels in the weights.
+    image : (r + 3, N). Rows 0..r-1 are L'R, then 1'R, then an upper bound on the column sums of |R|, then mean' L'R.
+    regularization : lambda of SFM (149).
+    """
+
+    exponent: FloatArray
+    image: FloatArray
+    regularization: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A fitted machine. ``mean`` is float64; the other arrays have the dtype asked for.
+
+    mean (p,), directions (k, p), scores (N, n) as in ``Frame``; ``spanning`` says whether images live in the k
+    coordinates of ``directions`` or in all p.
+    """
+
+    mean: FloatArray
+    directions: FloatArray
+    spanning: bool
+    scores: FloatArray
+    layers: tuple[Layer, ...]
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows N it was fitted on."""
+        return int(self.scores.shape[0])
+
+    @property
+    def width(self) -> int:
+        """Number of columns p."""
+        return int(self.mean.shape[0])
+
+    @property
+    def subspace_dim(self) -> int:
+        """Dimension n of the first layer's encodings."""
+        return int(self.scores.shape[1])
+
+    @property
+    def coordinates(self) -> int:
+        """Number r of coordinates of an image."""
+        return int(self.directions.shape[0]) if self.spanning else self.width
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        arrays = [self.mean, self.directions, self.scores]
+        arrays += [array for layer in self.layers for array in (layer.exponent, layer.image)]
+        return int(sum(array.nbytes for array in arrays))
+
+
+def fit_machine(rows: FloatArray, *, subspace_dim: int | None = None, layers: int = 1,
+                dtype: npt.DTypeLike = np.float64) -> Machine:  # fmt: skip
+    """Fit a KAHM (``layers=1``) or a conditionally deep KAHM (DP-KAHM Definition 3) on ``rows`` (N, p).
+
+    Layers use the same rows and dimensions n, n-1, ...; at most as many layers as there are dimensions. Everything is
+    computed in float64 and stored in ``dtype``.
+    """
+    rows = np.ascontiguousarray(rows, dtype=np.float64)
+    kind = np.dtype(dtype)
+    if np.abs(rows).max() > LONGEST[kind]:
+        raise ValueError(f"X must stay below {LONGEST[kind]:.0e} in {kind}, got {np.abs(rows).max():.1e}; rescale it")
+    frame = fit_frame(rows, subspace_dim)
+    dim = frame.scores.shape[1]
+    depth = max(1, min(layers, dim))
+    fitted = tuple(_fit_layer(frame, dim - level) for level in range(depth))
+    cast: Any = {"dtype": kind, "copy": True, "order": "C"}
+    return Machine(
+        mean=frame.mean,
+        directions=np.array(frame.directions, **cast),
+        spanning=frame.spanning,
+        scores=np.array(frame.scores, **cast),
+        layers=tuple(
+            replace(layer, exponent=np.array(layer.exponent, **cast), image=np.array(layer.image, **cast))
+            for layer in fitted
+        ),
+    )
+
+
+def _fit_layer(frame: Frame, dim: int) -> Layer:
+    """Layer of dimension ``dim`` on the frame; SFM (147)-(155)."""
+    count = frame.rows.shape[0]
+    exponent = _exponents(frame.scores[:, :dim])
+    spectrum, basis = np.linalg.eigh(_kernel_matrix(exponent, frame.scores[:, :dim]))
+    turned = basis.T @ frame.rows  # Q'L
+    ones = basis.sum(axis=0)  # Q'1
+    mean = frame.directions @ frame.mean if frame.spanning else frame.mean
+    # Energies |q_i' X|^2 of the raw rows X = 1 mean' + L, as (151) has it.
+    energies = np.einsum("ij,ij->i", turned, turned) + 2 * ones * (turned @ mean)
+    energies = np.maximum(energies + ones**2 * (frame.mean @ frame.mean), 0.0)
+    level = regularization(spectrum, energies, frame.mean.size) if energies.any() else 0.0
+    image = np.zeros((frame.rows.shape[1] + EXTRA_ROWS, count))
+    if dim == 0:
+        image[-3] = image[-2] = 1.0 / count  # no usable dimension: the image is the row mean
+        return Layer(exponent, image, level)
+    inverse = 1.0 / (np.maximum(spectrum, 0.0) + level)
+    np.matmul((turned * inverse[:, None]).T, basis.T, out=image[:-3])  # L'R = (Q'L)' (S + lambda)^-1 Q'
+    image[-3] = basis @ (inverse * ones)
+    # |R e_i|_1 <= sqrt(N) |R e_i|_2, the diagonal of R^2.
+    image[-2] = np.sqrt(count * (basis**2 @ inverse**2))
+    image[-1] = mean @ image[:-3]
+    return Layer(exponent, image, level)
+
+
+def _exponents(scores: FloatArray) -> FloatArray:
+    """Matrix (N, n + 1) that turns ``[1, t]`` into kernel exponents; theta of SFM (147) is diagonal in this frame."""
+    count, dim = scores.shape
+    if dim == 0:
+        return np.zeros((count, 1))
+    deviations = np.sqrt(np.einsum("ij,ij->j", scores, scores) / (count - 1))
+    whitened = scores / deviations
+    offsets = -np.einsum("ij,ij->i", whitened, whitened) / (2 * dim)
+    return np.column_stack([offsets, whitened / (deviations * dim)])
+
+
+def _kernel_matrix(exponent: FloatArray, scores: FloatArray) -> FloatArray:
+    """Kernel matrix K of SFM (152) from a layer's exponents and its rows' coordinates."""
+    dim = exponent.shape[1] - 1
+    products = exponent[:, 1:] @ scores[:, :dim].T
+    products += exponent[:, :1]
+    products += exponent[:, 0]
+    products = (products + products.T) / 2
+    np.fill_diagonal(products, 0.0)
+    kernel: FloatArray = np.exp(np.minimum(products, 0.0))
+    return kernel
+
+
+@dataclass(frozen=True)
+class Images:
+    """Explicit float64 images of some queries.
+
+    image (n, p), squared_distance (n,), memberships h (n, N), fallback (n,) and layer (n,).
+    """
+
+    image: FloatArray
+    squared_distance: FloatArray
+    memberships: FloatArray
+    fallback: npt.NDArray[np.bool_]
+    layer: npt.NDArray[np.intp]
+
+
+def explicit_images(machine: Machine, queries: FloatArray, without: npt.NDArray[np.intp] | None = None) -> Images:
+    """Images of ``queries`` (n, p) written out in float64, layer by layer, the best layer per query.
+
+    The slow and careful twin of the bank: it decides the fallback exactly and is used where the bank's own digits or
+    the sum of memberships call for it. Memberships are raw, SFM (155): far from the data they underflow to zero.
+    With ``without`` (n,) query i is imaged by the machine that lacks row ``without[i]``, with encoding, kernel and
+    regulariser held: leave-one-out in closed form.
+    """
+    centred = np.asarray(queries, dtype=np.float64) - machine.mean
+    limit = LONGEST[machine.directions.dtype]
+    lengths = np.sqrt(np.einsum("ij,ij->i", centred / limit, centred / limit))
+    shortened = centred / np.maximum(lengths, 1.0)[:, None]
+    directions = machine.directions.astype(np.float64)
+    coordinates = shortened @ directions.T
+    result: Images | None = None
+    fallback = np.zeros(len(centred), dtype=bool)
+    for level, layer in enumerate(machine.layers):
+        weights, memberships, fell = _weights(machine, layer, coordinates, without)
+        fallback = fallback | fell
+        inner = weights @ _layer_rows(machine, layer)
+        image = inner @ directions if machine.spanning else inner
+        squared = np.square(shortened - image).sum(axis=1)
+        found = Images(machine.mean + image, squared, memberships, fallback, np.full(len(centred), level))
+        result = found if result is None else _choose(squared < result.squared_distance, found, result)
+        coordinates = inner if machine.spanning else inner @ directions.T
+    assert result is not None
+    return result
+
+
+def _choose(mask: npt.NDArray[np.bool_], first: Images, second: Images) -> Images:
+    return Images(
+        np.where(mask[:, None], first.image, second.image),
+        np.where(mask, first.squared_distance, second.squared_distance),
+        np.where(mask[:, None], first.memberships, second.memberships),
+        np.where(mask, first.fallback, second.fallback),
+        np.where(mask, first.layer, second.layer),
+    )
+
+
+def _weights(machine: Machine, layer: Layer, coordinates: FloatArray,
+             without: npt.NDArray[np.intp] | None) -> tuple[FloatArray, FloatArray, Any]:  # fmt: skip
+    """Weights (n, N) that sum to one, raw memberships (n, N), and where the fallback applied (n,)."""
+    exponent = layer.exponent.astype(np.float64)
+    dim = exponent.shape[1] - 1
+    leading = coordinates[:, :dim]
+    powers = leading @ exponent[:, 1:].T + exponent[:, 0]
+    every = np.arange(len(powers))
+    if without is not None:
+        powers[every, without] = -np.inf
+    peak = powers.max(axis=1, keepdims=True)
+    kernel = np.exp(powers - peak)
+    inverse = _inverse(machine, layer)
+    scaled = kernel @ inverse  # h up to the positive factor exp(peak - constant)
+    if without is not None:  # deleting row i from the system: h_j - R_ji h_i / R_ii, whatever k_i was
+        scaled -= inverse[without] * (scaled[every, without] / inverse[without, without])[:, None]
+        scaled[every, without] = 0.0
+    fell = scaled.sum(axis=1) <= FALLBACK_RATIO * np.abs(scaled).sum(axis=1)
+    weights = np.where(fell[:, None], kernel, scaled)
+    weights = weights / weights.sum(axis=1, keepdims=True)
+    # The constant dropped from the exponents is |u|^2 / (2n); it is needed for the raw memberships only.
+    squares = np.square(leading / _deviations(machine.scores[:, :dim])).sum(axis=1, keepdims=True) / (2 * max(dim, 1))
+    return weights, scaled * np.exp(np.minimum(peak - squares, 0.0)), fell
+
+
+def _deviations(scores: FloatArray) -> FloatArray:
+    deviations: FloatArray = np.sqrt(np.square(scores.astype(np.float64)).sum(axis=0) / max(len(scores) - 1, 1))
+    return deviations
+
+
+def _inverse(machine: Machine, layer: Layer) -> FloatArray:
+    """R = (K + lambda I)^-1, rebuilt; the identity where there is no usable dimension and all rows weigh the same."""
+    count = machine.n_rows
+    if layer.exponent.shape[1] == 1:
+        return np.eye(count)
+    kernel = _kernel_matrix(layer.exponent.astype(np.float64), machine.scores.astype(np.float64))
+    inverse: FloatArray = np.linalg.inv(kernel + layer.regularization * np.eye(count))
+    return (inverse + inverse.T) / 2
+
+
+def _layer_rows(machine: Machine, layer: Layer) -> FloatArray:
+    """Centred rows L (N, r), recovered from L'R; zero where the image is the row mean."""
+    images = layer.image[:-EXTRA_ROWS].astype(np.float64)
+    if layer.exponent.shape[1] == 1:
+        return images.T
+    kernel = _kernel_matrix(layer.exponent.astype(np.float64), machine.scores.astype(np.float64))
+    recovered: FloatArray = (images @ kernel + layer.regularization * images).T
+    return recovered
+
+
+def recover_rows(machine: Machine) -> FloatArray:
+    """The rows (N, p) the machine was fitted on, to the precision of its dtype: a machine contains its rows."""
+    rows = _layer_rows(machine, machine.layers[0])
+    centred = rows @ machine.directions.astype(np.float64) if machine.spanning else rows
+    return np.asarray(machine.mean + centred)

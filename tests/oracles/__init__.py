@@ -1,0 +1,1 @@
+"""Literal transcriptions of the equations, slow on purpose."""
