@@ -7,9 +7,17 @@ runs under one BLAS thread per call, and parallelism comes from independent call
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 from joblib.parallel import get_active_backend
 from threadpoolctl import ThreadpoolController
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    """The pools of the libraries kernfed is built on; looking for them takes milliseconds, so it is done once."""
+    return ThreadpoolController()
+
 
 _lock = threading.Lock()
 _users = 0
@@ -26,7 +34,7 @@ def single_blas_thread() -> Iterator[None]:
     global _users
     with _lock:
         if _users == 0:
-            _limiter.append(ThreadpoolController().limit(limits=1))
+            _limiter.append(_controller().limit(limits=1))
         _users += 1
     try:
         yield
@@ -51,5 +59,5 @@ def resolve_jobs(n_jobs: int | None) -> int | None:
     with _lock:
         if _users:  # somebody computes already, so BLAS shows one thread and the cores are taken
             return 1
-        pools = [pool["num_threads"] for pool in ThreadpoolController().select(user_api="blas").info()]
+        pools = [pool["num_threads"] for pool in _controller().select(user_api="blas").info()]
     return max(pools, default=1)

@@ -31,7 +31,7 @@ def check_rows(values: npt.ArrayLike, name: str = "X", *, width: int | None = No
     if array.shape[1] < 1:
         raise ValueError(f"{name} must have at least 1 column, got shape {array.shape}")
     if width is not None and array.shape[1] != width:
-        raise ValueError(f"{name} must have {width} columns as in fit, got {array.shape[1]}")
+        raise ValueError(f"{name} must have {width} columns as at training, got {array.shape[1]}")
     if array.dtype.kind != "f":
         array = array.astype(np.float64)
     check_finite(array, name)
@@ -40,7 +40,9 @@ def check_rows(values: npt.ArrayLike, name: str = "X", *, width: int | None = No
 
 def check_finite(array: FloatArray, name: str) -> None:
     """Refuse NaN and infinity, and say where the first one is."""
-    if not np.isfinite(array.sum()) and not np.isfinite(array).all():
+    with np.errstate(over="ignore", invalid="ignore"):  # the sum only decides whether to look closer
+        total = array.sum()
+    if not np.isfinite(total) and not np.isfinite(array).all():
         place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise ValueError(f"{name} must be finite, got {array[place]} at index {place}; impute or drop such rows")
 

@@ -74,8 +74,7 @@ def literal_encoding(X: Array, dim: int | None = None) -> Array:
     if n == 0:
         return np.zeros((0, p))
     centred = (X - X.astype(WIDE).mean(axis=0)).astype(np.float64)
-    _, vectors = np.linalg.eigh(centred.T @ centred / (N - 1))
-    P = vectors[:, ::-1].T[:n]
+    P = np.linalg.svd(centred)[2][:n]  # eigenvectors of the covariance, to more digits than through the covariance
     while n > 0 and np.ptp(centred @ P[:n].T, axis=0).min() < 1e-3:
         n -= 1
     return P[:n]

@@ -14,7 +14,7 @@ from joblib import Parallel, delayed
 from kernfed._threads import resolve_jobs, single_blas_thread
 from kernfed._validation import FloatArray
 from kernfed.kahm.folding import ABSENT, folding, needs_angle
-from kernfed.kahm.machine import LONGEST, Machine, explicit_images, fit_machine
+from kernfed.kahm.machine import LONGEST, Machine, explicit_images, fit_machine, row_lengths
 from kernfed.kahm.tile import QueryBlock, Tile, build_tile, group_machines, score_tile
 
 #: Queries per block. Products are near their peak rate from here on, and a single query still answers quickly.
@@ -76,8 +76,8 @@ class Bank:
         count = len(queries)
         values = np.full((count, self.n_groups), ABSENT[measure])
         winners = np.full((count, self.n_groups), -1, dtype=np.intp)
-        jobs = resolve_jobs(n_jobs)
         starts = range(0, count, BLOCK)
+        jobs = resolve_jobs(n_jobs) if len(starts) > 1 else 1  # a pool costs more than one block
         with single_blas_thread():
             work = Parallel(n_jobs=jobs, prefer="threads", require="sharedmem")
             fallbacks = work(delayed(self._score_block)(queries, start, measure, values, winners) for start in starts)
@@ -97,8 +97,7 @@ class Bank:
         centred = np.zeros((BLOCK, self.width))
         np.subtract(chosen, self.centre, out=centred[:count])
         limit = LONGEST[self.dtype]
-        lengths = np.sqrt(np.einsum("ij,ij->i", centred / limit, centred / limit))
-        stretch = np.maximum(lengths, 1.0)
+        stretch = np.maximum(row_lengths(centred) / limit, 1.0)
         if (stretch > 1).any():  # so far out that squares overflow: the image is that of a nearer query, and
             centred /= stretch[:, None]  # the distance grows with the query
         block = QueryBlock(_columns(centred, self.dtype), np.einsum("ij,ij->i", centred, centred))
@@ -114,9 +113,8 @@ class Bank:
             if len(doubtful):
                 fallbacks += self._look_again(tile, doubtful, raw, squared, images)
             sizes = np.sqrt(np.maximum(images, 0.0)) if images is not None else norms
-            if measure == "distance":
-                squared = squared * stretch**2
-            found = folding(measure, squared, norms, sizes)[:, :count]
+            found = folding(measure, squared, norms, sizes)
+            found = (found * stretch if measure == "distance" else found)[:, :count]
             _keep_smallest(found, self.groups[tile.members], tile.members, rows, owners)
         return fallbacks
 

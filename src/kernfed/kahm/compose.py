@@ -4,7 +4,7 @@
 >>> circle = np.stack([np.cos(np.arange(60)), np.sin(np.arange(60))], axis=1)
 >>> machine = KAHM().fit(circle)
 >>> machine.distance(np.array([[1.0, 0.0], [3.0, 0.0]])).round(2)
-array([0.1 , 2.09])
+array([0.04, 1.24])
 """
 
 from typing import Any, Self
@@ -16,10 +16,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from kernfed._random import generator
 from kernfed._validation import FloatArray, check_choice, check_count, check_rows
+from kernfed.files import Savable
 from kernfed.kahm.bank import Bank, fit_machines
 from kernfed.kahm.batches import PARTITIONS, split_rows
 from kernfed.kahm.folding import MEASURES
-from kernfed.kahm.machine import explicit_images
+from kernfed.kahm.machine import Machine, explicit_images
 
 DTYPES = ("float64", "float32")
 
@@ -32,19 +33,27 @@ def check_subspace_dim(value: object) -> int | None:
     return check_count(value, "subspace_dim")
 
 
-class _Hull(BaseEstimator):  # type: ignore[misc]
+class _Hull(Savable, BaseEstimator):  # type: ignore[misc]
     """Queries answered by a bank of machines; subclasses decide which machines."""
 
     bank_: Bank
     batches_: list[npt.NDArray[np.intp]]
 
-    def _fit(self, X: FloatArray, batches: list[npt.NDArray[np.intp]], **options: Any) -> Self:
-        machines = fit_machines([X[part] for part in batches], **options)
+    def _adopt(self, machines: list[Machine], batches: list[npt.NDArray[np.intp]]) -> Self:
+        """Become the fitted model of ``machines``, whose rows were ``batches`` of the training rows."""
         self.bank_ = Bank.assemble(machines, [0] * len(machines), 1)
         self.batches_ = batches
-        self.n_features_in_ = X.shape[1]
-        self.n_samples_fit_ = X.shape[0]
+        self.n_features_in_ = self.bank_.width
+        self.n_samples_fit_ = sum(len(part) for part in batches)
+        self._describe()
         return self
+
+    def _describe(self) -> None:
+        """Set the fitted attributes that show what was chosen: one value per machine."""
+        machines = self.bank_.machines
+        self.subspace_dim_: Any = np.array([machine.subspace_dim for machine in machines])
+        self.regularization_: Any = np.array([machine.layers[0].regularization for machine in machines])
+        self.encoding_: Any = [machine.directions[: machine.subspace_dim] for machine in machines]
 
     def _queries(self, Y: npt.ArrayLike) -> FloatArray:
         check_is_fitted(self, "bank_")
@@ -52,8 +61,8 @@ class _Hull(BaseEstimator):  # type: ignore[misc]
 
     def folding(self, Y: npt.ArrayLike, measure: str = "rms") -> FloatArray:
         """Space folding measure SFM (102) of queries Y (n, p): (n,), smaller is nearer. See ``MEASURES``."""
-        check_choice(measure, "measure", MEASURES)
-        return self.bank_.scores(self._queries(Y), measure).values[:, 0]
+        queries = self._queries(Y)
+        return self.bank_.scores(queries, check_choice(measure, "measure", MEASURES)).values[:, 0]
 
     def distance(self, Y: npt.ArrayLike) -> FloatArray:
         """Distance ``|y - A(y)|`` of DP-KAHM (48), (53), (60): (n,)."""
@@ -61,7 +70,8 @@ class _Hull(BaseEstimator):  # type: ignore[misc]
 
     def image(self, Y: npt.ArrayLike) -> FloatArray:
         """Image A(y) of DP-KAHM (33), (50), (55): (n, p), float64."""
-        return self._explicit(self._queries(Y))[0]
+        image, _ = self._explicit(self._queries(Y))
+        return image
 
     def memberships(self, Y: npt.ArrayLike) -> FloatArray:
         """Kernel-smoothed memberships h(y) of SFM (155): (n, N), float64.
@@ -69,7 +79,8 @@ class _Hull(BaseEstimator):  # type: ignore[misc]
         Of the answering layer and branch; zero for the rows of other branches. They do not sum to one, and far from
         the data they underflow to zero (the image does not).
         """
-        return self._explicit(self._queries(Y))[1]
+        _, memberships = self._explicit(self._queries(Y))
+        return memberships
 
     def fallback_share(self, Y: npt.ArrayLike) -> float:
         """Share of (query, machine) pairs whose memberships summed to nothing, so that kernel weights were used."""
@@ -118,13 +129,19 @@ class KAHM(_Hull):
     def fit(self, X: npt.ArrayLike, y: None = None) -> Self:  # noqa: ARG002  scikit-learn's signature
         """Fit on rows X (N, p)."""
         rows = check_rows(X)
-        self._fit(rows, [np.arange(len(rows))], subspace_dim=check_subspace_dim(self.subspace_dim),
-                  layers=self._layers(), dtype=check_choice(self.dtype, "dtype", DTYPES))  # fmt: skip
-        machine = self.bank_.machines[0]
-        self.subspace_dim_ = machine.subspace_dim
-        self.regularization_ = float(machine.layers[0].regularization)
-        self.encoding_ = machine.directions[: machine.subspace_dim]
-        return self
+        machines = fit_machines(
+            [rows],
+            subspace_dim=check_subspace_dim(self.subspace_dim),
+            layers=self._layers(),
+            dtype=check_choice(self.dtype, "dtype", DTYPES),
+        )
+        return self._adopt(machines, [np.arange(len(rows))])
+
+    def _describe(self) -> None:
+        super()._describe()
+        self.subspace_dim_ = int(self.subspace_dim_[0])
+        self.regularization_ = float(self.regularization_[0])
+        self.encoding_ = self.encoding_[0]
 
 
 class DeepKAHM(KAHM):
@@ -150,6 +167,8 @@ class WideKAHM(_Hull):
     partition : "kmeans" (DP-KAHM (58)), "order" (SFM (120)) or "random"
     layers, subspace_dim, dtype : of each machine
     random_state : int or None, seed of the division
+
+    The fitted ``subspace_dim_``, ``regularization_`` and ``encoding_`` have one entry per machine.
     """
 
     def __init__(self, batch_size: int = 1000, partition: str = "kmeans", layers: int = 1,
@@ -168,12 +187,13 @@ class WideKAHM(_Hull):
         rows = check_rows(X)
         size = check_count(self.batch_size, "batch_size")
         check_choice(self.partition, "partition", PARTITIONS)
-        draws = generator(0 if self.random_state is None else self.random_state, "wide")
-        self._fit(rows, split_rows(rows, size, self.partition, draws),
-                  subspace_dim=check_subspace_dim(self.subspace_dim), layers=check_count(self.layers, "layers"),
-                  dtype=check_choice(self.dtype, "dtype", DTYPES), n_jobs=self.n_jobs)  # fmt: skip
-        machines = self.bank_.machines
-        self.subspace_dim_ = np.array([machine.subspace_dim for machine in machines])
-        self.regularization_ = np.array([machine.layers[0].regularization for machine in machines])
-        self.encoding_ = [machine.directions[: machine.subspace_dim] for machine in machines]
-        return self
+        seed = 0 if self.random_state is None else self.random_state
+        batches = split_rows(rows, size, self.partition, generator(seed, "wide"))
+        machines = fit_machines(
+            [rows[part] for part in batches],
+            subspace_dim=check_subspace_dim(self.subspace_dim),
+            layers=check_count(self.layers, "layers"),
+            dtype=check_choice(self.dtype, "dtype", DTYPES),
+            n_jobs=self.n_jobs,
+        )
+        return self._adopt(machines, batches)

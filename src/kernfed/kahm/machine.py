@@ -110,8 +110,8 @@ def fit_machine(rows: FloatArray, *, subspace_dim: int | None = None, layers: in
 def _fit_layer(frame: Frame, dim: int) -> Layer:
     """Layer of dimension ``dim`` on the frame; SFM (147)-(155)."""
     count = frame.rows.shape[0]
-    exponent = _exponents(frame.scores[:, :dim])
-    spectrum, basis = np.linalg.eigh(_kernel_matrix(exponent, frame.scores[:, :dim]))
+    exponent = layer_exponents(frame.scores[:, :dim])
+    spectrum, basis = np.linalg.eigh(layer_kernel(exponent, frame.scores[:, :dim]))
     turned = basis.T @ frame.rows  # Q'L
     ones = basis.sum(axis=0)  # Q'1
     mean = frame.directions @ frame.mean if frame.spanning else frame.mean
@@ -132,7 +132,7 @@ def _fit_layer(frame: Frame, dim: int) -> Layer:
     return Layer(exponent, image, level)
 
 
-def _exponents(scores: FloatArray) -> FloatArray:
+def layer_exponents(scores: FloatArray) -> FloatArray:
     """Matrix (N, n + 1) that turns ``[1, t]`` into kernel exponents; theta of SFM (147) is diagonal in this frame."""
     count, dim = scores.shape
     if dim == 0:
@@ -143,7 +143,7 @@ def _exponents(scores: FloatArray) -> FloatArray:
     return np.column_stack([offsets, whitened / (deviations * dim)])
 
 
-def _kernel_matrix(exponent: FloatArray, scores: FloatArray) -> FloatArray:
+def layer_kernel(exponent: FloatArray, scores: FloatArray) -> FloatArray:
     """Kernel matrix K of SFM (152) from a layer's exponents and its rows' coordinates."""
     dim = exponent.shape[1] - 1
     products = exponent[:, 1:] @ scores[:, :dim].T
@@ -179,14 +179,13 @@ def explicit_images(machine: Machine, queries: FloatArray, without: npt.NDArray[
     """
     centred = np.asarray(queries, dtype=np.float64) - machine.mean
     limit = LONGEST[machine.directions.dtype]
-    lengths = np.sqrt(np.einsum("ij,ij->i", centred / limit, centred / limit))
-    shortened = centred / np.maximum(lengths, 1.0)[:, None]
+    shortened = centred / np.maximum(row_lengths(centred) / limit, 1.0)[:, None]
     directions = machine.directions.astype(np.float64)
     coordinates = shortened @ directions.T
     result: Images | None = None
     fallback = np.zeros(len(centred), dtype=bool)
     for level, layer in enumerate(machine.layers):
-        weights, memberships, fell = _weights(machine, layer, coordinates, without)
+        weights, memberships, fell = hull_weights(machine, layer, coordinates, without)
         fallback = fallback | fell
         inner = weights @ _layer_rows(machine, layer)
         image = inner @ directions if machine.spanning else inner
@@ -196,6 +195,14 @@ def explicit_images(machine: Machine, queries: FloatArray, without: npt.NDArray[
         coordinates = inner if machine.spanning else inner @ directions.T
     assert result is not None
     return result
+
+
+def row_lengths(rows: FloatArray) -> FloatArray:
+    """Euclidean lengths (n,) of rows (n, p), without overflow on the way."""
+    largest = np.abs(rows).max(axis=1)
+    scaled = rows / np.where(largest > 0, largest, 1.0)[:, None]
+    lengths: FloatArray = largest * np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
+    return lengths
 
 
 def _choose(mask: npt.NDArray[np.bool_], first: Images, second: Images) -> Images:
@@ -208,8 +215,8 @@ def _choose(mask: npt.NDArray[np.bool_], first: Images, second: Images) -> Image
     )
 
 
-def _weights(machine: Machine, layer: Layer, coordinates: FloatArray,
-             without: npt.NDArray[np.intp] | None) -> tuple[FloatArray, FloatArray, Any]:  # fmt: skip
+def hull_weights(machine: Machine, layer: Layer, coordinates: FloatArray,
+                 without: npt.NDArray[np.intp] | None = None) -> tuple[FloatArray, FloatArray, Any]:  # fmt: skip
     """Weights (n, N) that sum to one, raw memberships (n, N), and where the fallback applied (n,)."""
     exponent = layer.exponent.astype(np.float64)
     dim = exponent.shape[1] - 1
@@ -243,7 +250,7 @@ def _inverse(machine: Machine, layer: Layer) -> FloatArray:
     count = machine.n_rows
     if layer.exponent.shape[1] == 1:
         return np.eye(count)
-    kernel = _kernel_matrix(layer.exponent.astype(np.float64), machine.scores.astype(np.float64))
+    kernel = layer_kernel(layer.exponent.astype(np.float64), machine.scores.astype(np.float64))
     inverse: FloatArray = np.linalg.inv(kernel + layer.regularization * np.eye(count))
     return (inverse + inverse.T) / 2
 
@@ -253,7 +260,7 @@ def _layer_rows(machine: Machine, layer: Layer) -> FloatArray:
     images = layer.image[:-EXTRA_ROWS].astype(np.float64)
     if layer.exponent.shape[1] == 1:
         return images.T
-    kernel = _kernel_matrix(layer.exponent.astype(np.float64), machine.scores.astype(np.float64))
+    kernel = layer_kernel(layer.exponent.astype(np.float64), machine.scores.astype(np.float64))
     recovered: FloatArray = (images @ kernel + layer.regularization * images).T
     return recovered
 

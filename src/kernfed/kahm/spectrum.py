@@ -46,14 +46,19 @@ def fit_frame(rows: FloatArray, subspace_dim: int | None) -> Frame:
     centred = rows - mean
     limit = min(MAX_SUBSPACE_DIM if subspace_dim is None else subspace_dim, width, count - 1)
     spanning = count <= width and count * count <= _PASSES_OVER_WIDTH * width
-    directions, scores = _span(centred) if spanning else _leading(centred, limit)
-    spans = np.ptp(scores[:, :limit], axis=0)
-    too_narrow = np.flatnonzero(spans < MIN_SPAN)
-    dim = int(too_narrow[0]) if too_narrow.size else spans.size
-    kept = scores[:, :dim].copy()
     if spanning:
+        directions, scores = _span(centred)
+        kept = scores[:, : _usable(scores[:, :limit])].copy()
         return Frame(mean, directions, True, scores, kept)
-    return Frame(mean, directions[:dim], False, centred, kept)
+    directions, scores = _leading(centred, limit)
+    dim = _usable(scores)
+    return Frame(mean, directions[:dim], False, centred, scores[:, :dim].copy())
+
+
+def _usable(scores: FloatArray) -> int:
+    """SFM Algorithm 1, lines 3-6: how many leading coordinates (N, n) all span at least ``MIN_SPAN``."""
+    too_narrow = np.flatnonzero(np.ptp(scores, axis=0) < MIN_SPAN)
+    return int(too_narrow[0]) if too_narrow.size else int(scores.shape[1])
 
 
 def _span(centred: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -69,23 +74,30 @@ def _span(centred: FloatArray) -> tuple[FloatArray, FloatArray]:
     if values[-1] > _WELL_CONDITIONED * values[0] and drift <= 1e-14 * np.sqrt(values[0]):
         roots = np.sqrt(values)
         return (vectors / roots).T @ centred, vectors * roots
-    left, singular, right = np.linalg.svd(centred, full_matrices=False)
-    rank = int(np.count_nonzero(singular > singular[0] * np.finfo(np.float64).eps))
-    return right[:rank], left[:, :rank] * singular[:rank]
+    directions, scores = _decompose(centred)
+    rank = int(np.count_nonzero(np.linalg.norm(scores, axis=0) > np.sqrt(values[0]) * np.finfo(np.float64).eps))
+    return directions[:rank], scores[:, :rank]
 
 
 def _leading(centred: FloatArray, limit: int) -> tuple[FloatArray, FloatArray]:
     """The first ``limit`` principal directions (limit, p) and coordinates (N, limit)."""
     count, width = centred.shape
+    small = centred.T @ centred if count > width else centred @ centred.T
+    values, vectors = np.linalg.eigh(small)
+    values, vectors = values[: -limit - 1 : -1], vectors[:, : -limit - 1 : -1]
+    if not (values > _WELL_CONDITIONED * values[0]).all():
+        directions, scores = _decompose(centred)
+        return directions[:limit], scores[:, :limit]
     if count > width:
-        _, vectors = np.linalg.eigh(centred.T @ centred)
-        directions = vectors[:, : -limit - 1 : -1].T
-        return np.ascontiguousarray(directions), centred @ directions.T
-    values, vectors = np.linalg.eigh(centred @ centred.T)
-    roots = np.sqrt(np.maximum(values[: -limit - 1 : -1], 0.0))
-    vectors = vectors[:, : -limit - 1 : -1]
-    directions = (vectors / np.where(roots > 0, roots, 1.0)).T @ centred
-    return directions, vectors * roots
+        return np.ascontiguousarray(vectors.T), centred @ vectors
+    roots = np.sqrt(values)
+    return (vectors / roots).T @ centred, vectors * roots
+
+
+def _decompose(centred: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Principal directions (m, p) and coordinates (N, m) by the singular value decomposition: slower, all digits."""
+    left, singular, right = np.linalg.svd(centred, full_matrices=False)
+    return right, left * singular
 
 
 def regularization(eigenvalues: FloatArray, energies: FloatArray, width: int) -> float:

@@ -162,7 +162,7 @@ def score_tile(tile: Tile, block: QueryBlock, angle: bool) -> TileResult:
     best = np.full((slots, queries), np.inf)
     norms = np.zeros((slots, queries)) if angle else None
     doubtful = np.zeros((slots, queries), dtype=bool)
-    coordinates = encoded
+    coordinates: FloatArray = encoded
     for level, layer in enumerate(tile.layers):
         image, doubt, along_mean = _image(layer, coordinates)
         doubtful |= doubt

@@ -1,0 +1,163 @@
+"""Model files: safetensors with a JSON header, read without executing anything, written whole or not at all.
+
+A format is a name, a version, and two functions between a model and a ``Record`` (arrays and plain values). Models
+register theirs beside their mathematics; ``load`` finds it by the name in the file.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from kernfed._version import __version__
+
+#: Version of the container itself: the header's own fields.
+CONTAINER = 1
+_HEADER = "kernfed"
+
+
+class FileFormatError(ValueError):
+    """A file that is not a model of ours, is damaged, or was written by a newer version."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a file holds: arrays by name, and plain JSON values."""
+
+    arrays: Mapping[str, npt.NDArray[Any]]
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Format:
+    """How models of one class become a record and back."""
+
+    name: str
+    version: int
+    model: type
+    dump: Callable[[Any], Record]
+    load: Callable[[Record], Any]
+
+
+_formats: dict[str, Format] = {}
+
+
+def register(name: str, version: int, model: type, dump: Callable[[Any], Record],
+             load: Callable[[Record], Any]) -> None:  # fmt: skip
+    """Make models of class ``model`` savable under ``name``."""
+    _formats[name] = Format(name, version, model, dump, load)
+
+
+class Savable:
+    """Gives a registered model its ``save`` method."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file, whole or not at all; read it with ``kernfed.load``."""
+        save(self, path)
+
+
+def save(model: Any, path: str | os.PathLike[str]) -> None:
+    """Write a registered model to ``path``; an interrupted write leaves what was there before."""
+    known = [entry for entry in _formats.values() if type(model) is entry.model]
+    if not known:
+        names = ", ".join(sorted(entry.model.__name__ for entry in _formats.values()))
+        raise ValueError(f"model must be one of {names}, got {type(model).__name__}")
+    record = known[0].dump(model)
+    header = {"container": CONTAINER, "format": known[0].name, "version": known[0].version, "package": __version__,
+              "values": dict(record.values)}  # fmt: skip
+    arrays = {name: np.ascontiguousarray(array) for name, array in record.arrays.items()}
+    text = json.dumps(header, sort_keys=True, allow_nan=False)
+    with atomic_path(path) as temporary:
+        save_file(arrays, temporary, metadata={_HEADER: text})
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read any model written by ``save``. Nothing in the file is executed."""
+    place = Path(path)
+    if not place.is_file():
+        raise FileNotFoundError(f"no model file at {place}")
+    try:
+        with safe_open(place, framework="numpy") as content:
+            header = json.loads((content.metadata() or {}).get(_HEADER, "null"))
+            arrays = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118  not a mapping
+    except (SafetensorError, OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise FileFormatError(f"{place} is not a kernfed model file, or is cut off: {error}") from None
+    entry, values = _check_header(place, header)
+    try:
+        return entry.load(Record(arrays, values))
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise FileFormatError(f"{place} is damaged: {type(error).__name__}: {error}") from error
+
+
+def _check_header(place: Path, header: Any) -> tuple[Format, Mapping[str, Any]]:
+    if not isinstance(header, dict) or not {"container", "format", "version", "values"} <= header.keys():
+        raise FileFormatError(f"{place} holds no kernfed header; it was written by another program")
+    writer = header.get("package", "unknown")
+    if header["container"] != CONTAINER or header["format"] not in _formats:
+        raise FileFormatError(
+            f"{place} has format {header['format']!r} (container {header['container']}) written by kernfed {writer}, "
+            f"and this is kernfed {__version__} with {', '.join(sorted(_formats))}; update kernfed"
+        )
+    entry = _formats[header["format"]]
+    if header["version"] != entry.version:
+        raise FileFormatError(
+            f"{place} has version {header['version']} of format {entry.name!r}, written by kernfed {writer}; "
+            f"kernfed {__version__} reads version {entry.version}"
+        )
+    if not isinstance(header["values"], dict):
+        raise FileFormatError(f"{place} is damaged: its values are {type(header['values']).__name__}, expected object")
+    return entry, header["values"]
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary path beside ``path`` that takes its place when the block ends well, and vanishes when it does not.
+
+    Contents reach the disk before the name does, so a crash leaves the old file or the new one.
+    """
+    place = Path(path)
+    if not place.parent.is_dir():
+        raise FileNotFoundError(f"folder {place.parent} does not exist; make it first")
+    handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.", suffix=".part")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb+") as written:
+            os.fsync(written.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(place)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """The process's file mode mask, which can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def labels_to_values(labels: npt.NDArray[Any]) -> dict[str, Any]:
+    """Class labels (C,) as plain values that keep their type."""
+    if labels.dtype.kind == "O" and not all(isinstance(label, str) for label in labels):
+        raise ValueError(f"class labels must be numbers, booleans or strings, got {labels.tolist()!r}")
+    kind = "O" if labels.dtype.kind == "O" else labels.dtype.str
+    return {"dtype": kind, "labels": labels.tolist()}
+
+
+def labels_from_values(values: Mapping[str, Any]) -> npt.NDArray[Any]:
+    """Class labels (C,) from ``labels_to_values``."""
+    kind = np.dtype(values["dtype"])
+    if kind.kind not in "biufUO" or not all(isinstance(v, (bool, int, float, str)) for v in values["labels"]):
+        raise ValueError(f"class labels of dtype {kind} are not allowed")
+    return np.array(values["labels"], dtype=kind)

@@ -1,0 +1,142 @@
+"""KAHM classifier in scikit-learn's form.
+
+>>> from sklearn.datasets import load_iris
+>>> X, y = load_iris(return_X_y=True)
+>>> model = KAHMClassifier().fit(X, y)
+>>> round(model.score(X, y), 2)
+0.93
+"""
+
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from kernfed._random import generator
+from kernfed._validation import FloatArray, check_choice, check_count
+from kernfed.files import Savable
+from kernfed.kahm.bank import Bank, BankScores, fit_machines
+from kernfed.kahm.batches import PARTITIONS, split_rows
+from kernfed.kahm.calibration import CALIBRATION_ROWS, fit_temperature, leave_one_out_scores, softmin
+from kernfed.kahm.compose import DTYPES, check_subspace_dim
+from kernfed.kahm.folding import MEASURES
+
+#: Checks of scikit-learn's ``check_estimator`` that fail, with the reason. None does.
+EXPECTED_FAILED_CHECKS: dict[str, str] = {}
+
+
+class KAHMClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Each class modelled by (wide, deep) kernel affine hull machines; the class with the smallest measure wins.
+
+    DP-KAHM Definition 7 with ``measure="distance"``, the space folding classifier SFM (118) with the others. There is
+    nothing to tune: dimensions, kernel and regulariser follow from the data.
+
+    Parameters
+    ----------
+    measure : "distance", "rms", "product", "min", "max", "euclidean" or "cosine"
+    batch_size : rows per machine, about
+    partition : "kmeans", "order" or "random"; how a class is divided into machines
+    layers : layers of each machine (DP-KAHM Definition 3), at most its dimension
+    subspace_dim : "auto" (SFM Algorithm 1) or int
+    dtype : "float64" or "float32", precision of storage and scoring
+    n_jobs : threads; None takes as many as BLAS would. No result depends on it.
+    random_state : int or None (as 0), seed of the division and of the rows chosen for calibration
+
+    Attributes
+    ----------
+    classes_ : (C,) labels in sorted order
+    bank_ : the fitted machines
+    temperature_ : temperature of ``predict_proba``, fitted on leave-one-out scores
+    n_features_in_, feature_names_in_ : as everywhere in scikit-learn
+    """
+
+    def __init__(self, measure: str = "distance", batch_size: int = 1000, partition: str = "kmeans", layers: int = 1,
+                 subspace_dim: int | str = "auto", dtype: str = "float64", n_jobs: int | None = None,
+                 random_state: int | None = None) -> None:  # fmt: skip
+        self.measure = measure
+        self.batch_size = batch_size
+        self.partition = partition
+        self.layers = layers
+        self.subspace_dim = subspace_dim
+        self.dtype = dtype
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
+        """Fit on rows X (N, p) with labels y (N,) of any type."""
+        check_choice(self.measure, "measure", MEASURES)
+        check_choice(self.partition, "partition", PARTITIONS)
+        size = check_count(self.batch_size, "batch_size")
+        rows, labels = validate_data(self, X, y, dtype=[np.float64, np.float32])
+        check_classification_targets(labels)
+        self.classes_, numbers = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y must have at least 2 classes, got 1 class: {self.classes_[0]!r}")
+        seed = 0 if self.random_state is None else self.random_state
+        batches, groups = self._divide(rows, numbers, size, seed)
+        machines = fit_machines(
+            [rows[part] for part in batches],
+            subspace_dim=check_subspace_dim(self.subspace_dim),
+            layers=check_count(self.layers, "layers"),
+            dtype=check_choice(self.dtype, "dtype", DTYPES),
+            n_jobs=self.n_jobs,
+        )
+        self.bank_ = Bank.assemble(machines, groups, len(self.classes_))
+        self.temperature_ = self._calibrate(rows, numbers, batches, seed)
+        return self
+
+    def _divide(self, rows: FloatArray, numbers: npt.NDArray[np.intp], size: int,
+                seed: int) -> tuple[list[npt.NDArray[np.intp]], list[int]]:  # fmt: skip
+        """Row numbers of every machine, and its class number."""
+        batches: list[npt.NDArray[np.intp]] = []
+        groups: list[int] = []
+        for number in range(len(self.classes_)):
+            own = np.flatnonzero(numbers == number)
+            parts = split_rows(rows[own], size, self.partition, generator(seed, "divide", str(number)))
+            batches += [own[part] for part in parts]
+            groups += [number] * len(parts)
+        return batches, groups
+
+    def _calibrate(self, rows: FloatArray, numbers: npt.NDArray[np.intp], batches: list[npt.NDArray[np.intp]],
+                   seed: int) -> float:  # fmt: skip
+        home, positions = np.empty((2, len(rows)), dtype=np.intp)
+        for member, part in enumerate(batches):
+            home[part], positions[part] = member, np.arange(len(part))
+        count = min(CALIBRATION_ROWS, len(rows))
+        chosen = np.sort(generator(seed, "calibrate").choice(len(rows), count, replace=False))
+        scores = leave_one_out_scores(
+            self.bank_, self.measure, rows[chosen], home[chosen], positions[chosen], self.n_jobs
+        )
+        return fit_temperature(scores, numbers[chosen])
+
+    def _score(self, X: npt.ArrayLike) -> BankScores:
+        check_is_fitted(self, "bank_")
+        queries = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        return self.bank_.scores(queries, self.measure, self.n_jobs)
+
+    def scores(self, X: npt.ArrayLike) -> FloatArray:
+        """Measure of every class, (n, C) in the order of ``classes_``: SMALLER is better."""
+        return self._score(X).values
+
+    def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Label with the smallest measure, (n,); ties go to the first class."""
+        winners = self.scores(X).argmin(axis=1)
+        return np.asarray(self.classes_[winners])
+
+    def predict_proba(self, X: npt.ArrayLike) -> FloatArray:
+        """Calibrated probabilities (n, C): softmax of the negative scores over the fitted temperature."""
+        scores = self.scores(X)
+        return softmin(scores, self.temperature_)
+
+    def decision_function(self, X: npt.ArrayLike) -> FloatArray:
+        """Negative scores (n, C); for two classes the difference in favour of the second, (n,)."""
+        scores = self.scores(X)
+        return scores[:, 0] - scores[:, 1] if len(self.classes_) == 2 else -scores
+
+    def fallback_share(self, X: npt.ArrayLike) -> float:
+        """Share of (query, machine) pairs whose memberships summed to nothing, so that kernel weights were used."""
+        found = self._score(X)
+        return found.fallbacks / (len(found.values) * len(self.bank_.machines))

@@ -1,0 +1,128 @@
+"""Machines as a few flat arrays, for files, stores and messages, and the formats of the KAHM estimators."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed.files import Record, labels_from_values, labels_to_values, register
+from kernfed.kahm.bank import Bank
+from kernfed.kahm.classifier import KAHMClassifier
+from kernfed.kahm.compose import KAHM, DeepKAHM, WideKAHM
+from kernfed.kahm.machine import EXTRA_ROWS, Layer, Machine
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def pack_machines(machines: Sequence[Machine]) -> Arrays:
+    """Arrays from which ``unpack_machines`` makes the same machines, to the bit.
+
+    ``shapes`` (M, 5): rows, dimension, directions, layers, spanning; the others are the machines' arrays end to end.
+    """
+    layers = [layer for machine in machines for layer in machine.layers]
+    shapes = [(m.n_rows, m.subspace_dim, m.directions.shape[0], len(m.layers), int(m.spanning)) for m in machines]
+    return {
+        "shapes": np.array(shapes, dtype=np.int64).reshape(-1, 5),
+        "mean": np.stack([m.mean for m in machines]),
+        "directions": _flat([m.directions for m in machines]),
+        "scores": _flat([m.scores for m in machines]),
+        "exponent": _flat([layer.exponent for layer in layers]),
+        "image": _flat([layer.image for layer in layers]),
+        "regularization": np.array([layer.regularization for layer in layers]),
+    }
+
+
+def unpack_machines(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Machine]:
+    """Machines from ``pack_machines``; arrays that do not fit together raise ``ValueError``."""
+    shapes, means = arrays["shapes"], arrays["mean"]
+    if shapes.ndim != 2 or shapes.shape[1] != 5 or means.ndim != 2 or len(means) != len(shapes) or (shapes < 0).any():
+        raise ValueError(f"machines need shapes (M, 5) and means (M, p), got {shapes.shape} and {means.shape}")
+    take = {name: _Reader(name, arrays[name]) for name in ("directions", "scores", "exponent", "image")}
+    levels = iter(arrays["regularization"].tolist())
+    width = means.shape[1]
+    machines = []
+    for (rows, dim, count, depth, spanning), mean in zip(shapes.tolist(), means, strict=True):
+        held = (count if spanning else width) + EXTRA_ROWS
+        if depth < 1 or rows < 1 or depth > max(dim, 1):
+            raise ValueError(f"a machine has {rows} rows, {dim} dimensions and {depth} layers")
+        directions, scores = take["directions"](count, width), take["scores"](rows, dim)
+        layers = tuple(
+            Layer(take["exponent"](rows, dim - level + 1), take["image"](held, rows), float(next(levels)))
+            for level in range(depth)
+        )
+        machines.append(Machine(mean, directions, bool(spanning), scores, layers))
+    for reader in take.values():
+        reader.finish()
+    return machines
+
+
+class _Reader:
+    """Takes matrices from a flat array, in order and exactly."""
+
+    def __init__(self, name: str, flat: npt.NDArray[Any]) -> None:
+        if flat.ndim != 1 or flat.dtype not in (np.float32, np.float64):
+            raise ValueError(f"{name} must be a flat array of floats, got shape {flat.shape} of {flat.dtype}")
+        self._name, self._flat, self._place = name, flat, 0
+
+    def __call__(self, rows: int, columns: int) -> npt.NDArray[Any]:
+        end = self._place + rows * columns
+        if end > self._flat.size:
+            raise ValueError(f"{self._name} ends early: {end} numbers needed, {self._flat.size} there")
+        matrix = self._flat[self._place : end].reshape(rows, columns)
+        self._place = end
+        return matrix
+
+    def finish(self) -> None:
+        if self._place != self._flat.size:
+            raise ValueError(f"{self._name} has {self._flat.size - self._place} numbers too many")
+
+
+def _flat(matrices: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return np.concatenate([matrix.ravel() for matrix in matrices])
+
+
+def _dump_hull(model: Any) -> Record:
+    arrays = pack_machines(model.bank_.machines)
+    arrays["batch_rows"] = np.concatenate(model.batches_).astype(np.int64)
+    return Record(arrays, {"parameters": model.get_params()})
+
+
+def _load_hull(kind: type) -> Any:
+    def load(record: Record) -> Any:
+        model = kind(**record.values["parameters"])
+        machines = unpack_machines(record.arrays)
+        cuts = np.cumsum([machine.n_rows for machine in machines])[:-1]
+        batches = np.split(record.arrays["batch_rows"].astype(np.intp), cuts)
+        return model._adopt(machines, batches)
+
+    return load
+
+
+def _dump_classifier(model: KAHMClassifier) -> Record:
+    arrays = pack_machines(model.bank_.machines)
+    arrays["groups"] = model.bank_.groups.astype(np.int64)
+    values = {"parameters": model.get_params(), "classes": labels_to_values(model.classes_),
+              "temperature": model.temperature_,
+              "feature_names": getattr(model, "feature_names_in_", np.array([])).tolist()}  # fmt: skip
+    return Record(arrays, values)
+
+
+def _load_classifier(record: Record) -> KAHMClassifier:
+    model = KAHMClassifier(**record.values["parameters"])
+    machines = unpack_machines(record.arrays)
+    model.classes_ = labels_from_values(record.values["classes"])
+    groups = record.arrays["groups"]
+    if groups.shape != (len(machines),) or set(groups.tolist()) != set(range(len(model.classes_))):
+        raise ValueError(f"groups must name {len(model.classes_)} classes for {len(machines)} machines")
+    model.bank_ = Bank.assemble(machines, groups.tolist(), len(model.classes_))
+    model.temperature_ = float(record.values["temperature"])
+    model.n_features_in_ = model.bank_.width
+    if record.values["feature_names"]:
+        model.feature_names_in_ = np.array(record.values["feature_names"], dtype=object)
+    return model
+
+
+for _kind in (KAHM, DeepKAHM, WideKAHM):
+    register(_kind.__name__, 1, _kind, _dump_hull, _load_hull(_kind))
+register("KAHMClassifier", 1, KAHMClassifier, _dump_classifier, _load_classifier)

@@ -1,0 +1,31 @@
+"""Kernels and what is computed from them: Gram matrices, random features, moments, mean embeddings."""
+
+from kernfed.kernels._rows import FeatureMap, row_blocks
+from kernfed.kernels.embedding import MeanEmbedding, mmd_squared, mmd_squared_gram, mmd_squared_rows
+from kernfed.kernels.fourier import FourierFeatures
+from kernfed.kernels.gram import (
+    column_bandwidths,
+    gaussian_gram,
+    median_bandwidth,
+    polynomial_gram,
+    quadratic_features,
+    squared_distances,
+)
+from kernfed.kernels.moments import Moments
+
+__all__ = [
+    "FeatureMap",
+    "FourierFeatures",
+    "MeanEmbedding",
+    "Moments",
+    "column_bandwidths",
+    "gaussian_gram",
+    "median_bandwidth",
+    "mmd_squared",
+    "mmd_squared_gram",
+    "mmd_squared_rows",
+    "polynomial_gram",
+    "quadratic_features",
+    "row_blocks",
+    "squared_distances",
+]

@@ -1,0 +1,247 @@
+"""Classifier and regressor in scikit-learn's world."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits, load_iris, make_friedman1
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from kernfed import KAHM, DeepKAHM, KAHMClassifier, KAHMRegressor, WideKAHM
+from kernfed.kahm.calibration import fit_temperature, leave_one_out_scores, softmin
+from kernfed.kahm.classifier import EXPECTED_FAILED_CHECKS
+from kernfed.kahm.folding import MEASURES
+from kernfed.kahm.machine import explicit_images, fit_machine
+from kernfed.kahm.spectrum import regularization
+
+
+@parametrize_with_checks(
+    [KAHMClassifier(), KAHMClassifier(measure="rms", layers=2, dtype="float32"), KAHMRegressor()],
+    expected_failed_checks=lambda _: EXPECTED_FAILED_CHECKS,
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+def test_no_check_is_expected_to_fail():
+    assert EXPECTED_FAILED_CHECKS == {}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    X, y = load_digits(return_X_y=True)
+    return train_test_split(np.tanh(X / 16), y, test_size=0.3, random_state=0, stratify=y)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_every_measure_classifies_digits(digits, measure):
+    x_train, x_test, y_train, y_test = digits
+    model = KAHMClassifier(measure=measure).fit(x_train, y_train)
+    assert model.score(x_test, y_test) > 0.97
+
+
+@pytest.mark.parametrize("partition", ["kmeans", "order", "random"])
+def test_batches_and_layers(digits, partition):
+    x_train, x_test, y_train, y_test = digits
+    model = KAHMClassifier(batch_size=40, partition=partition, layers=3, dtype="float32").fit(x_train, y_train)
+    assert len(model.bank_.machines) == sum(round(np.count_nonzero(y_train == c) / 40) for c in range(10))
+    assert model.score(x_test, y_test) > 0.97
+
+
+@pytest.mark.parametrize("kind", [str, bool, float, np.int8, object, "U3"])
+def test_labels_of_any_type(kind, rng):
+    X = np.concatenate([rng.standard_normal((20, 3)), rng.standard_normal((20, 3)) + 5])
+    y = np.repeat([0, 1], 20).astype(str if kind is object else kind).astype(kind)
+    model = KAHMClassifier().fit(X, y)
+    assert (model.predict(X) == y).mean() > 0.95
+    assert model.predict(X).dtype == np.unique(y).dtype
+
+
+def test_pipeline_grid_search_and_cross_validation():
+    X, y = load_iris(return_X_y=True)
+    pipeline = make_pipeline(StandardScaler(), KAHMClassifier())
+    search = GridSearchCV(pipeline, {"kahmclassifier__measure": ["distance", "rms"]}, cv=3).fit(X, y)
+    assert search.best_score_ > 0.9
+    assert cross_val_score(pipeline, X, y, cv=3).mean() > 0.9
+    assert clone(pipeline).get_params()["kahmclassifier__batch_size"] == 1000
+
+
+def test_scores_decision_and_probabilities_agree(digits):
+    x_train, x_test, y_train, _ = digits
+    model = KAHMClassifier().fit(x_train, y_train)
+    scores, probabilities = model.scores(x_test), model.predict_proba(x_test)
+    assert (model.decision_function(x_test) == -scores).all()
+    assert (model.classes_[scores.argmin(axis=1)] == model.predict(x_test)).all()
+    assert (model.classes_[probabilities.argmax(axis=1)] == model.predict(x_test)).all()
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    assert model.fallback_share(x_test) == 0
+
+
+def test_probabilities_are_calibrated(digits):
+    """The temperature makes held-out probabilities nearly as likely as the best temperature for the held-out rows."""
+    x_train, x_test, y_train, y_test = digits
+    model = KAHMClassifier().fit(x_train, y_train)
+    scores = model.scores(x_test)
+
+    def loss(temperature: float) -> float:
+        return float(-np.log(softmin(scores, temperature)[np.arange(len(y_test)), y_test]).mean())
+
+    ideal = fit_temperature(scores, y_test)
+    assert loss(model.temperature_) < loss(ideal) + 0.01
+    assert loss(ideal / 10) > loss(ideal) + 0.05  # so that the test can fail
+    assert loss(ideal * 10) > loss(ideal) + 0.05
+
+
+def test_leave_one_out_is_the_machine_without_the_row(rng):
+    """Closed-form deletion equals solving the smaller system, with encoding, kernel and regulariser held."""
+    rows = rng.standard_normal((25, 4))
+    machine = fit_machine(rows)
+    layer = machine.layers[0]
+    whitened = machine.scores / machine.scores.std(axis=0, ddof=1)
+    kernel = np.exp(-np.square(whitened[:, None] - whitened).sum(axis=2) / (2 * machine.subspace_dim))
+    found = explicit_images(machine, rows, without=np.arange(25))
+    for left_out in range(25):
+        others = np.arange(25) != left_out
+        system = kernel[np.ix_(others, others)] + layer.regularization * np.eye(24)
+        weights = np.linalg.solve(system, kernel[others, left_out])
+        np.testing.assert_allclose(found.image[left_out], weights @ rows[others] / weights.sum(), atol=1e-10)
+
+
+def test_leave_one_out_scores_of_single_rows_are_absent(rng):
+    X = rng.standard_normal((5, 3))
+    model = KAHMClassifier(measure="rms").fit(X, ["a", "b", "b", "b", "b"])
+    scores = leave_one_out_scores(model.bank_, "rms", X[:1], np.array([0]), np.array([0]))
+    assert scores[0, 0] == 1.0
+    assert np.isfinite(model.predict_proba(X)).all()
+
+
+def test_temperature_of_scores_without_information():
+    assert fit_temperature(np.full((4, 2), np.inf), np.zeros(4, dtype=int)) == 1.0
+    assert fit_temperature(np.full((4, 2), 3.0), np.zeros(4, dtype=int)) == 3.0
+
+
+def test_regressor_is_the_printed_combination(rng):
+    """DP-KAHM (32) with lambda of (28), written out."""
+    X, y = rng.standard_normal((40, 3)), rng.standard_normal((40, 2)) + 3
+    model = KAHMRegressor(standardize=False).fit(X, y)
+    whitened = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)[0] * np.sqrt(39)
+    kernel = np.exp(-np.square(whitened[:, None] - whitened).sum(axis=2) / 6)
+    tau = 2 * np.square(y).sum() / y.size
+    error = tau / 4
+    for _ in range(300):
+        residual = y - kernel @ np.linalg.solve(kernel + (error + tau) * np.eye(40), y)
+        error = np.square(residual).sum() / y.size
+    memberships = np.linalg.solve(kernel + (error + tau) * np.eye(40), kernel)
+    np.testing.assert_allclose(model.predict(X), (memberships.T @ y) / memberships.sum(axis=0)[:, None], atol=1e-9)
+
+
+def test_regressor_learns_and_does_not_mind_units():
+    X, y = make_friedman1(600, random_state=0)
+    half = 400
+    score = KAHMRegressor().fit(X[:half], y[:half]).score(X[half:], y[half:])
+    assert score > Ridge().fit(X[:half], y[:half]).score(X[half:], y[half:]) + 0.05
+    moved = KAHMRegressor().fit(X[:half], 1e3 * y[:half] + 7).score(X[half:], 1e3 * y[half:] + 7)
+    assert moved == pytest.approx(score, abs=1e-9)
+    wide = KAHMRegressor(batch_size=100, random_state=1).fit(X[:half], y[:half])
+    assert len(wide.bank_.machines) == 4
+    assert wide.score(X[half:], y[half:]) > 0.6
+
+
+def test_regressor_degenerate_responses(rng):
+    X = rng.standard_normal((10, 2))
+    np.testing.assert_allclose(KAHMRegressor().fit(X, np.full(10, 4.0)).predict(X), 4.0)
+    np.testing.assert_allclose(KAHMRegressor().fit(np.ones((10, 2)), np.arange(10.0)).predict(X), 4.5)
+
+
+def test_fixed_point_is_unique_and_reached(rng):
+    """DP-KAHM Theorem 1: lambda - tau is the fixed point of (21), from any start."""
+    spectrum, energies = rng.exponential(size=50) * 20, rng.exponential(size=50)
+    level = regularization(spectrum, energies, 7)
+    tau = 2 * energies.sum() / 350
+    for start in (1e-9, tau / 4, tau / 2):
+        error = start
+        for _ in range(500):
+            error = float(np.square((error + tau) / (spectrum + error + tau)) @ energies) / 350
+        assert level == pytest.approx(error + tau, rel=1e-13)
+
+
+BAD_FITS = [
+    (KAHM(), np.zeros(3), "must be a matrix"),
+    (KAHM(), np.zeros((0, 3)), "at least 1 row"),
+    (KAHM(), np.zeros((3, 0)), "at least 1 column"),
+    (KAHM(), [[1.0, np.nan]], "finite, got nan at index"),
+    (KAHM(), [[1.0, np.inf]], "finite, got inf"),
+    (KAHM(), [["a", "b"]], "real numbers"),
+    (KAHM(subspace_dim=0), np.eye(3), "subspace_dim must be >= 1, got 0"),
+    (KAHM(subspace_dim="all"), np.eye(3), "subspace_dim must be one of 'auto'"),
+    (KAHM(dtype="float16"), np.eye(3), "dtype must be one of"),
+    (DeepKAHM(layers=0), np.eye(3), "layers must be >= 1, got 0"),
+    (DeepKAHM(layers=1.5), np.eye(3), "layers must be an integer"),
+    (WideKAHM(batch_size=-1), np.eye(3), "batch_size must be >= 1, got -1"),
+    (WideKAHM(partition="halves"), np.eye(3), "partition must be one of"),
+]
+
+
+@pytest.mark.parametrize(("model", "rows", "message"), BAD_FITS)
+def test_bad_rows_and_parameters(model, rows, message):
+    with pytest.raises(ValueError, match=message):
+        model.fit(rows)
+
+
+BAD_CLASSIFIERS = [
+    ({"measure": "manhattan"}, "measure must be one of"),
+    ({"batch_size": 0}, "batch_size must be >= 1"),
+    ({"layers": -2}, "layers must be >= 1"),
+    ({"partition": "x"}, "partition must be one of"),
+    ({"subspace_dim": 2.5}, "subspace_dim must be an integer"),
+    ({"dtype": "int"}, "dtype must be one of"),
+    ({"random_state": -1}, "seed must be >= 0"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "message"), BAD_CLASSIFIERS)
+def test_bad_classifier_parameters(parameters, message, rng):
+    with pytest.raises(ValueError, match=message):
+        KAHMClassifier(**parameters).fit(rng.standard_normal((20, 3)), np.arange(20) % 2)
+
+
+def test_queries_are_checked(rng):
+    machine = KAHM().fit(rng.standard_normal((9, 3)))
+    with pytest.raises(ValueError, match="must have 3 columns as at training, got 4"):
+        machine.distance(np.zeros((2, 4)))
+    with pytest.raises(ValueError, match="finite"):
+        machine.image([[np.nan, 0, 0]])
+    with pytest.raises(ValueError, match="measure must be one of"):
+        machine.folding(np.zeros((1, 3)), "rmse")
+    for unfitted in (KAHM(), DeepKAHM(), WideKAHM()):
+        with pytest.raises(NotFittedError):
+            unfitted.distance(np.zeros((1, 3)))
+
+
+def test_one_class_is_refused(rng):
+    with pytest.raises(ValueError, match="at least 2 classes, got 1 class"):
+        KAHMClassifier().fit(rng.standard_normal((5, 2)), ["a"] * 5)
+
+
+def test_column_names_are_remembered(rng):
+    table = pd.DataFrame(rng.standard_normal((20, 2)), columns=["left", "right"])
+    model = KAHMClassifier().fit(table, np.arange(20) % 2)
+    assert model.feature_names_in_.tolist() == ["left", "right"]
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(table[["right", "left"]])
+
+
+@pytest.mark.shared_data
+def test_mnist_reaches_the_published_accuracy(shared_data):
+    """GIKM Table 1 publishes 98.70 %; at least 98.6 % of the 10,000 test images."""
+    with np.load(shared_data / "mnist.npz") as data:
+        x_train, y_train = np.tanh(data["x_train"].reshape(-1, 784) / 255.0), data["y_train"]
+        x_test, y_test = np.tanh(data["x_test"].reshape(-1, 784) / 255.0), data["y_test"]
+    model = KAHMClassifier(dtype="float32", random_state=0).fit(x_train, y_train)
+    assert model.score(x_test, y_test) >= 0.986

@@ -1,0 +1,161 @@
+"""Model files: whole or not at all, and nothing in them is executed."""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import kernfed
+from kernfed import KAHM, DeepKAHM, KAHMClassifier, WideKAHM
+from kernfed.files import FileFormatError, atomic_path
+
+
+def models(rng):
+    X, y = rng.standard_normal((60, 5)), np.array(["b", "a", "ç"] * 20)
+    return [
+        KAHM().fit(X),
+        DeepKAHM(layers=3, dtype="float32").fit(X),
+        WideKAHM(batch_size=20, random_state=1).fit(X),
+        KAHMClassifier(batch_size=10, measure="rms").fit(X, y),
+        KAHMClassifier(dtype="float32").fit(X, y == "a"),
+    ]
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_a_loaded_model_is_the_same_to_the_bit(which, tmp_path, rng):
+    model = models(rng)[which]
+    path = tmp_path / "model.kfd"
+    model.save(path)
+    again = kernfed.load(path)
+    queries = rng.standard_normal((30, 5))
+    assert type(again) is type(model)
+    assert again.get_params() == model.get_params()
+    method = "predict_proba" if isinstance(model, KAHMClassifier) else "distance"
+    assert (getattr(again, method)(queries) == getattr(model, method)(queries)).all()
+    if isinstance(model, KAHMClassifier):
+        assert (again.predict(queries) == model.predict(queries)).all()
+        assert again.classes_.dtype == model.classes_.dtype
+    else:
+        assert (again.memberships(queries) == model.memberships(queries)).all()
+        assert str(again.subspace_dim_) == str(model.subspace_dim_)
+
+
+def test_the_same_model_gives_the_same_bytes(tmp_path, rng):
+    X = rng.standard_normal((30, 4))
+    for name in ("one", "two"):
+        KAHM().fit(X).save(tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+@pytest.fixture
+def saved(tmp_path, rng):
+    path = tmp_path / "model.kfd"
+    KAHMClassifier().fit(rng.standard_normal((30, 4)), np.arange(30) % 3).save(path)
+    return path
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
+def test_truncated(saved, share):
+    content = saved.read_bytes()
+    saved.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(FileFormatError, match="not a kernfed model file, or is cut off"):
+        kernfed.load(saved)
+
+
+class Bomb:
+    def __reduce__(self):
+        return (os.system, ("touch exploded",))
+
+
+@pytest.mark.parametrize("content", [pickle.dumps(Bomb()), b"PK\x03\x04 zip", b"a,b\n1,2\n", os.urandom(5000)])
+def test_foreign_files_are_refused_and_not_executed(content, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "foreign").write_bytes(content)
+    with pytest.raises(FileFormatError, match="not a kernfed model file"):
+        kernfed.load(tmp_path / "foreign")
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_safetensors_of_another_program(tmp_path):
+    save_file({"w": np.zeros(3)}, tmp_path / "other.safetensors")
+    with pytest.raises(FileFormatError, match="no kernfed header"):
+        kernfed.load(tmp_path / "other.safetensors")
+
+
+def header_of(path):
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    return json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["kernfed"])
+
+
+def rewrite(path, header=None, arrays=None):
+    save_file(arrays or load_file(path), path, metadata={"kernfed": json.dumps(header or header_of(path))})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 99}, "has version 99 of format 'KAHMClassifier'"),
+        ({"container": 7}, "container 7"),
+        ({"format": "HoloModel"}, r"'HoloModel'.*update kernfed"),
+        ({"values": [1]}, "its values are list"),
+        ({"values": {}}, "is damaged: KeyError"),
+    ],
+)
+def test_newer_or_damaged_headers(saved, change, message):
+    rewrite(saved, {**header_of(saved), **change})
+    with pytest.raises(FileFormatError, match=message):
+        kernfed.load(saved)
+
+
+@pytest.mark.parametrize("name", ["image", "groups", "shapes"])
+def test_damaged_arrays(saved, name):
+    arrays = load_file(saved)
+    arrays[name] = arrays[name][:-1]
+    rewrite(saved, arrays=arrays)
+    with pytest.raises(FileFormatError, match="is damaged"):
+        kernfed.load(saved)
+
+
+def test_missing_file_and_folder_and_unknown_model(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no model file at"):
+        kernfed.load(tmp_path / "nothing.kfd")
+    with pytest.raises(ValueError, match=r"model must be one of .*KAHMClassifier.*, got dict"):
+        kernfed.save({}, tmp_path / "x")
+    with pytest.raises(FileNotFoundError, match="does not exist"), atomic_path(tmp_path / "no" / "x"):
+        pass
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012, SIM117  the inner block is what is interrupted
+        with atomic_path(path) as temporary:
+            temporary.write_text("half")
+            raise KeyboardInterrupt
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_killed_write_leaves_the_old_file(tmp_path):
+    """After kill -9 in the middle of a write: the old content stays, the new name never appears half-written."""
+    path = tmp_path / "file"
+    path.write_text("old")
+    code = (
+        "import sys, time; from kernfed.files import atomic_path\n"
+        "with atomic_path(sys.argv[1]) as temporary:\n"
+        "    temporary.write_text('half'); print('ready', flush=True); time.sleep(60)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert path.read_text() == "old"
