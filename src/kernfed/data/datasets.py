@@ -1,0 +1,232 @@
+"""Named data sets, read from a folder that the user provides; ``digits`` needs none.
+
+The folder is the one in the environment variable KERNFED_DATA. Without it, a checkout of the repository
+looks for ``shared/data`` beside itself. Nothing is downloaded.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import IntArray, check_choice
+from kernfed.data.arrays import Arrays, open_npz
+from kernfed.data.catalog import (
+    ENTRIES,
+    OFFICE,
+    OFFICE_FEATURES,
+    OFFICE_FILE,
+    OFFICE_ORIGIN,
+    OFFICE_SHA256,
+    Entry,
+)
+from kernfed.data.partition import holdout
+from kernfed.data.table import DataError, listing
+
+Features = npt.NDArray[np.float32]
+
+SCALINGS = ("none", "unit", "tanh", "times10")
+
+
+class DatasetNotFoundError(FileNotFoundError):
+    """A data set that is not on this machine; the message says which file is expected where."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test rows (n, p) float32 with class numbers (n,) and the names of the classes."""
+
+    name: str
+    x_train: Features
+    y_train: IntArray
+    x_test: Features
+    y_test: IntArray
+    class_names: tuple[str, ...]
+    note: str
+
+
+@dataclass(frozen=True, eq=False)
+class Domains:
+    """Rows (n, p) float32 and class numbers (n,) by domain, without a split into training and test."""
+
+    name: str
+    features: str
+    domains: Mapping[str, tuple[Features, IntArray]]
+    class_names: tuple[str, ...]
+    note: str
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """One line about a data set: whether it can be loaded here, and its size."""
+
+    name: str
+    available: bool
+    n_train: int
+    n_test: int
+    n_features: int
+    n_classes: int
+    origin: str
+
+
+def scale_unit(x: npt.ArrayLike, largest: float = 255.0) -> Features:
+    """Pixels 0 .. largest to 0 .. 1, as DP-KAHM does."""
+    return np.asarray(x, np.float32) / np.float32(largest)
+
+
+def scale_tanh(x: npt.ArrayLike, largest: float = 1.0) -> Features:
+    """tanh(x / largest): GIKM 5 for pixels (largest 255); GIKM 5 and SFM 4.2 for image features."""
+    return np.tanh(scale_unit(x, largest))
+
+
+def scale_times10(x: npt.ArrayLike) -> Features:
+    """Ten times x: text embeddings of SFM 4.2, whose raw values vary little."""
+    return np.asarray(x, np.float32) * np.float32(10)
+
+
+def data_folder() -> Path | None:
+    """The folder with the data files, or None if none is known. It need not exist if it was set."""
+    chosen = os.environ.get("KERNFED_DATA")
+    if chosen:
+        return Path(chosen)
+    root = Path(__file__).resolve().parents[3]
+    beside = root.parent / "shared" / "data"
+    is_checkout = (root / "pyproject.toml").is_file() and (root / "src" / "kernfed").is_dir()
+    return beside if is_checkout and beside.is_dir() else None
+
+
+def list_datasets() -> list[DatasetInfo]:
+    """Every data set that can be named, with whether its file is here."""
+    infos = [DatasetInfo("digits", True, 1348, 449, 64, 10, _DIGITS_ORIGIN)]
+    for name, entry in ENTRIES.items():
+        width = int(np.prod(entry.train[1:]))
+        sizes = entry.train[0], entry.test[0], width, entry.n_classes
+        infos.append(DatasetInfo(name, _is_here(entry.file), *sizes, entry.origin))
+    infos.append(DatasetInfo(OFFICE, _is_here(OFFICE_FILE), 2533, 0, 1280, 10, OFFICE_ORIGIN))
+    return infos
+
+
+def load_dataset(name: str, *, scaling: str = "none", verify: bool = False) -> Dataset:
+    """Load a data set by name (see :func:`list_datasets`); images are flattened.
+
+    ``scaling``: "none" gives the values of the file as float32; "unit" divides pixels by the top of their
+    range; "tanh" does so and applies tanh (features that are not pixels: tanh alone); "times10" multiplies
+    by ten. ``verify`` compares the file with its known SHA-256 first.
+    """
+    if name == OFFICE:
+        raise ValueError(f"{OFFICE} has domains instead of training and test rows; use load_domains({OFFICE!r})")
+    check_choice(name, "name", ("digits", *ENTRIES))
+    check_choice(scaling, "scaling", SCALINGS)
+    if name == "digits":
+        return _load_digits(scaling)
+    entry = ENTRIES[name]
+    with open_npz(_locate(name, entry.file, entry.origin, entry.arrays, entry.sha256, verify)) as file:
+        scale = _array(file, "scale") if entry.extra else None
+        parts = [_part(file, entry, part, scale, scaling) for part in ("train", "test")]
+        names = entry.class_names
+        if names is None:
+            stored = file["class_names"] if "class_names" in file else range(entry.n_classes)
+            names = tuple(str(value) for value in stored)
+        if len(names) != entry.n_classes:
+            raise DataError(f"{file.path}: expected {entry.n_classes} class_names, got {len(names)}")
+    (x_train, y_train), (x_test, y_test) = parts
+    return Dataset(name, x_train, y_train, x_test, y_test, names, f"{entry.origin}; scaling: {scaling}")
+
+
+def load_domains(
+    name: str = OFFICE, *, features: str = "efflite0", scaling: str = "none", verify: bool = False
+) -> Domains:
+    """Load Office-Caltech-10 by domain; how GIKM 5.3 draws training rows from it is left to the experiment.
+
+    ``features``: "efflite0" (1280, EfficientNet-Lite0), "surf" (800 counts) or "googlenet1024" (without
+    caltech10).
+    """
+    check_choice(name, "name", (OFFICE,))
+    check_choice(features, "features", tuple(OFFICE_FEATURES))
+    check_choice(scaling, "scaling", ("none", "tanh", "times10"))
+    arrays = "FEATURES_x_DOMAIN (n, p), FEATURES_y_DOMAIN (n,) uint8, class_names (10,)"
+    with open_npz(_locate(OFFICE, OFFICE_FILE, OFFICE_ORIGIN, arrays, OFFICE_SHA256, verify)) as file:
+        domains = {
+            domain: (
+                _scaled(_array(file, f"{features}_x_{domain}"), scaling, None),
+                _array(file, f"{features}_y_{domain}").astype(np.int64),
+            )
+            for domain in OFFICE_FEATURES[features]
+        }
+        names = tuple(str(value) for value in _array(file, "class_names"))
+    return Domains(OFFICE, features, domains, names, f"{OFFICE_ORIGIN}; scaling: {scaling}")
+
+
+_DIGITS_ORIGIN = "Optical Recognition of Handwritten Digits, the 1,797 images that scikit-learn carries"
+
+
+def _load_digits(scaling: str) -> Dataset:
+    """A fixed stratified quarter of scikit-learn's digits (8 x 8 pixels, 0 .. 16) is the test part."""
+    from sklearn.datasets import load_digits  # slow to import, needed here only
+
+    digits = load_digits()
+    x = _scaled(digits.data, scaling, 16.0)
+    y = digits.target.astype(np.int64)
+    train, test = holdout(y, 0.25, seed=0, site="digits")
+    names = tuple(str(value) for value in digits.target_names)
+    return Dataset("digits", x[train], y[train], x[test], y[test], names, f"{_DIGITS_ORIGIN}; scaling: {scaling}")
+
+
+def _part(
+    file: Arrays, entry: Entry, part: str, scale: npt.NDArray[Any] | None, scaling: str
+) -> tuple[Features, IntArray]:
+    x, y = _array(file, f"x_{part}"), _array(file, f"y_{part}")
+    expected = entry.train if part == "train" else entry.test
+    if x.shape != expected or y.shape != expected[:1]:
+        raise DataError(f"{file.path}: expected {entry.arrays}, got x_{part} {x.shape}, y_{part} {y.shape}")
+    x = x.reshape(len(x), -1)
+    if scale is not None:
+        if scale.shape != x.shape[1:]:
+            raise DataError(f"{file.path}: expected {entry.arrays}, got scale {scale.shape}")
+        x = x * scale.astype(np.float32)
+    return _scaled(x, scaling, entry.largest), y.astype(np.int64)
+
+
+def _scaled(x: npt.NDArray[Any], scaling: str, largest: float | None) -> Features:
+    if scaling == "tanh":
+        return scale_tanh(x, largest or 1.0)
+    if scaling == "times10":
+        return scale_times10(x)
+    if scaling == "none":
+        return np.asarray(x, np.float32)
+    if largest is None:
+        raise ValueError("scaling must be 'none', 'tanh' or 'times10' for features that are not pixels, got 'unit'")
+    return scale_unit(x, largest)
+
+
+def _array(file: Arrays, key: str) -> npt.NDArray[Any]:
+    if key not in file:
+        raise DataError(f"{file.path}: there is no array {key!r}; the arrays are {listing(file)}")
+    return file[key]
+
+
+def _is_here(file: str) -> bool:
+    folder = data_folder()
+    return folder is not None and (folder / file).is_file()
+
+
+def _locate(name: str, file: str, origin: str, arrays: str, sha256: str, verify: bool) -> Path:
+    folder = data_folder()
+    if folder is None or not (folder / file).is_file():
+        where = f"in the folder {folder}" if folder else "in a folder named by the environment variable KERNFED_DATA"
+        raise DatasetNotFoundError(
+            f"the data set {name!r} needs the file {file} {where}; obtain {origin} and store the arrays "
+            f"{arrays} with numpy.savez_compressed"
+        )
+    path = folder / file
+    if verify:
+        with path.open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        if found != sha256:
+            raise DataError(f"{path}: expected SHA-256 {sha256}, got {found}")
+    return path

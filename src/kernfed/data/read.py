@@ -1,0 +1,67 @@
+"""Tables on disk into arrays: Parquet, Arrow, CSV, npz and npy, by suffix."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from kernfed._validation import check_choice
+from kernfed.data.arrays import read_npy, read_npz
+from kernfed.data.arrow import open_ipc, open_parquet, read_rows
+from kernfed.data.delimited import open_csv
+from kernfed.data.table import DataError, Table, select_columns, unreadable
+
+_KINDS = {
+    ".parquet": "Parquet",
+    ".pq": "Parquet",
+    ".arrow": "Arrow",
+    ".feather": "Arrow",
+    ".ipc": "Arrow",
+    ".csv": "CSV",
+    ".npz": "npz",
+    ".npy": "npy",
+}
+_OPENERS = {"Parquet": open_parquet, "Arrow": open_ipc, "CSV": open_csv}
+
+
+def read_table(
+    path: str | os.PathLike[str],
+    *,
+    features: str | Sequence[str] | None = None,
+    label: str | None = None,
+    site: str | None = None,
+    ids: str | None = None,
+    dtype: str = "auto",
+) -> Table:
+    """Features X (n, p) of a file and, where columns for them are named, labels, sites and ids (n,).
+
+    ``features`` is one column (of numbers, or of lists of numbers of equal length), a range ``f0:f127`` in
+    file order with both ends, or several of these separated by commas; by default every numeric column that
+    has no other role (booleans are features only when named). In an npz file the columns are its arrays, by
+    default the first of X, x and features; an npy file is a bare matrix. ``dtype`` is float32, float64 or
+    auto: float32 where it holds the stored types exactly.
+
+    Site names are text. Labels and ids keep their type; in CSV they are integers or floats where every
+    value is one, otherwise text. Missing values, NaN and infinity are refused. Every error is one sentence
+    (:class:`DataError`) with file, column and row; rows count from 1, without the header.
+    """
+    path = Path(path)
+    check_choice(dtype, "dtype", ("auto", "float32", "float64"))
+    if not path.is_file():
+        raise DataError(f"{path}: {'a folder, expected a file' if path.is_dir() else 'there is no such file'}")
+    kind = _KINDS.get(path.suffix.lower())
+    if kind is None:
+        raise DataError(f"{path}: suffix {path.suffix!r} is not known, expected one of {', '.join(_KINDS)}")
+    try:
+        if kind == "npz":
+            return read_npz(path, features, label, site, ids, dtype)
+        if kind == "npy":
+            if any(name is not None for name in (features, label, site, ids)):
+                raise DataError(f"{path}: an npy file is a bare matrix without named columns; use npz for labels")
+            return read_npy(path, dtype)
+        with _OPENERS[kind](path) as source:
+            roles = select_columns(path, source.schema.names, source.numeric, features, label, site, ids)
+            return read_rows(source, roles, dtype)
+    except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
+        raise unreadable(path, kind, error) from None

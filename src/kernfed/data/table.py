@@ -1,0 +1,172 @@
+"""What reading a file gives (:class:`Table`), which columns are features, and the errors of data files.
+
+Errors name the file, the column and the row. Rows are counted from 1, without the header.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray
+
+# Longer text in a label, site or id column is a document in the wrong column, and would fill the memory.
+LONGEST_NAME = 1000
+
+
+class DataError(ValueError):
+    """A file that cannot be used, in one sentence that names the file and, where known, column and row."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows read from one file: features ``X`` (n, p) and, where asked for, what is known of each row (n,).
+
+    ``columns`` names the p features (``emb[0]``, ``emb[1]``, ... of a list column), ``label`` the column of y.
+    """
+
+    X: FloatArray
+    y: npt.NDArray[Any] | None
+    site: npt.NDArray[np.str_] | None
+    ids: npt.NDArray[Any] | None
+    columns: tuple[str, ...]
+    source: Path
+    label: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Column names by what they are used for; ``features`` in the order of the columns of X."""
+
+    features: tuple[str, ...]
+    label: str | None = None
+    site: str | None = None
+    ids: str | None = None
+
+    @property
+    def described(self) -> tuple[str, ...]:
+        """The columns that describe rows, each once."""
+        return tuple(dict.fromkeys(name for name in (self.label, self.site, self.ids) if name is not None))
+
+
+def place(source: Path, column: str, row: int) -> str:
+    """The start of a message about one cell; ``row`` counts from 0 here and from 1 in the text."""
+    return f"{source}: column {column!r}, row {row + 1}"
+
+
+def select_columns(
+    source: Path,
+    names: Sequence[str],
+    numeric: Iterable[str],
+    features: str | Sequence[str] | None,
+    label: str | None = None,
+    site: str | None = None,
+    ids: str | None = None,
+) -> Roles:
+    """Roles of the columns ``names`` of a file, given in file order.
+
+    ``features`` is a sequence of names, or text: one name, ``first:last`` for a range in file order with
+    both ends, several of these separated by commas, or None for every ``numeric`` column without another
+    role.
+    """
+    counts = Counter(names)
+    taken = {name: role for role, name in (("label", label), ("site", site), ("ids", ids)) if name is not None}
+    for name in taken:
+        _check_column(source, counts, name)
+    if features is None:
+        countable = set(numeric)
+        chosen = [name for name in names if name in countable and name not in taken]
+    elif isinstance(features, str):
+        chosen = _parse_features(source, names, counts, features)
+    else:
+        chosen = list(features)
+    if not chosen:
+        raise DataError(f"{source}: no column to learn from, name one with features=; the columns are {listing(names)}")
+    for name, times in Counter(chosen).items():
+        _check_column(source, counts, name)
+        if name in taken:
+            raise DataError(f"{source}: column {name!r} cannot be a feature, it is the {taken[name]} column")
+        if times > 1:
+            raise DataError(f"{source}: column {name!r} is named {times} times among the features")
+    return Roles(tuple(chosen), label, site, ids)
+
+
+def _parse_features(source: Path, names: Sequence[str], counts: Counter[str], text: str) -> list[str]:
+    if text in counts:  # a name may itself hold a comma or a colon
+        return [text]
+    chosen: list[str] = []
+    for part in text.split(","):
+        first, colon, last = part.partition(":")
+        if part in counts or not colon:
+            chosen.append(part)
+            continue
+        _check_column(source, counts, first)
+        _check_column(source, counts, last)
+        start, stop = names.index(first), names.index(last)
+        if start > stop:
+            raise DataError(f"{source}: features {part!r} must go forward, but column {last!r} comes first")
+        chosen += names[start : stop + 1]
+    return chosen
+
+
+def _check_column(source: Path, counts: Counter[str], name: str) -> None:
+    if name not in counts:
+        raise DataError(f"{source}: there is no column {name!r}; the columns are {listing(counts)}")
+    if counts[name] > 1:
+        raise DataError(f"{source}: column {name!r} occurs {counts[name]} times, names must be distinct")
+
+
+def listing(names: Iterable[object], most: int = 20) -> str:
+    """Names for a message; a long list is cut in the middle, so that the last columns are seen too."""
+    shown = [repr(name) for name in names]
+    if len(shown) > most:
+        half = most // 2
+        shown = [*shown[:half], f"... ({len(shown) - 2 * half} more) ...", *shown[-half:]]
+    return ", ".join(shown) if shown else "none"
+
+
+def check_block(source: Path, block: FloatArray, first_row: int, columns: Sequence[str]) -> None:
+    """Refuse NaN and infinity in rows ``first_row`` and following."""
+    finite = np.isfinite(block)
+    if finite.all():
+        return
+    row, column = divmod(int(np.argmin(finite)), block.shape[1])
+    raise DataError(
+        f"{place(source, columns[column], first_row + row)}: expected a finite {block.dtype} number, "
+        f"got {block[row, column]}"
+    )
+
+
+def check_finite_labels(source: Path, column: str, values: npt.NDArray[Any]) -> None:
+    """Refuse NaN and infinity among labels or ids (n,)."""
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        row = int(np.argmin(np.isfinite(values)))
+        raise DataError(f"{place(source, column, row)}: expected a finite number, got {values[row]}")
+
+
+def unreadable(source: Path, kind: str, error: Exception) -> DataError:
+    """A library's complaint about a whole file, cut to its first sentence."""
+    detail = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".:")
+    return DataError(f"{source}: cannot be read as {kind}, it is damaged or of another kind ({detail})")
+
+
+def check_classes(table: Table, classes: npt.ArrayLike) -> None:
+    """Refuse labels of ``table`` that are not among ``classes``: a class met at prediction only."""
+    if table.y is None:
+        raise DataError(f"{table.source}: the labels were not read, name their column with label=")
+    known = dict.fromkeys(np.asarray(classes, dtype=object).tolist())
+    distinct, first = np.unique(table.y, return_index=True)
+    unknown = [int(row) for value, row in zip(distinct.tolist(), first, strict=True) if value not in known]
+    if unknown:
+        row = min(unknown)
+        raise DataError(
+            f"{place(table.source, table.label or 'label', row)}: class {table.y[row].item()!r} was not met "
+            f"in training; the classes are {listing(known)}"
+        )
