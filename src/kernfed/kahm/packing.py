@@ -11,6 +11,7 @@ from kernfed.kahm.bank import Bank
 from kernfed.kahm.classifier import KAHMClassifier
 from kernfed.kahm.compose import KAHM, DeepKAHM, WideKAHM
 from kernfed.kahm.machine import EXTRA_ROWS, Layer, Machine
+from kernfed.kahm.spectrum import MAX_SUBSPACE_DIM, spans
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -31,6 +32,16 @@ def pack_machines(machines: Sequence[Machine]) -> Arrays:
         "image": _flat([layer.image for layer in layers]),
         "regularization": np.array([layer.regularization for layer in layers]),
     }
+
+
+def machine_size(rows: int, width: int, layers: int, subspace_dim: int | None) -> int:
+    """How many numbers a machine of ``rows`` rows holds at most."""
+    dim = min(MAX_SUBSPACE_DIM if subspace_dim is None else subspace_dim, width, rows - 1)
+    spanning = spans(rows, width)
+    directions, held = (rows - 1, rows - 1) if spanning else (dim, width)
+    depth = max(1, min(layers, dim))
+    per_layer = sum((dim - level + 1) * rows for level in range(depth)) + depth * (held + EXTRA_ROWS) * rows
+    return width + directions * width + rows * dim + per_layer
 
 
 def unpack_machines(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Machine]:

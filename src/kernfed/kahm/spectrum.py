@@ -45,14 +45,18 @@ def fit_frame(rows: FloatArray, subspace_dim: int | None) -> Frame:
     mean = rows.mean(axis=0)
     centred = rows - mean
     limit = min(MAX_SUBSPACE_DIM if subspace_dim is None else subspace_dim, width, count - 1)
-    spanning = count <= width and count * count <= _PASSES_OVER_WIDTH * width
-    if spanning:
+    if spans(count, width):
         directions, scores = _span(centred)
         kept = scores[:, : _usable(scores[:, :limit])].copy()
         return Frame(mean, directions, True, scores, kept)
     directions, scores = _leading(centred, limit)
     dim = _usable(scores)
     return Frame(mean, directions[:dim], False, centred, scores[:, :dim].copy())
+
+
+def spans(count: int, width: int) -> bool:
+    """Whether N rows of width p are better served by a frame of their span than by images in all p coordinates."""
+    return count <= width and count * count <= _PASSES_OVER_WIDTH * width
 
 
 def _usable(scores: FloatArray) -> int:

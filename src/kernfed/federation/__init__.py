@@ -1,0 +1,17 @@
+"""Learners ask, sites answer: federations, their engines, and the learners that run on them."""
+
+from kernfed.federation import folding_tasks as _tasks  # registers what sites can answer
+from kernfed.federation.engine import Engine, Federation, Replies, TooFewReplies
+from kernfed.federation.folding import FoldingLearner, MissingSites
+from kernfed.federation.local import Fault, LocalEngine
+from kernfed.federation.message import Payload, Refusal
+from kernfed.federation.policy import Policy
+from kernfed.federation.schema import Schema, SchemaMismatch
+from kernfed.federation.site import Site
+from kernfed.federation.store import SiteStore
+
+__all__ = [
+    "Engine", "Fault", "Federation", "FoldingLearner", "LocalEngine", "MissingSites", "Payload", "Policy", "Refusal",
+    "Replies", "Schema", "SchemaMismatch", "Site", "SiteStore", "TooFewReplies",
+]  # fmt: skip
+del _tasks

@@ -1,0 +1,265 @@
+"""What sites do for a ``FoldingLearner``: fit machines, keep them with their membership, score, forget, add.
+
+A site's entry for a handle is its machines and, for each, the class and the ids of its rows. Membership is kept, so a
+row that goes or comes touches only its own machine, and the result is that of fitting the same batches from scratch.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._random import generator
+from kernfed._validation import check_rows
+from kernfed.federation.message import Payload
+from kernfed.federation.site import Refused, Rows, Site, data_digest, task
+from kernfed.files import FileFormatError, Record, labels_from_values, labels_to_values
+from kernfed.kahm.bank import Bank, fit_machines
+from kernfed.kahm.batches import split_rows
+from kernfed.kahm.calibration import fit_temperature, leave_one_out_scores
+from kernfed.kahm.machine import Machine
+from kernfed.kahm.model import FoldingParameters
+from kernfed.kahm.packing import pack_machines, unpack_machines
+
+_FOLDER = "folding"
+#: Rows a site leaves out in turn to find its temperature.
+_CALIBRATION_ROWS = 200
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a site keeps for one handle. Machine i models rows ``batches[i]`` (ids) of class ``labels[i]``."""
+
+    parameters: FoldingParameters
+    machines: tuple[Machine, ...]
+    labels: npt.NDArray[Any]
+    batches: tuple[npt.NDArray[np.int64], ...]
+    generation: int
+    data: str
+
+    @property
+    def classes(self) -> npt.NDArray[Any]:
+        """Labels the site holds, sorted."""
+        return np.unique(self.labels)
+
+    def bank(self) -> Bank:
+        """The machines, ready to score; groups are positions in ``classes``."""
+        groups = np.searchsorted(self.classes, self.labels)
+        return Bank.assemble(self.machines, groups.tolist(), len(self.classes))
+
+
+def divide(rows: Rows, parameters: FoldingParameters, site: str) -> tuple[list[Any], list[npt.NDArray[np.int64]]]:
+    """Labels and row ids of every batch of a site, from rows, seed and names alone."""
+    labels: list[Any] = []
+    batches: list[npt.NDArray[np.int64]] = []
+    for label in np.unique(rows.y):
+        own = np.flatnonzero(rows.y == label)
+        draws = generator(parameters.seed, site, "batches", repr(label.item()))
+        for part in split_rows(rows.X[own], parameters.batch_size, parameters.partition, draws):
+            labels.append(label)
+            batches.append(rows.ids[own[part]])
+    return labels, batches
+
+
+def fit_entry(rows: Rows, parameters: FoldingParameters, labels: list[Any], batches: list[npt.NDArray[np.int64]],
+              earlier: Entry | None = None) -> Entry:  # fmt: skip
+    """Entry of the given membership. Machines of ``earlier`` whose batch is unchanged are taken over."""
+    position = {int(number): place for place, number in enumerate(rows.ids)}
+    known = {} if earlier is None else {
+        (repr(label), batch.tobytes()): machine
+        for label, batch, machine in zip(earlier.labels.tolist(), earlier.batches, earlier.machines, strict=True)
+    }  # fmt: skip
+    keys = [(repr(np.asarray(label).item()), batch.tobytes()) for label, batch in zip(labels, batches, strict=True)]
+    new = [number for number, key in enumerate(keys) if key not in known]
+    fitted = fit_machines(
+        [rows.X[[position[int(i)] for i in batches[number]]] for number in new],
+        subspace_dim=parameters.subspace_dim, layers=parameters.layers, dtype=parameters.dtype,
+    )  # fmt: skip
+    made = dict(zip(new, fitted, strict=True))
+    machines = tuple(made[number] if number in made else known[key] for number, key in enumerate(keys))
+    generation = 1 if earlier is None else earlier.generation + 1
+    return Entry(parameters, machines, np.array(labels), tuple(batches), generation, data_digest(rows))
+
+
+def read_entry(site: Site, handle: str) -> Entry | None:
+    """Entry of a handle from memory or the store."""
+    cached = site.cache.get(handle)
+    if cached is not None:
+        entry: Entry = cached[0]
+        return entry
+    record = site.store.read(_FOLDER, handle)
+    if record is None:
+        return None
+    values = record.values
+    machines = unpack_machines(record.arrays)
+    cuts = np.cumsum([machine.n_rows for machine in machines])[:-1]
+    batches = tuple(np.split(record.arrays["ids"], cuts))
+    entry = Entry(FoldingParameters(**values["parameters"]), tuple(machines), labels_from_values(values["labels"]),
+                  batches, int(values["generation"]), str(values["data"]))  # fmt: skip
+    site.cache[handle] = (entry, entry.bank())
+    return entry
+
+
+def write_entry(site: Site, handle: str, entry: Entry) -> None:
+    """Keep an entry, in the store first."""
+    arrays = pack_machines(entry.machines)
+    arrays["ids"] = np.concatenate(entry.batches)
+    values = {"parameters": entry.parameters.to_values(), "labels": labels_to_values(entry.labels),
+              "generation": entry.generation, "data": entry.data}  # fmt: skip
+    site.store.write(Record(arrays, values), _FOLDER, handle)
+    site.cache[handle] = (entry, entry.bank())
+
+
+def _prepare(site: Site, handle: str, parameters: FoldingParameters) -> Entry:
+    """Entry for the rows the site has now, fitted where it is not there yet."""
+    rows = site.rows()
+    if not len(rows.y):
+        raise Refused("empty", f"site {site.name!r} has no rows that it may speak of")
+    with site.store.locked():
+        try:
+            entry = read_entry(site, handle)
+        except (FileFormatError, KeyError, ValueError):
+            entry = None  # a damaged entry is made again from the rows
+        if entry is None or entry.data != data_digest(rows) or entry.parameters != parameters:
+            labels, batches = divide(rows, parameters, site.name)
+            entry = replace(fit_entry(rows, parameters, labels, batches), generation=_next_generation(site, handle))
+            write_entry(site, handle, entry)
+    return entry
+
+
+def _next_generation(site: Site, handle: str) -> int:
+    """A number never used before for this handle, even if its entry was deleted."""
+    state = site.store.read_state()
+    number = int(state.setdefault("generations", {}).get(handle, 0)) + 1
+    state["generations"][handle] = number
+    site.store.write_state(state)
+    return number
+
+
+@task("scores", "scores")
+def scores(site: Site, payload: Payload) -> Payload:
+    """Scores of queries X (n, p) for the site's classes; with ``prepare`` the machines are made first."""
+    values = payload.values
+    handle = str(values["handle"])
+    parameters = FoldingParameters(**values["parameters"])
+    prepare = bool(values["prepare"])
+    if prepare and site.policy.require_privacy:
+        raise Refused("policy", f"the policy of site {site.name!r} requires privacy, and this learner offers none")
+    entry = _prepare(site, handle, parameters) if prepare else _entry_of(site, handle, values["generation"])
+    bank: Bank = site.cache[handle][1]
+    queries = payload.arrays["X"]
+    if queries.ndim != 2 or queries.shape[1] != bank.width:
+        raise Refused("bad question", f"queries must have {bank.width} columns, got shape {queries.shape}")
+    found = bank.scores(check_rows(queries, min_rows=0), parameters.measure)
+    answer: dict[str, Any] = {"classes": labels_to_values(entry.classes)}
+    if prepare:
+        answer |= {"generation": entry.generation, "machines": len(entry.machines),
+                   "rows": int(sum(len(batch) for batch in entry.batches)),
+                   "temperature": _temperature(site, entry, bank)}  # fmt: skip
+    batches = {"batches": found.winners.astype(np.int32)} if values["explain"] else {}
+    return Payload({"scores": found.values, **batches}, answer)
+
+
+def _entry_of(site: Site, handle: str, generations: Any) -> Entry:
+    entry = read_entry(site, handle)
+    if entry is None or generations.get(site.name) != entry.generation:
+        raise Refused("stale", f"site {site.name!r} has no machines of this state; the model is older or was forgotten")
+    return entry
+
+
+def _temperature(site: Site, entry: Entry, bank: Bank) -> float | None:
+    """Temperature of the site's own classes, left out one row at a time; None for a single class."""
+    if len(entry.classes) < 2:
+        return None
+    rows = site.rows()
+    place = {int(number): position for position, number in enumerate(rows.ids)}
+    home = np.concatenate([np.full(len(batch), machine) for machine, batch in enumerate(entry.batches)])
+    within = np.concatenate([np.arange(len(batch)) for batch in entry.batches])
+    ids = np.concatenate(entry.batches)
+    draws = generator(entry.parameters.seed, site.name, "calibrate")
+    chosen = np.sort(draws.choice(len(ids), min(_CALIBRATION_ROWS, len(ids)), replace=False))
+    queries = rows.X[[place[int(number)] for number in ids[chosen]]]
+    left_out = leave_one_out_scores(bank, entry.parameters.measure, queries, home[chosen], within[chosen])
+    return fit_temperature(left_out, np.searchsorted(entry.classes, entry.labels)[home[chosen]])
+
+
+@task("machines", "rows")
+def machines(site: Site, payload: Payload) -> Payload:
+    """The machines themselves. They contain the site's rows."""
+    handle = str(payload.values["handle"])
+    entry = _entry_of(site, handle, payload.values["generation"])
+    arrays = pack_machines(entry.machines)
+    arrays["groups"] = np.searchsorted(entry.classes, entry.labels).astype(np.int64)
+    return Payload(arrays, {"classes": labels_to_values(entry.classes)})
+
+
+@task("forget_model", "none", changes=True)
+def forget_model(site: Site, payload: Payload) -> Payload:
+    """Delete the site's machines for a handle."""
+    handle = str(payload.values["handle"])
+    with site.store.locked():
+        site.store.delete(_FOLDER, handle)
+        site.cache.pop(handle, None)
+    return Payload()
+
+
+@task("forget_rows", "none", changes=True)
+def forget_rows(site: Site, payload: Payload) -> Payload:
+    """Forget rows by id, in every model the site keeps: only the machines that held them are fitted again."""
+    ids = payload.arrays["ids"].astype(np.int64)
+    with site.store.locked():
+        entries = {handle: read_entry(site, handle) for handle in site.store.names(_FOLDER)}
+        site.forget_rows(ids)
+        rows = site.rows()
+        for handle, entry in entries.items():
+            if entry is None:
+                continue
+            kept = [batch[~np.isin(batch, ids)] for batch in entry.batches]
+            labels = [label for label, batch in zip(entry.labels, kept, strict=True) if len(batch)]
+            _replace_entry(site, handle, entry, rows, labels, [batch for batch in kept if len(batch)])
+    return Payload()
+
+
+@task("add_rows", "none", changes=True)
+def add_rows(site: Site, payload: Payload) -> Payload:
+    """Add rows X with labels y. They fill the class's last machine up to its size, then make further ones."""
+    with site.store.locked():
+        entries = {handle: read_entry(site, handle) for handle in site.store.names(_FOLDER)}
+        labels = labels_from_values(payload.values["y"])
+        try:
+            ids = site.add_rows(payload.arrays["X"], labels, payload.arrays.get("ids"))
+        except ValueError as error:
+            raise Refused("bad rows", str(error)) from None
+        rows = site.rows()
+        for handle, entry in entries.items():
+            if entry is not None:
+                _replace_entry(site, handle, entry, rows, *_extend(entry, labels, ids))
+    return Payload({"ids": ids})
+
+
+def _extend(entry: Entry, labels: npt.NDArray[Any], ids: npt.NDArray[np.int64]) -> tuple[list[Any], list[Any]]:
+    """Membership with new rows: the last batch of their class is filled up, what remains makes batches in order."""
+    known, batches = list(entry.labels), list(entry.batches)
+    size = entry.parameters.batch_size
+    for label in np.unique(labels):
+        new = ids[labels == label]
+        own = [number for number, held in enumerate(known) if held == label]
+        if own:
+            room = max(0, size - len(batches[own[-1]]))
+            batches[own[-1]] = np.concatenate([batches[own[-1]], new[:room]])
+            new = new[room:]
+        if len(new):
+            parts = np.array_split(new, max(1, int(np.floor(len(new) / size + 0.5))))
+            known += [label] * len(parts)
+            batches += parts
+    return known, batches
+
+
+def _replace_entry(site: Site, handle: str, entry: Entry, rows: Rows, labels: list[Any], batches: list[Any]) -> None:
+    if not batches:
+        site.store.delete(_FOLDER, handle)
+        site.cache.pop(handle, None)
+        return
+    changed = fit_entry(rows, entry.parameters, labels, batches, entry)
+    write_entry(site, handle, replace(changed, generation=_next_generation(site, handle)))

@@ -1,0 +1,104 @@
+"""All sites in this process, a thread each: the default engine, and the one that can be broken on purpose."""
+
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from kernfed._validation import check_choice, check_number
+from kernfed.federation.message import Refusal
+from kernfed.federation.policy import Policy
+from kernfed.federation.site import Site
+from kernfed.federation.store import SiteStore
+
+FAULTS = ("slow", "dead", "garbage")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong at a site: it answers late ("slow", by ``seconds``), never ("dead"), or noise ("garbage")."""
+
+    kind: str
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_choice(self.kind, "fault", FAULTS)
+        check_number(self.seconds, "seconds", at_least=0)
+
+
+class LocalEngine:
+    """Sites in this process. At most as many compute at once as there are cores."""
+
+    def __init__(self, sites: Mapping[str, Site], faults: Mapping[str, Fault] | None = None) -> None:
+        self._sites = dict(sites)
+        self.faults: dict[str, Fault] = dict(faults or {})
+        self._cores = threading.Semaphore(os.cpu_count() or 1)
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any], *, seed: int = 0, store: str | os.PathLike[str] | None = None,
+                  holdout: float = 0.0, policies: Mapping[str, Policy] | None = None,
+                  faults: Mapping[str, Fault] | None = None) -> "LocalEngine":  # fmt: skip
+        """Engine over ``{site: (X, y[, ids])}``."""
+        if not isinstance(data, Mapping) or not data:
+            raise ValueError("data must map site names to (X, y), got " + (repr(data)[:60] if data else "nothing"))
+        engine = cls({}, faults)
+        for name, rows in data.items():
+            policy = (policies or {}).get(name)
+            engine.add_site(name, rows, seed=seed, store=store, holdout=holdout, policy=policy)
+        return engine
+
+    def add_site(self, name: str, rows: Any, *, seed: int = 0, store: str | os.PathLike[str] | None = None,
+                 holdout: float = 0.0, policy: Policy | None = None) -> None:  # fmt: skip
+        """Let another site take part, with rows (X, y[, ids])."""
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"a site's name must be text, got {name!r}")
+        if name in self._sites:
+            raise ValueError(f"there is a site {name!r} already")
+        if not isinstance(rows, Sequence) or len(rows) not in (2, 3):
+            raise ValueError(f"data of site {name!r} must be (X, y) or (X, y, ids), got {type(rows).__name__}")
+        X, y, *ids = rows
+        given: npt.ArrayLike | None = ids[0] if ids else None
+        memory = SiteStore(Path(store) / name) if store is not None else SiteStore()
+        self._sites[name] = Site(
+            name, X, y, ids=given, store=memory, policy=policy or Policy.open(), holdout=holdout, seed=seed
+        )
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of the sites, sorted."""
+        return tuple(sorted(self._sites))
+
+    def site(self, name: str) -> Site:
+        """The site itself, for whoever set it up."""
+        return self._sites[name]
+
+    def carry(self, data: bytes, sites: Sequence[str], timeout: float) -> Mapping[str, bytes | Refusal]:
+        """Ask every site in its own thread and return when all have answered or time is up."""
+        answers: dict[str, bytes | Refusal] = {}
+        threads = [threading.Thread(target=self._ask, args=(name, data, answers), daemon=True) for name in sites]
+        deadline = time.monotonic() + timeout
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return {name: answers[name] for name in sites if name in answers}
+
+    def _ask(self, name: str, data: bytes, answers: dict[str, bytes | Refusal]) -> None:
+        fault = self.faults.get(name)
+        if fault is not None and fault.kind == "dead":
+            answers[name] = Refusal("unreachable", f"site {name!r} cannot be reached")
+            return
+        if fault is not None and fault.kind == "slow":
+            time.sleep(fault.seconds)
+        with self._cores:
+            reply = self._sites[name].answer(data)
+        answers[name] = os.urandom(len(reply)) if fault is not None and fault.kind == "garbage" else reply
+
+    def close(self) -> None:
+        """Forget the sites; temporary stores vanish with them."""
+        self._sites.clear()

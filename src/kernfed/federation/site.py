@@ -1,0 +1,278 @@
+"""A site: its rows, its memory, its policy, and the way it answers.
+
+Tasks are functions registered beside the learners that ask for them. A site runs a task only if its policy allows it,
+and whatever happens it answers: with a payload, or with a refusal that says why.
+"""
+
+import datetime
+import hashlib
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray, check_number, check_rows
+from kernfed.federation.message import (
+    MessageError,
+    Payload,
+    Question,
+    Refusal,
+    Reply,
+    decode_question,
+    digest,
+    encode_reply,
+)
+from kernfed.federation.policy import Policy
+from kernfed.federation.schema import Schema
+from kernfed.federation.store import SiteStore
+from kernfed.files import Record, labels_from_values, labels_to_values
+
+
+class Refused(Exception):
+    """Raised inside a task to answer with a refusal."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.refusal = Refusal(code, reason)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a site: X (n, p), labels y (n,), ids (n,) that are never given to another row."""
+
+    X: FloatArray
+    y: npt.NDArray[Any]
+    ids: npt.NDArray[np.int64]
+
+    def take(self, chosen: npt.NDArray[Any]) -> "Rows":
+        """The chosen rows, by mask or position."""
+        return Rows(self.X[chosen], self.y[chosen], self.ids[chosen])
+
+
+@dataclass(frozen=True)
+class Task:
+    """A question that sites can answer. ``changes``: whether it alters the store, so that a repetition must not."""
+
+    name: str
+    run: Callable[["Site", Payload], Payload]
+    information: str
+    changes: bool
+
+
+_tasks: dict[str, Task] = {}
+
+
+def task(name: str, information: str, *, changes: bool = False) -> Callable[[Any], Any]:
+    """Register a function (site, payload) -> payload as the answer to ``name``; ``information`` is what leaves."""
+
+    def add(function: Callable[["Site", Payload], Payload]) -> Callable[["Site", Payload], Payload]:
+        _tasks[name] = Task(name, function, information, changes)
+        return function
+
+    return add
+
+
+def check_site_rows(X: npt.ArrayLike, y: npt.ArrayLike, ids: npt.ArrayLike | None, name: str) -> Rows:
+    """Rows of a site from hostile input; without ids they are numbered from 0."""
+    rows = check_rows(X, f"X of site {name!r}")
+    labels = np.asarray(y)
+    if labels.shape != (len(rows),):
+        raise ValueError(
+            f"y of site {name!r} must have one label per row, got shape {labels.shape} for {len(rows)} rows"
+        )
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise ValueError(f"y of site {name!r} must be finite; drop rows without a label")
+    if labels.dtype.kind not in "biufUO":
+        raise ValueError(f"y of site {name!r} must be numbers, booleans or text, got dtype {labels.dtype}")
+    if labels.dtype.kind == "O":
+        labels = labels.astype(str) if all(isinstance(label, str) for label in labels) else _refuse_labels(labels, name)
+    numbers = np.arange(len(rows), dtype=np.int64) if ids is None else np.asarray(ids)
+    if numbers.dtype.kind not in "iu" or numbers.shape != (len(rows),) or len(np.unique(numbers)) != len(rows):
+        raise ValueError(f"ids of site {name!r} must be {len(rows)} different integers")
+    return Rows(rows, labels, numbers.astype(np.int64))
+
+
+def _refuse_labels(labels: npt.NDArray[Any], name: str) -> Any:
+    kinds = sorted({type(label).__name__ for label in labels})
+    raise ValueError(f"y of site {name!r} must be all text or all numbers, got {', '.join(kinds)}")
+
+
+class Site:
+    """One participant. ``answer`` is all that the outside reaches."""
+
+    def __init__(self, name: str, X: npt.ArrayLike, y: npt.ArrayLike, *, ids: npt.ArrayLike | None = None,
+                 store: SiteStore | None = None, policy: Policy | None = None, columns: tuple[str, ...] = (),
+                 scaling: str = "", encoder: str = "", holdout: float = 0.0, seed: int = 0) -> None:  # fmt: skip
+        self.name = name
+        self.seed = seed
+        self.holdout = check_number(holdout, "holdout", at_least=0, below=1)
+        self.store = store if store is not None else SiteStore()
+        self.policy = policy if policy is not None else Policy()
+        self._given = check_site_rows(X, y, ids, name)
+        self._about = (tuple(columns), scaling, encoder)
+        self._lock = threading.Lock()
+        #: Working memory of tasks (assembled banks); rebuilt from the store at will.
+        self.cache: dict[str, Any] = {}
+
+    # Rows -----------------------------------------------------------------------------------------------------
+
+    def rows(self) -> Rows:
+        """Rows to learn from: given and added, without those forgotten, kept aside, or of classes too small."""
+        rows = self._all_rows()
+        rows = rows.take(~self._kept_aside(rows))
+        if self.policy.min_rows_per_class > 1 and len(rows.y):
+            labels, counts = np.unique(rows.y, return_counts=True)
+            rows = rows.take(np.isin(rows.y, labels[counts >= self.policy.min_rows_per_class]))
+        return rows
+
+    def held_out(self) -> Rows:
+        """Rows that the site keeps aside to test models on; nothing is learned from them."""
+        rows = self._all_rows()
+        return rows.take(self._kept_aside(rows))
+
+    def _kept_aside(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which rows are kept aside: a share chosen by seed, site and id, so that a row's part never changes."""
+        if self.holdout == 0:
+            return np.zeros(len(rows.ids), dtype=bool)
+        prefix = f"{self.seed}|{self.name}|holdout|".encode()
+        draws = [hashlib.blake2b(prefix + str(number).encode(), digest_size=4).digest() for number in rows.ids.tolist()]
+        return np.frombuffer(b"".join(draws), dtype="<u4") < self.holdout * 2**32
+
+    def _all_rows(self) -> Rows:
+        rows = self._given
+        added = self.store.read("rows")
+        if added is not None:
+            labels = labels_from_values(added.values["y"])
+            rows = Rows(np.concatenate([rows.X, added.arrays["X"].astype(rows.X.dtype)]),
+                        np.concatenate([rows.y, labels]), np.concatenate([rows.ids, added.arrays["ids"]]))  # fmt: skip
+        forgotten = self.store.read_state()["forgotten"]
+        return rows.take(~np.isin(rows.ids, forgotten)) if forgotten else rows
+
+    def add_rows(self, X: npt.ArrayLike, y: npt.ArrayLike, ids: npt.ArrayLike | None = None) -> npt.NDArray[np.int64]:
+        """Keep further rows in the store; returns their ids."""
+        with self.store.locked():
+            added = self.store.read("rows")
+            used = [self._given.ids, *([added.arrays["ids"]] if added is not None else [])]
+            used.append(np.asarray(self.store.read_state()["forgotten"], dtype=np.int64))
+            taken = np.concatenate(used)
+            count = len(np.asarray(X))
+            fresh = np.arange(count) + (int(taken.max()) + 1 if taken.size else 0) if ids is None else ids
+            new = check_site_rows(X, y, fresh, self.name)
+            if new.X.shape[1] != self._given.X.shape[1]:
+                raise ValueError(f"X must have {self._given.X.shape[1]} columns as the site has, got {new.X.shape[1]}")
+            if np.isin(new.ids, taken).any():
+                raise ValueError(
+                    f"ids {new.ids[np.isin(new.ids, taken)][:5].tolist()} are taken; an id is never reused"
+                )
+            if (self._given.y.dtype.kind in "UO") != (new.y.dtype.kind in "UO"):
+                raise ValueError(f"labels must be of the site's type {self._given.y.dtype}, got {new.y.dtype}")
+            if added is not None:
+                old = labels_from_values(added.values["y"])
+                new = Rows(np.concatenate([added.arrays["X"], new.X]), np.concatenate([old, new.y]),
+                           np.concatenate([added.arrays["ids"], new.ids]))  # fmt: skip
+            self.store.write(Record({"X": new.X, "ids": new.ids}, {"y": labels_to_values(new.y)}), "rows")
+            return new.ids[-count:]
+
+    def forget_rows(self, ids: npt.NDArray[np.int64]) -> None:
+        """Never use these rows again, and delete the copies the site's store holds of them."""
+        with self.store.locked():
+            known = self._all_rows().ids
+            missing = ids[~np.isin(ids, known)]
+            if len(missing):
+                raise Refused("unknown rows", f"site {self.name!r} has no rows with ids {missing[:5].tolist()}")
+            state = self.store.read_state()
+            state["forgotten"] = sorted({*state["forgotten"], *ids.tolist()})
+            self.store.write_state(state)
+            added = self.store.read("rows")
+            if added is not None:
+                kept = ~np.isin(added.arrays["ids"], ids)
+                arrays = {name: array[kept] for name, array in added.arrays.items()}
+                labels = labels_from_values(added.values["y"])[kept]
+                self.store.write(Record(arrays, {"y": labels_to_values(labels)}), "rows")
+
+    def schema(self) -> Schema:
+        """Description of the site's data."""
+        rows = self.rows()
+        labels, counts = np.unique(rows.y, return_counts=True) if len(rows.y) else (np.array([]), np.array([]))
+        columns, scaling, encoder = self._about
+        return Schema(self._given.X.shape[1], tuple(labels.tolist()), tuple(counts.tolist()), columns, scaling, encoder)
+
+    # Answers --------------------------------------------------------------------------------------------------
+
+    def answer(self, data: bytes) -> bytes:
+        """Reply to a question, both as bytes. Never raises: what goes wrong is a refusal."""
+        try:
+            question = decode_question(data)
+        except MessageError as error:
+            return encode_reply(Reply(self.name, "", "", "", "", refusal=Refusal("bad question", str(error))))
+        try:
+            return self._answer(question)
+        except Refused as refused:
+            return self._reply(question, refusal=refused.refusal)
+        except Exception as error:  # the operator must see it, and the other sites must go on
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{type(error).__name__}: {error} (in {place.name}, line {place.lineno})"
+            return self._reply(question, refusal=Refusal("error", text))
+
+    def _answer(self, question: Question) -> bytes:
+        known = _tasks.get(question.task)
+        if known is None:
+            raise Refused("unknown task", f"site {self.name!r} knows no task {question.task!r}")
+        if not self.policy.allows(question.task):
+            allowed = ", ".join(self.policy.tasks)
+            raise Refused("policy", f"the policy of site {self.name!r} allows {allowed}, not {question.task!r}")
+        if not self.policy.welcomes(question.caller):
+            raise Refused("policy", f"the policy of site {self.name!r} does not answer caller {question.caller!r}")
+        with self._lock:  # one question at a time; sites work in parallel, a site does not
+            if known.changes:
+                earlier = self.store.read_answer(question.id)
+                if earlier is not None:
+                    return earlier
+            self._charge_queries(question)
+            reply = self._reply(question, known.run(self, question.payload), known.information)
+            if known.changes:
+                self.store.write_answer(question.id, reply)
+        return reply
+
+    def _charge_queries(self, question: Question) -> None:
+        limit, queries = self.policy.queries_per_day, question.payload.arrays.get("X")
+        if limit is None or queries is None or question.task != "scores":
+            return
+        with self.store.locked():
+            state = self.store.read_state()
+            today = datetime.datetime.now(datetime.UTC).date().isoformat()
+            counts = state["queries"].get(today, {})
+            asked = counts.get(question.caller, 0) + len(queries)
+            if asked > limit:
+                raise Refused("policy", f"site {self.name!r} scores {limit} queries a day for {question.caller!r}, "
+                                        f"this would be number {asked}; ask again tomorrow")  # fmt: skip
+            state["queries"] = {today: {**counts, question.caller: asked}}
+            self.store.write_state(state)
+
+    def _reply(self, question: Question, payload: Payload | None = None, information: str = "none",
+               refusal: Refusal | None = None) -> bytes:  # fmt: skip
+        found = payload if payload is not None else Payload()
+        parameters = digest(question.payload.values)
+        return encode_reply(Reply(self.name, question.run, question.id, question.task, parameters, information, found,
+                                  refusal))  # fmt: skip
+
+
+def data_digest(rows: Rows) -> str:
+    """Fingerprint of rows, labels and ids, in their order."""
+    labels = "\n".join(map(repr, rows.y.tolist())).encode()
+    parts = (np.ascontiguousarray(rows.X), np.ascontiguousarray(rows.ids), np.frombuffer(labels, dtype=np.uint8))
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(str((part.dtype.str, part.shape)).encode())
+        whole.update(part.tobytes())
+    return whole.hexdigest()[:16]
+
+
+@task("describe", "schema")
+def describe(site: Site, payload: Payload) -> Payload:  # noqa: ARG001  every task has this signature
+    """The site's schema."""
+    return Payload(values=site.schema().to_values())

@@ -1,0 +1,140 @@
+"""A site's memory between processes: a folder of files, each whole or absent, behind one lock.
+
+state.json            rows forgotten and queries answered
+rows.safetensors      rows that were added after the site was set up
+models/<handle>/...   what a learner left: machines, membership, factors
+answers/<id>          replies to questions that changed something, so that a repeated question changes nothing
+"""
+
+import fcntl
+import json
+import re
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from kernfed.files import FileFormatError, Record, atomic_path
+
+_VERSION = 1
+_KEPT_ANSWERS = 200
+_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
+
+
+class StoreError(ValueError):
+    """A store whose files cannot be trusted."""
+
+
+class SiteStore:
+    """Folder of one site. Without a path it is temporary and vanishes with the object."""
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        if path is None:
+            folder = tempfile.mkdtemp(prefix="kernfed-store-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self.path = Path(folder)
+        else:
+            self.path = Path(path)
+            self.path.mkdir(parents=True, exist_ok=True)
+        self._threads = threading.RLock()
+        self._depth = 0
+        for left_over in self.path.rglob(".*.part"):  # of a write that was killed
+            left_over.unlink(missing_ok=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Exclusive use, against other threads and other processes; may be entered again by the same thread."""
+        with self._threads:
+            if self._depth:
+                yield
+                return
+            with (self.path / "lock").open("a") as handle:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                self._depth = 1
+                try:
+                    yield
+                finally:
+                    self._depth = 0
+                    fcntl.flock(handle, fcntl.LOCK_UN)
+
+    def read_state(self) -> dict[str, Any]:
+        """The site's state; a damaged one stops everything, for it says which rows are forgotten."""
+        place = self.path / "state.json"
+        if not place.exists():
+            return {"version": _VERSION, "forgotten": [], "queries": {}}
+        try:
+            state = json.loads(place.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise StoreError(f"{place} is damaged ({error}); it lists the forgotten rows, restore it") from None
+        if not isinstance(state, dict) or state.get("version") != _VERSION:
+            raise StoreError(f"{place} has another version than {_VERSION}; use the kernfed that wrote it")
+        return state
+
+    def write_state(self, state: dict[str, Any]) -> None:
+        """Replace the site's state."""
+        with atomic_path(self.path / "state.json") as temporary:
+            temporary.write_text(json.dumps(state, sort_keys=True), encoding="utf-8")
+
+    def read(self, *names: str) -> Record | None:
+        """Record under ``names``, or None; a damaged one raises ``FileFormatError``."""
+        place = self._place(*names)
+        if not place.exists():
+            return None
+        try:
+            with safe_open(place, framework="numpy") as content:
+                values = json.loads((content.metadata() or {})["values"])
+                return Record({name: content.get_tensor(name) for name in content.keys()}, values)  # noqa: SIM118
+        except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+            raise FileFormatError(f"{place} is damaged: {error}") from None
+
+    def write(self, record: Record, *names: str) -> None:
+        """Put a record under ``names``."""
+        place = self._place(*names)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        arrays: dict[str, npt.NDArray[Any]] = {key: np.ascontiguousarray(a) for key, a in record.arrays.items()}
+        with atomic_path(place) as temporary:
+            save_file(arrays, temporary, metadata={"values": json.dumps(dict(record.values), allow_nan=False)})
+
+    def delete(self, *names: str) -> None:
+        """Remove a record, if there is one."""
+        self._place(*names).unlink(missing_ok=True)
+
+    def names(self, *folder: str) -> list[str]:
+        """Names of the records in a folder."""
+        place = self.path.joinpath(*map(_safe, folder))
+        return sorted(entry.stem for entry in place.glob("*.safetensors")) if place.is_dir() else []
+
+    def read_answer(self, question: str) -> bytes | None:
+        """Reply given earlier to a question that changed something."""
+        place = self.path / "answers" / _safe(question)
+        return place.read_bytes() if place.exists() else None
+
+    def write_answer(self, question: str, reply: bytes) -> None:
+        """Remember a reply; the oldest are dropped beyond a few hundred."""
+        folder = self.path / "answers"
+        folder.mkdir(exist_ok=True)
+        with atomic_path(folder / _safe(question)) as temporary:
+            temporary.write_bytes(reply)
+        kept = sorted(folder.iterdir(), key=lambda entry: entry.stat().st_mtime_ns)
+        for old in kept[:-_KEPT_ANSWERS]:
+            old.unlink(missing_ok=True)
+
+    def _place(self, *names: str) -> Path:
+        *folders, last = map(_safe, names)
+        return self.path.joinpath(*folders, f"{last}.safetensors")
+
+
+def _safe(name: str) -> str:
+    """A name that cannot leave the folder."""
+    if not _NAME.fullmatch(name):
+        raise StoreError(f"a stored name must be letters, digits, '.', '_' or '-', got {name!r}")
+    return name

@@ -1,0 +1,49 @@
+"""How sites' scores become one answer: the smallest (the papers), or the k-th smallest (survives k - 1 liars)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray
+
+AGGREGATES = ("min", "kth")
+
+
+def combine(scores: FloatArray, holds: npt.NDArray[np.bool_], aggregate: str, k: int, absent: float) -> FloatArray:
+    """Scores (n, C) of the federation from scores (Q, n, C) by site, of which only those with ``holds`` (Q, C) count.
+
+    "min" is GIKM (56), SFM (105). "kth" is the k-th smallest among the sites that hold the class, or the largest where
+    fewer do. A class that nobody holds scores ``absent``.
+    """
+    hidden = np.where(holds[:, None, :], scores, np.inf)
+    if aggregate == "min":
+        combined = hidden.min(axis=0)
+    else:
+        place = np.clip(np.minimum(k, holds.sum(axis=0)) - 1, 0, None)
+        ordered = np.sort(hidden, axis=0)
+        combined = np.take_along_axis(ordered, place[None, None, :], axis=0)[0]
+    return np.where(holds.any(axis=0), combined, absent)
+
+
+def unprotected(holds: npt.NDArray[np.bool_], aggregate: str, k: int) -> npt.NDArray[np.bool_]:
+    """Which classes (C,) a single wrong site can decide: all under "min", those with fewer than k holders otherwise."""
+    holders = holds.sum(axis=0)
+    return np.ones(holds.shape[1], dtype=bool) if aggregate == "min" else holders < max(k, 2)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Who decided: per query the label, the site that was nearest in that class, its batch, and the score (n,)."""
+
+    label: npt.NDArray[Any]
+    site: npt.NDArray[Any]
+    batch: npt.NDArray[np.intp]
+    score: FloatArray
+
+    def shares(self) -> dict[str, float]:
+        """Each site's share of winning answers, largest first."""
+        names, counts = np.unique(self.site, return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        return {str(names[i]): float(counts[i] / len(self.site)) for i in order}

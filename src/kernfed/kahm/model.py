@@ -1,0 +1,263 @@
+"""The model a federation of folding sites makes: a handle on machines that stay at their sites, or the machines."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray, check_rows
+from kernfed.files import Record, Savable, labels_from_values, labels_to_values, register
+from kernfed.kahm.aggregate import Explanation, combine, unprotected
+from kernfed.kahm.bank import Bank
+from kernfed.kahm.calibration import softmin
+from kernfed.kahm.folding import ABSENT
+from kernfed.kahm.packing import pack_machines, unpack_machines
+
+
+class NotConnected(RuntimeError):
+    """A model whose machines are at the sites was used without a federation."""
+
+
+class StaleModel(RuntimeError):
+    """The sites' machines have changed since this model was made; use the newer one."""
+
+
+@dataclass(frozen=True)
+class FoldingParameters:
+    """What all sites do alike."""
+
+    measure: str = "rms"
+    batch_size: int = 100
+    partition: str = "order"
+    layers: int = 1
+    subspace_dim: int | None = None
+    dtype: str = "float64"
+    aggregate: str = "min"
+    k: int = 2
+    seed: int = 0
+
+    def to_values(self) -> dict[str, Any]:
+        """Plain values for messages and files."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One site as the model knows it: positions of its classes, and the state of its machines the model refers to."""
+
+    classes: tuple[int, ...]
+    generation: int
+    machines: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class SiteScores:
+    """Scores by site: values (Q, n, C), batch (Q, n, C) that gave them or -1, sites (Q,), and who is missing."""
+
+    values: FloatArray
+    batches: npt.NDArray[np.intp]
+    sites: tuple[str, ...]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+class Connection(Protocol):
+    """What a model needs of a federation; ``kernfed.federation.folding`` provides it."""
+
+    def scores(self, model: "FoldingModel", X: FloatArray, *, explain: bool = False, min_replies: int | None = None,
+               timeout: float = 600.0) -> SiteScores:  # fmt: skip
+        """Scores of all members."""
+
+    def forget(self, model: "FoldingModel", site: str, rows: Sequence[int] | None) -> "FoldingModel":
+        """Model without a site, or without some of its rows."""
+
+    def add_site(self, model: "FoldingModel", site: str, data: Any) -> "FoldingModel":
+        """Model with another site."""
+
+    def add_rows(self, model: "FoldingModel", site: str, X: Any, y: Any, ids: Any) -> "FoldingModel":
+        """Model with further rows at a site."""
+
+
+@dataclass(frozen=True)
+class FoldingModel(Savable):
+    """Global classifier SFM (118), GIKM (56): the class with the smallest measure over all sites.
+
+    ``hold="sites"``: the machines stay where their rows are and queries travel to them; the file holds a handle and no
+    rows. ``hold="machines"``: ``banks`` holds every site's machines, which contain its rows.
+    """
+
+    parameters: FoldingParameters
+    handle: str
+    classes_: npt.NDArray[Any]
+    width: int
+    members: Mapping[str, Member]
+    temperature: float = 1.0
+    missing: Mapping[str, str] = field(default_factory=dict)
+    banks: Mapping[str, Bank] | None = None
+    connection: Connection | None = field(default=None, compare=False)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of the sites that take part, sorted."""
+        return tuple(sorted(self.members))
+
+    @property
+    def hold(self) -> str:
+        """Where the machines are: "sites" or "machines"."""
+        return "sites" if self.banks is None else "machines"
+
+    @property
+    def holds(self) -> npt.NDArray[np.bool_]:
+        """Which site has which class, (Q, C)."""
+        return self._holds(self.sites)
+
+    @property
+    def unprotected_(self) -> npt.NDArray[Any]:
+        """Labels of the classes that a single wrong site can decide."""
+        return np.asarray(self.classes_[unprotected(self.holds, self.parameters.aggregate, self.parameters.k)])
+
+    def connect(self, federation: Any) -> "FoldingModel":
+        """The same model, answered by the sites of ``federation``."""
+        connected: FoldingModel = federation.connect(self)
+        return connected
+
+    def answers(self, X: npt.ArrayLike, *, explain: bool = False, **options: Any) -> SiteScores:
+        """Scores by site, with their batches where ``explain``.
+
+        ``options`` are ``timeout`` and ``min_replies`` of ``Federation.ask``.
+        """
+        queries = check_rows(X, width=self.width)
+        if self.banks is not None:
+            return self._bank_scores(queries)
+        return self._connected().scores(self, queries, explain=explain, **options)
+
+    def scores_by_site(self, X: npt.ArrayLike, **options: Any) -> FloatArray:
+        """Scores (Q, n, C): sites in order of ``sites``, classes of ``classes_``; a class a site lacks is absent."""
+        return self.answers(X, **options).values
+
+    def scores(self, X: npt.ArrayLike, **options: Any) -> FloatArray:
+        """Scores (n, C) in the order of ``classes_``: SMALLER is better."""
+        return self._combined(self.answers(X, **options))
+
+    def predict(self, X: npt.ArrayLike, **options: Any) -> npt.NDArray[Any]:
+        """Label with the smallest score, (n,); ties go to the first class."""
+        return np.asarray(self.classes_[self.scores(X, **options).argmin(axis=1)])
+
+    def predict_proba(self, X: npt.ArrayLike, **options: Any) -> FloatArray:
+        """Probabilities (n, C): softmax of the negative scores over the temperature the sites fitted leave-one-out."""
+        return softmin(self.scores(X, **options), self.temperature)
+
+    def explain(self, X: npt.ArrayLike, **options: Any) -> Explanation:
+        """Per query the label, and which site and which of its batches came nearest in that class."""
+        answers = self.answers(X, explain=True, **options)
+        winners = self._combined(answers).argmin(axis=1)
+        every = np.arange(len(winners))
+        column = np.where(self._holds(answers.sites)[:, winners], answers.values[:, every, winners], np.inf)
+        nearest = column.argmin(axis=0)
+        return Explanation(
+            self.classes_[winners], np.array(answers.sites)[nearest], answers.batches[nearest, every, winners],
+            column[nearest, every],
+        )  # fmt: skip
+
+    def local(self, site: str) -> "FoldingModel":
+        """Local classifier GIKM (57) of one site: only its machines answer."""
+        self._check_member(site)
+        banks = None if self.banks is None else {site: self.banks[site]}
+        return replace(self, members={site: self.members[site]}, banks=banks)
+
+    def forget(self, site: str, rows: Sequence[int] | None = None) -> "FoldingModel":
+        """A new model as if ``site``, or the rows with these ids, had never taken part. This one becomes stale."""
+        self._check_member(site)
+        if self.banks is not None and rows is None:
+            return self._without(site)
+        return self._connected().forget(self, site, rows)
+
+    def add_site(self, site: str, data: Any = None) -> "FoldingModel":
+        """A new model in which ``site`` takes part; ``data`` (X, y) where the site is made here."""
+        return self._connected().add_site(self, site, data)
+
+    def add_rows(
+        self, site: str, X: npt.ArrayLike, y: npt.ArrayLike, ids: npt.ArrayLike | None = None
+    ) -> "FoldingModel":
+        """A new model with further rows at ``site``; only the machines they enter are fitted again."""
+        self._check_member(site)
+        return self._connected().add_rows(self, site, X, y, ids)
+
+    def _without(self, site: str) -> "FoldingModel":
+        members = {name: member for name, member in self.members.items() if name != site}
+        if not members:
+            raise ValueError(f"{site!r} is the last site; a model needs at least one")
+        banks = None if self.banks is None else {name: bank for name, bank in self.banks.items() if name != site}
+        return replace(self, members=members, banks=banks)
+
+    def _check_member(self, site: str) -> None:
+        if site not in self.members:
+            raise ValueError(f"no site {site!r} in this model; there are {', '.join(map(repr, self.sites[:20]))}")
+
+    def _connected(self) -> Connection:
+        if self.connection is None:
+            raise NotConnected("the machines of this model are at its sites: use model.connect(federation) first")
+        return self.connection
+
+    def _holds(self, sites: Sequence[str]) -> npt.NDArray[np.bool_]:
+        holds = np.zeros((len(sites), len(self.classes_)), dtype=bool)
+        for row, site in enumerate(sites):
+            holds[row, list(self.members[site].classes)] = True
+        return holds
+
+    def _combined(self, answers: SiteScores) -> FloatArray:
+        p = self.parameters
+        return combine(answers.values, self._holds(answers.sites), p.aggregate, p.k, ABSENT[p.measure])
+
+    def _bank_scores(self, queries: FloatArray) -> SiteScores:
+        assert self.banks is not None
+        shape = (len(self.members), len(queries), len(self.classes_))
+        values, batches = np.full(shape, ABSENT[self.parameters.measure]), np.full(shape, -1, dtype=np.intp)
+        for row, site in enumerate(self.sites):
+            found = self.banks[site].scores(queries, self.parameters.measure)
+            columns = list(self.members[site].classes)
+            values[row][:, columns], batches[row][:, columns] = found.values, found.winners
+        return SiteScores(values, batches, self.sites)
+
+
+def _dump(model: FoldingModel) -> Record:
+    values = {
+        "parameters": model.parameters.to_values(), "handle": model.handle, "width": model.width,
+        "classes": labels_to_values(model.classes_), "temperature": model.temperature, "hold": model.hold,
+        "members": {name: asdict(member) for name, member in sorted(model.members.items())},
+        "missing": dict(model.missing),
+    }  # fmt: skip
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    if model.banks is not None:
+        arrays = pack_machines([machine for site in model.sites for machine in model.banks[site].machines])
+        arrays["groups"] = np.concatenate([model.banks[site].groups for site in model.sites]).astype(np.int64)
+    return Record(arrays, values)
+
+
+def _load(record: Record) -> FoldingModel:
+    values = record.values
+    members = {name: Member(tuple(entry["classes"]), entry["generation"], entry["machines"], entry["rows"])
+               for name, entry in values["members"].items()}  # fmt: skip
+    classes = labels_from_values(values["classes"])
+    width = int(values["width"])
+    for name, member in members.items():
+        if not all(type(number) is int and 0 <= number < len(classes) for number in member.classes):
+            raise ValueError(f"member {name!r} has classes {member.classes} of {len(classes)}")
+    banks = None
+    if values["hold"] == "machines":
+        machines = unpack_machines(record.arrays)
+        if len(machines) != sum(m.machines for m in members.values()) or any(m.width != width for m in machines):
+            raise ValueError("the machines do not belong to the members")
+        banks, start = {}, 0
+        for name in sorted(members):
+            end = start + members[name].machines
+            groups = record.arrays["groups"][start:end].tolist()
+            banks[name] = Bank.assemble(machines[start:end], groups, len(members[name].classes))
+            start = end
+    return FoldingModel(FoldingParameters(**values["parameters"]), str(values["handle"]), classes, width, members,
+                        float(values["temperature"]), dict(values["missing"]), banks)  # fmt: skip
+
+
+register("FoldingModel", 1, FoldingModel, _dump, _load)
