@@ -2,7 +2,7 @@
 
 from kernfed import data
 from kernfed._version import __version__
-from kernfed.federation import Federation, FoldingLearner
+from kernfed.federation import Federation, FoldingLearner, evaluate
 from kernfed.files import load, save
 from kernfed.kahm import KAHM, DeepKAHM, KAHMClassifier, KAHMRegressor, WideKAHM
 from kernfed.kahm.model import FoldingModel
@@ -18,6 +18,7 @@ __all__ = [
     "WideKAHM",
     "__version__",
     "data",
+    "evaluate",
     "load",
     "save",
 ]

@@ -67,17 +67,35 @@ class Savable:
 
 def save(model: Any, path: str | os.PathLike[str]) -> None:
     """Write a registered model to ``path``; an interrupted write leaves what was there before."""
-    known = [entry for entry in _formats.values() if type(model) is entry.model]
-    if not known:
-        names = ", ".join(sorted(entry.model.__name__ for entry in _formats.values()))
-        raise ValueError(f"model must be one of {names}, got {type(model).__name__}")
-    record = known[0].dump(model)
-    header = {"container": CONTAINER, "format": known[0].name, "version": known[0].version, "package": __version__,
+    entry = _format_of(model)
+    record = entry.dump(model)
+    header = {"container": CONTAINER, "format": entry.name, "version": entry.version, "package": __version__,
               "values": dict(record.values)}  # fmt: skip
     arrays = {name: np.ascontiguousarray(array) for name, array in record.arrays.items()}
     text = json.dumps(header, sort_keys=True, allow_nan=False)
     with atomic_path(path) as temporary:
         save_file(arrays, temporary, metadata={_HEADER: text})
+
+
+def to_record(model: Any) -> Record:
+    """A registered model as arrays and plain values, for a message; ``from_record`` makes it again."""
+    entry = _format_of(model)
+    record = entry.dump(model)
+    return Record(record.arrays, {"format": entry.name, "version": entry.version, "values": dict(record.values)})
+
+
+def from_record(record: Record) -> Any:
+    """Model from ``to_record``; anything else raises ``FileFormatError``."""
+    entry, values = _check_header(Path("the message"), {"container": CONTAINER, **record.values})
+    return _build(Path("the message"), entry, Record(record.arrays, values))
+
+
+def _format_of(model: Any) -> Format:
+    for entry in _formats.values():
+        if type(model) is entry.model:
+            return entry
+    names = ", ".join(sorted(entry.model.__name__ for entry in _formats.values()))
+    raise ValueError(f"model must be one of {names}, got {type(model).__name__}")
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -92,8 +110,12 @@ def load(path: str | os.PathLike[str]) -> Any:
     except (SafetensorError, OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise FileFormatError(f"{place} is not a kernfed model file, or is cut off: {error}") from None
     entry, values = _check_header(place, header)
+    return _build(place, entry, Record(arrays, values))
+
+
+def _build(place: Path, entry: Format, record: Record) -> Any:
     try:
-        return entry.load(Record(arrays, values))
+        return entry.load(record)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise FileFormatError(f"{place} is damaged: {type(error).__name__}: {error}") from error
 

@@ -41,6 +41,13 @@ class Source:
         """Names of the plain columns of numbers; booleans are not counted, in CSV they are text."""
         return [f.name for f in self.schema if _is_number(f.type) and not pa.types.is_boolean(f.type)]
 
+    @property
+    def lists(self) -> list[str]:
+        """Names of the columns of lists of numbers."""
+        kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+        nested = [f for f in self.schema if any(kind(f.type) for kind in kinds)]
+        return [f.name for f in nested if _is_number(f.type.value_type)]
+
 
 @contextmanager
 def open_parquet(path: Path) -> Iterator[Source]:

@@ -38,7 +38,8 @@ def read_table(
 
     ``features`` is one column (of numbers, or of lists of numbers of equal length), a range ``f0:f127`` in
     file order with both ends, or several of these separated by commas; by default every numeric column that
-    has no other role (booleans are features only when named). In an npz file the columns are its arrays, by
+    has no other role (booleans are features only when named), or the list columns where there is none.
+    In an npz file the columns are its arrays, by
     default the first of X, x and features; an npy file is a bare matrix. ``dtype`` is float32, float64 or
     auto: float32 where it holds the stored types exactly.
 
@@ -61,7 +62,7 @@ def read_table(
                 raise DataError(f"{path}: an npy file is a bare matrix without named columns; use npz for labels")
             return read_npy(path, dtype)
         with _OPENERS[kind](path) as source:
-            roles = select_columns(path, source.schema.names, source.numeric, features, label, site, ids)
+            roles = select_columns(path, source.schema.names, source.numeric, features, label, site, ids, source.lists)
             return read_rows(source, roles, dtype)
     except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         raise unreadable(path, kind, error) from None

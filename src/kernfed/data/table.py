@@ -69,20 +69,22 @@ def select_columns(
     label: str | None = None,
     site: str | None = None,
     ids: str | None = None,
+    lists: Iterable[str] = (),
 ) -> Roles:
     """Roles of the columns ``names`` of a file, given in file order.
 
     ``features`` is a sequence of names, or text: one name, ``first:last`` for a range in file order with
     both ends, several of these separated by commas, or None for every ``numeric`` column without another
-    role.
+    role, or the columns of ``lists`` where there is none.
     """
     counts = Counter(names)
     taken = {name: role for role, name in (("label", label), ("site", site), ("ids", ids)) if name is not None}
     for name in taken:
         _check_column(source, counts, name)
     if features is None:
-        countable = set(numeric)
-        chosen = [name for name in names if name in countable and name not in taken]
+        plain, nested = set(numeric), set(lists)
+        chosen = [name for name in names if name in plain and name not in taken]
+        chosen = chosen or [name for name in names if name in nested and name not in taken]
     elif isinstance(features, str):
         chosen = _parse_features(source, names, counts, features)
     else:

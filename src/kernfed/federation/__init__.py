@@ -2,6 +2,7 @@
 
 from kernfed.federation import folding_tasks as _tasks  # registers what sites can answer
 from kernfed.federation.engine import Engine, Federation, Replies, TooFewReplies
+from kernfed.federation.evaluation import Evaluation, evaluate
 from kernfed.federation.folding import FoldingLearner, MissingSites
 from kernfed.federation.local import Fault, LocalEngine
 from kernfed.federation.message import Payload, Refusal
@@ -11,7 +12,22 @@ from kernfed.federation.site import Site
 from kernfed.federation.store import SiteStore
 
 __all__ = [
-    "Engine", "Fault", "Federation", "FoldingLearner", "LocalEngine", "MissingSites", "Payload", "Policy", "Refusal",
-    "Replies", "Schema", "SchemaMismatch", "Site", "SiteStore", "TooFewReplies",
-]  # fmt: skip
+    "Engine",
+    "Evaluation",
+    "Fault",
+    "Federation",
+    "FoldingLearner",
+    "LocalEngine",
+    "MissingSites",
+    "Payload",
+    "Policy",
+    "Refusal",
+    "Replies",
+    "Schema",
+    "SchemaMismatch",
+    "Site",
+    "SiteStore",
+    "TooFewReplies",
+    "evaluate",
+]
 del _tasks

@@ -95,17 +95,20 @@ class Federation:
 
     @classmethod
     def local(cls, data: Mapping[str, Any], *, seed: int = 0, store: Any = None, holdout: float = 0.0,
-              policies: Any = None, faults: Any = None,
+              columns: Sequence[str] = (), policies: Any = None, faults: Any = None,
               on_missing: Callable[[str, str, Refusal], None] | None = None) -> "Federation":  # fmt: skip
         """Federation of arrays in this process: ``{site: (X, y)}`` or ``{site: (X, y, ids)}``.
 
         ``store`` is a folder with one store per site (temporary without it), ``holdout`` the share of its rows that
-        each site keeps aside for ``evaluate``, ``policies`` maps sites to a ``Policy`` (open without it), ``faults``
-        maps sites to a ``Fault`` to try out failures.
+        each site keeps aside for ``evaluate``, ``columns`` the names of X's columns, ``policies`` maps sites to a
+        ``Policy`` (open without it), ``faults`` maps sites to a ``Fault`` to try out failures. A value may also be a
+        ``Site`` that was made by hand.
         """
         from kernfed.federation.local import LocalEngine  # the contract does not depend on its engines
 
-        engine = LocalEngine.from_data(data, seed=seed, store=store, holdout=holdout, policies=policies, faults=faults)
+        engine = LocalEngine.from_data(
+            data, seed=seed, store=store, holdout=holdout, columns=columns, policies=policies, faults=faults
+        )
         return cls(engine, seed=seed, on_missing=on_missing)
 
     @property

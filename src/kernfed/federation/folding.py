@@ -10,7 +10,7 @@ import numpy as np
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
 from kernfed.federation.engine import Federation, Replies, TooFewReplies, connects
 from kernfed.federation.message import Payload, digest
-from kernfed.federation.schema import agree
+from kernfed.federation.schema import Schema, agree
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.aggregate import AGGREGATES
 from kernfed.kahm.bank import Bank
@@ -67,7 +67,7 @@ class FoldingLearner:
         parameters = replace(self.parameters, seed=federation.seed)
         handle = digest(parameters.to_values())
         replies = _prepare(federation, handle, parameters, schema.width, sorted(schemas), min_replies, timeout)
-        model = _model_of(federation, handle, parameters, schema.width, replies)
+        model = _model_of(federation, handle, parameters, schema, replies)
         if self.hold == "machines":
             model = _collect_machines(federation, model, timeout)
         return model
@@ -101,7 +101,7 @@ def _prepare(federation: Federation, handle: str, parameters: FoldingParameters,
     return federation.ask("scores", question, sites=sites, min_replies=min_replies, timeout=timeout, check=check)
 
 
-def _model_of(federation: Federation, handle: str, parameters: FoldingParameters, width: int,
+def _model_of(federation: Federation, handle: str, parameters: FoldingParameters, schema: Schema,
               replies: Replies) -> FoldingModel:  # fmt: skip
     held = {site: labels_from_values(payload.values["classes"]).tolist() for site, payload in replies}
     classes = np.array(sorted({label for labels in held.values() for label in labels}))
@@ -110,7 +110,8 @@ def _model_of(federation: Federation, handle: str, parameters: FoldingParameters
     missing = {site: refusal.reason for site, refusal in replies.missing.items()}
     if missing:
         _warn(missing)
-    model = FoldingModel(parameters, handle, classes, width, members, _temperature(replies), missing)
+    model = FoldingModel(parameters, handle, classes, schema.width, members, _temperature(replies), missing,
+                         schema.columns)  # fmt: skip
     return replace(model, connection=FoldingConnection(federation))
 
 

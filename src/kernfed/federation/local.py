@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy.typing as npt
 
@@ -41,32 +42,35 @@ class LocalEngine:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any], *, seed: int = 0, store: str | os.PathLike[str] | None = None,
-                  holdout: float = 0.0, policies: Mapping[str, Policy] | None = None,
+                  holdout: float = 0.0, columns: Sequence[str] = (), policies: Mapping[str, Policy] | None = None,
                   faults: Mapping[str, Fault] | None = None) -> "LocalEngine":  # fmt: skip
-        """Engine over ``{site: (X, y[, ids])}``."""
+        """Engine over ``{site: (X, y[, ids])}`` or ``{site: Site}``."""
         if not isinstance(data, Mapping) or not data:
             raise ValueError("data must map site names to (X, y), got " + (repr(data)[:60] if data else "nothing"))
         engine = cls({}, faults)
         for name, rows in data.items():
             policy = (policies or {}).get(name)
-            engine.add_site(name, rows, seed=seed, store=store, holdout=holdout, policy=policy)
+            engine.add_site(name, rows, seed=seed, store=store, holdout=holdout, columns=columns, policy=policy)
         return engine
 
     def add_site(self, name: str, rows: Any, *, seed: int = 0, store: str | os.PathLike[str] | None = None,
-                 holdout: float = 0.0, policy: Policy | None = None) -> None:  # fmt: skip
-        """Let another site take part, with rows (X, y[, ids])."""
+                 holdout: float = 0.0, columns: Sequence[str] = (), policy: Policy | None = None) -> None:  # fmt: skip
+        """Let another site take part, with rows (X, y[, ids]), or as it is."""
         if not isinstance(name, str) or not name:
             raise ValueError(f"a site's name must be text, got {name!r}")
         if name in self._sites:
             raise ValueError(f"there is a site {name!r} already")
+        if isinstance(rows, Site):
+            self._sites[name] = rows
+            return
         if not isinstance(rows, Sequence) or len(rows) not in (2, 3):
             raise ValueError(f"data of site {name!r} must be (X, y) or (X, y, ids), got {type(rows).__name__}")
         X, y, *ids = rows
         given: npt.ArrayLike | None = ids[0] if ids else None
-        memory = SiteStore(Path(store) / name) if store is not None else SiteStore()
-        self._sites[name] = Site(
-            name, X, y, ids=given, store=memory, policy=policy or Policy.open(), holdout=holdout, seed=seed
-        )
+        # Quoted, a name with slashes or dots stays one folder inside the store.
+        memory = SiteStore(Path(store) / f"site-{quote(name, safe='')}") if store is not None else SiteStore()
+        self._sites[name] = Site(name, X, y, ids=given, store=memory, policy=policy or Policy.open(),
+                                 columns=tuple(columns), holdout=holdout, seed=seed)  # fmt: skip
 
     @property
     def sites(self) -> tuple[str, ...]:

@@ -95,6 +95,7 @@ class FoldingModel(Savable):
     members: Mapping[str, Member]
     temperature: float = 1.0
     missing: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
     banks: Mapping[str, Bank] | None = None
     connection: Connection | None = field(default=None, compare=False)
 
@@ -227,7 +228,7 @@ def _dump(model: FoldingModel) -> Record:
         "parameters": model.parameters.to_values(), "handle": model.handle, "width": model.width,
         "classes": labels_to_values(model.classes_), "temperature": model.temperature, "hold": model.hold,
         "members": {name: asdict(member) for name, member in sorted(model.members.items())},
-        "missing": dict(model.missing),
+        "missing": dict(model.missing), "columns": list(model.columns),
     }  # fmt: skip
     arrays: dict[str, npt.NDArray[Any]] = {}
     if model.banks is not None:
@@ -257,7 +258,8 @@ def _load(record: Record) -> FoldingModel:
             banks[name] = Bank.assemble(machines[start:end], groups, len(members[name].classes))
             start = end
     return FoldingModel(FoldingParameters(**values["parameters"]), str(values["handle"]), classes, width, members,
-                        float(values["temperature"]), dict(values["missing"]), banks)  # fmt: skip
+                        float(values["temperature"]), dict(values["missing"]),
+                        tuple(str(name) for name in values["columns"]), banks)  # fmt: skip
 
 
 register("FoldingModel", 1, FoldingModel, _dump, _load)

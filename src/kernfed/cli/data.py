@@ -1,0 +1,67 @@
+"""``kernfed data``: data sets at hand, and tables divided among sites."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernfed.cli.console import Json, Table, emit
+from kernfed.cli.tables import Label, Seed
+
+app = typer.Typer(name="data", help="Data sets at hand, and tables divided among sites.", no_args_is_help=True)
+LIST_EXAMPLE = "Example: kernfed data list"
+PARTITION_EXAMPLE = "Example: kernfed data partition --data emb.parquet --label y --sites 10 --out sites.csv"
+KINDS = ("dirichlet", "label-skew", "quantity", "one-class")
+
+
+@app.command("list", epilog=LIST_EXAMPLE)
+def list_data(json: Json = False) -> None:
+    """Data sets that experiments use: which are here, and where the others come from."""
+    from dataclasses import asdict
+
+    from kernfed.data import list_datasets
+
+    found = list_datasets()
+    rows = [(info.name, "yes" if info.available else "no", f"{info.n_train:,}", f"{info.n_test:,}",
+             f"{info.n_features:,}", str(info.n_classes), info.origin) for info in found]  # fmt: skip
+    head = ("name", "here", "train", "test", "features", "classes", "from")
+    emit({"datasets": [asdict(info) for info in found]}, json, Table(head, rows))
+
+
+@app.command("partition", epilog=PARTITION_EXAMPLE)
+def partition(
+    data: Annotated[Path, typer.Option("--data", help="Table with labels.")],
+    label: Label,
+    out: Annotated[Path, typer.Option(help="CSV or Parquet file to write: row, label and site.")],
+    sites: Annotated[int, typer.Option(help="Number of sites.", min=1)] = 10,
+    kind: Annotated[str, typer.Option(help="dirichlet, label-skew, quantity or one-class.")] = "dirichlet",
+    alpha: Annotated[float, typer.Option(help="Dirichlet concentration: small is uneven.")] = 0.5,
+    share: Annotated[float, typer.Option(help="Share of labels each site has, for label-skew.")] = 0.2,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Name a site for every row, as published studies do, to try a federation out."""
+    import numpy as np
+
+    from kernfed import data as kd
+    from kernfed._validation import check_choice
+
+    check_choice(kind, "--kind", KINDS)
+    table = kd.read_table(data, label=label)
+    assert table.y is not None
+    parts = {
+        "dirichlet": lambda y: kd.partition_dirichlet(y, sites, alpha, seed),
+        "label-skew": lambda y: kd.partition_label_skew(y, sites, share, seed),
+        "quantity": lambda y: kd.partition_quantity(y, sites, alpha, seed),
+        "one-class": kd.partition_one_class,
+    }[kind](table.y)
+    width = len(str(len(parts) - 1))
+    names = np.empty(len(table), dtype=f"<U{5 + width}")
+    for number, rows in enumerate(parts):
+        names[rows] = f"site-{number:0{width}}"
+    kd.write_table(out, {"row": np.arange(1, len(table) + 1), label: table.y, "site": names})
+    shown = [(f"site-{number:0{width}}", f"{len(rows):,}", str(len(np.unique(table.y[rows]))))
+             for number, rows in enumerate(parts[:20])]  # fmt: skip
+    sizes = {f"site-{number:0{width}}": len(rows) for number, rows in enumerate(parts)}
+    more = f"and {len(parts) - 20} more sites; " if len(parts) > 20 else ""
+    emit({"out": out, "sizes": sizes}, json, Table(("site", "rows", "labels"), shown), f"{more}wrote {out}")

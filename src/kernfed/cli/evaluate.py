@@ -1,0 +1,39 @@
+"""``kernfed evaluate``: accuracy, confusion and calibration of a model, per site."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernfed.cli.console import Json, Table, emit, progress
+from kernfed.cli.tables import Features, Label, SiteColumn, read_queries, rows_by_site
+
+EXAMPLE = "Example: kernfed evaluate model.kfd --data test.parquet --label y --site hospital"
+#: Confusion matrices up to this many classes are printed.
+_SHOWN_CLASSES = 20
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="Model file of `kernfed train` or `model.save`.")],
+    data: Annotated[Path, typer.Option("--data", help="Table of rows with labels that were not trained on.")],
+    label: Label,
+    site: SiteColumn = None,
+    features: Features = None,
+    json: Json = False,
+) -> None:
+    """Test a model on labelled rows, site by site and all together."""
+    from kernfed.federation.evaluation import evaluate_rows
+    from kernfed.files import load
+
+    loaded = load(model)
+    table = read_queries(loaded, data, features, label=label, site=site)
+    with progress(f"testing on {len(table):,} rows"):
+        found = evaluate_rows(loaded, rows_by_site(table))
+    classes = [str(name) for name in found.classes_]
+    views: list[Table | str] = [str(found)]
+    if len(classes) <= _SHOWN_CLASSES:
+        confusion = found.pooled.confusion
+        names = [*classes, "other"] if confusion[-1].any() else classes
+        rows = [(name, *(f"{count:,}" for count in line)) for name, line in zip(names, confusion, strict=False)]
+        views += ["", Table(("true \\ predicted", *classes), rows)]
+    emit(found.to_json(), json, *views)

@@ -1,0 +1,54 @@
+"""``kernfed predict``: labels for new rows."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kernfed.cli.console import Json, Table, emit, format_seconds, progress
+from kernfed.cli.tables import Features, read_queries
+
+EXAMPLE = "Example: kernfed predict model.kfd new.parquet --out pred.csv"
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="Model file of `kernfed train` or `model.save`.")],
+    queries: Annotated[Path, typer.Argument(help="Table of rows to predict: Parquet, Arrow, CSV, npz or npy.")],
+    out: Annotated[Path | None, typer.Option(help="CSV or Parquet file to write; default only a summary.")] = None,
+    features: Features = None,
+    ids: Annotated[str | None, typer.Option("--id", help="Column copied to the output to name rows.")] = None,
+    explain: Annotated[bool, typer.Option(help="Also write which site and batch decided.")] = False,
+    json: Json = False,
+) -> None:
+    """Predict the label of every row, with its probability."""
+    import numpy as np
+
+    from kernfed.data import write_table
+    from kernfed.files import load
+
+    loaded = load(model)
+    table = read_queries(loaded, queries, features, ids=ids)
+    started = time.perf_counter()
+    with progress(f"predicting {len(table):,} rows"):
+        columns = {"row" if ids is None else ids: np.arange(1, len(table) + 1) if table.ids is None else table.ids}
+        columns["prediction"] = loaded.predict(table.X)
+        if hasattr(loaded, "predict_proba"):
+            columns["probability"] = loaded.predict_proba(table.X).max(axis=1)
+        if explain:
+            if not hasattr(loaded, "explain"):
+                raise ValueError(f"--explain needs a federated folding model, {model} is a {type(loaded).__name__}")
+            found = loaded.explain(table.X)
+            columns |= {"site": found.site, "batch": found.batch, "score": found.score}
+    seconds = time.perf_counter() - started
+    if out is not None:
+        write_table(out, columns)
+    labels, counts = np.unique(columns["prediction"], return_counts=True)
+    tally = dict(zip(labels.tolist(), counts.tolist(), strict=True))
+    summary = [(str(name), f"{count:,}", f"{count / len(table):.1%}") for name, count in tally.items()]
+    where = f"; wrote {out}" if out is not None else "; use --out FILE to keep them"
+    result: dict[str, Any] = {"rows": len(table), "seconds": seconds, "out": out, "counts": tally}
+    if out is None:
+        result["predictions"] = columns["prediction"]
+    text = f"{len(table):,} rows in {format_seconds(seconds)}{where}"
+    emit(result, json, Table(("label", "rows", "share"), summary), text)

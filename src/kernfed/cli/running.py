@@ -1,0 +1,76 @@
+"""How a command ends: exit codes, and one sentence instead of a traceback."""
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+BAD_INPUT = 2
+INTERNAL = 1
+INTERRUPTED = 130
+#: Raised by the package where input, files or extras are wrong; DataError, FileFormatError and others are among them.
+INPUT_ERRORS = (ValueError, OSError, ImportError)
+
+
+class Commands(TyperGroup):
+    """The group of all commands, which ends every run in the same way, also under a test runner."""
+
+    def main(  # type: ignore[override]  # the other options of the stock loop mean nothing here
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **_: Any
+    ) -> NoReturn:
+        """Run the command line ``args`` and exit with its code."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        try:
+            code = self._run(arguments or ["--help"], prog_name or "kernfed")
+            sys.stdout.flush()
+        except BrokenPipeError:  # whoever read our output has seen enough; nothing more may be written at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = INTERNAL
+        sys.exit(code)
+
+    def _run(self, arguments: list[str], prog_name: str) -> int:
+        try:
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning  # type: ignore[assignment]  # it needs the text only
+                with self.make_context(prog_name, arguments) as context:
+                    self.invoke(context)
+        except typer.Exit as end:
+            return end.exit_code
+        except (KeyboardInterrupt, typer.Abort):
+            print("interrupted", file=sys.stderr)
+            return INTERRUPTED
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            if os.environ.get("KERNFED_DEBUG", "0") not in ("", "0"):
+                raise
+            print(f"kernfed: {sentence(error)}", file=sys.stderr)
+            return BAD_INPUT if is_bad_input(error) else INTERNAL
+        return 0
+
+
+def is_bad_input(error: Exception) -> bool:
+    """Whether the user can mend it: wrong values, files, options, or a missing extra."""
+    return isinstance(error, INPUT_ERRORS) or hasattr(error, "format_message")
+
+
+def sentence(error: Exception) -> str:
+    """What happened, on one line."""
+    if hasattr(error, "format_message"):  # of the option parser; its class has no public name that lasts
+        context = getattr(error, "ctx", None)
+        text = f"{error.format_message()} (see {context.command_path if context else 'kernfed'} --help)"
+    elif isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename}: {error.strerror or type(error).__name__}"
+    elif is_bad_input(error):
+        text = str(error) or type(error).__name__
+    else:
+        text = f"internal error, {type(error).__name__}: {error}; set KERNFED_DEBUG=1 to see where"
+    return " ".join(text.split())
+
+
+def _show_warning(message: Warning | str, *_: Any) -> None:
+    print(f"kernfed: warning: {message}", file=sys.stderr)

@@ -1,0 +1,209 @@
+"""How well a model does at every site, from counts: no test row is pooled and no test label leaves its site.
+
+A model that is whole (ridge, machines) travels to the sites, and counts come back. For a model whose machines stay at
+their sites, a site's held-out rows travel as the queries they are, and their scores return to it to be counted.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray, IntArray
+from kernfed.federation.engine import Federation
+from kernfed.federation.message import Payload
+from kernfed.federation.site import Refused, Site, check_site_rows, task
+from kernfed.files import Record, from_record, labels_from_values, labels_to_values, to_record
+
+#: Confidence bins of the calibration counts.
+BINS = 10
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Counts at one site.
+
+    confusion : (C + 1, C), rows are true classes and the last one labels the model does not know; columns are
+    predicted. calibration : (BINS, 3), per bin of confidence the predictions, the correct ones, confidence added up.
+    """
+
+    confusion: IntArray
+    calibration: FloatArray
+
+    @property
+    def rows(self) -> int:
+        """Rows that were tested."""
+        return int(self.confusion.sum())
+
+    @property
+    def correct(self) -> int:
+        """Rows whose predicted label was theirs."""
+        return int(np.trace(self.confusion))
+
+    @property
+    def accuracy(self) -> float:
+        """Share of rows predicted correctly; NaN where none was tested."""
+        return self.correct / self.rows if self.rows else float("nan")
+
+    @property
+    def calibration_error(self) -> float:
+        """Expected calibration error: mean gap between confidence and accuracy over the bins, weighted by rows."""
+        if not self.rows:
+            return float("nan")
+        return float(np.abs(self.calibration[:, 2] - self.calibration[:, 1]).sum() / self.calibration[:, 0].sum())
+
+    def __add__(self, other: "Outcome") -> "Outcome":
+        return Outcome(self.confusion + other.confusion, self.calibration + other.calibration)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Outcome of every site, and of all together (``pooled``)."""
+
+    classes_: npt.NDArray[Any]
+    sites: Mapping[str, Outcome]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def pooled(self) -> Outcome:
+        """Counts of all sites added up."""
+        count = len(self.classes_)
+        total = Outcome(np.zeros((count + 1, count), dtype=np.int64), np.zeros((BINS, 3)))
+        for outcome in self.sites.values():
+            total = total + outcome
+        return total
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy over all sites' rows."""
+        return self.pooled.accuracy
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        every = {**self.sites, "": self.pooled}
+        told = {name: {"rows": o.rows, "correct": o.correct, "accuracy": o.accuracy if o.rows else None,
+                       "calibration_error": o.calibration_error if o.rows else None,
+                       "confusion": o.confusion.tolist()} for name, o in every.items()}  # fmt: skip
+        pooled = told.pop("")
+        return {"classes": self.classes_.tolist(), "pooled": pooled, "sites": told, "missing": dict(self.missing)}
+
+    def __str__(self) -> str:
+        names = [*self.sites, "all sites"]
+        width = max(len(name) for name in names)
+        lines = [f"{'site':<{width}}     rows  accuracy  calibration error"]
+        for name, outcome in [*self.sites.items(), ("all sites", self.pooled)]:
+            error = outcome.calibration_error
+            lines.append(f"{name:<{width}}  {outcome.rows:>7,}  {outcome.accuracy:>8.2%}  {error:>17.4f}")
+        lines += [f"{site:<{width}}  missing: {reason}" for site, reason in self.missing.items()]
+        return "\n".join(lines)
+
+
+def count_outcomes(classes: npt.NDArray[Any], labels: npt.NDArray[Any], probabilities: FloatArray) -> Outcome:
+    """Outcome of probabilities (n, C) for rows with true ``labels`` (n,)."""
+    position = {label: number for number, label in enumerate(classes.tolist())}
+    truth = np.array([position.get(label, len(classes)) for label in labels.tolist()], dtype=np.intp)
+    predicted = probabilities.argmax(axis=1)
+    confusion = np.zeros((len(classes) + 1, len(classes)), dtype=np.int64)
+    np.add.at(confusion, (truth, predicted), 1)
+    confidence = probabilities.max(axis=1) if len(probabilities) else np.zeros(0)
+    bins = np.minimum((confidence * BINS).astype(np.intp), BINS - 1)
+    calibration = np.zeros((BINS, 3))
+    np.add.at(calibration, bins, np.column_stack([np.ones(len(bins)), truth == predicted, confidence]))
+    return Outcome(confusion, calibration)
+
+
+def evaluate(model: Any, federation: Federation, holdout: Mapping[str, Any] | None = None, *,
+             min_replies: int | None = None, timeout: float = 600.0) -> Evaluation:  # fmt: skip
+    """Accuracy, confusion and calibration of ``model`` at every site.
+
+    Without ``holdout`` each site tests on the rows it kept aside (``Federation.local(..., holdout=0.2)``); with
+    ``{site: (X, y)}`` on these, which the caller holds anyway.
+    """
+    if holdout is not None:
+        return evaluate_rows(model, holdout)
+    options: Any = {"min_replies": min_replies, "timeout": timeout}
+    if getattr(model, "connection", None) is not None:
+        return _evaluate_by_scores(model, federation, options)
+    record = to_record(model)
+    question = Payload(record.arrays, {"model": dict(record.values)})
+    replies = federation.ask("evaluate", question, check=_checker(len(model.classes_)), **options)
+    sites = {site: _outcome(payload) for site, payload in replies}
+    return Evaluation(model.classes_, sites, {site: refusal.reason for site, refusal in replies.missing.items()})
+
+
+def evaluate_rows(model: Any, holdout: Mapping[str, Any]) -> Evaluation:
+    """Evaluation on rows that are here: ``{site: (X, y)}``."""
+    tested = {}
+    for name in sorted(holdout):
+        X, y = holdout[name][:2]
+        rows = check_site_rows(X, y, None, name)
+        tested[name] = count_outcomes(model.classes_, rows.y, model.predict_proba(rows.X))
+    return Evaluation(model.classes_, tested)
+
+
+def _evaluate_by_scores(model: Any, federation: Federation, options: Any) -> Evaluation:
+    """Fetch each site's held-out rows as queries, score them, and let the site count."""
+
+    def check(site: str, payload: Payload) -> None:
+        if payload.arrays["X"].ndim != 2 or payload.arrays["X"].shape[1] != model.width:
+            raise ValueError(f"site {site!r} sent queries of shape {payload.arrays['X'].shape}")
+
+    queries = federation.ask("held_out_queries", Payload(), sites=model.sites, check=check, **options)
+    missing = {site: refusal.reason for site, refusal in queries.missing.items()}
+    tested: dict[str, Outcome] = {}
+    for site, payload in queries:
+        probabilities = model.predict_proba(payload.arrays["X"]) if len(payload.arrays["X"]) else None
+        shape = (0, len(model.classes_))
+        answer = np.zeros(shape) if probabilities is None else probabilities
+        question = Payload({"probabilities": answer}, {"classes": labels_to_values(model.classes_)})
+        counted = federation.ask("evaluate_scores", question, sites=[site], check=_checker(shape[1]), min_replies=0,
+                                 timeout=options["timeout"])  # fmt: skip
+        missing |= {name: refusal.reason for name, refusal in counted.missing.items()}
+        tested |= {name: _outcome(found) for name, found in counted}
+    return Evaluation(model.classes_, tested, missing)
+
+
+def _checker(classes: int) -> Any:
+    def check(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
+        confusion, calibration = payload.arrays["confusion"], payload.arrays["calibration"]
+        if confusion.shape != (classes + 1, classes) or calibration.shape != (BINS, 3):
+            raise ValueError(f"counts have shapes {confusion.shape} and {calibration.shape}")
+        if confusion.dtype != np.int64 or (confusion < 0).any() or not np.isfinite(calibration).all():
+            raise ValueError("counts must be integers of at least 0")
+
+    return check
+
+
+def _outcome(payload: Payload) -> Outcome:
+    return Outcome(payload.arrays["confusion"], payload.arrays["calibration"])
+
+
+def _counts(outcome: Outcome) -> Payload:
+    return Payload({"confusion": outcome.confusion, "calibration": outcome.calibration})
+
+
+@task("held_out_queries", "rows")
+def held_out_queries(site: Site, payload: Payload) -> Payload:  # noqa: ARG001  every task has this signature
+    """The site's held-out rows, without labels, to be scored by all sites as any query is."""
+    return Payload({"X": site.held_out().X.astype(np.float64)})
+
+
+@task("evaluate_scores", "counts")
+def evaluate_scores(site: Site, payload: Payload) -> Payload:
+    """Counts for probabilities of the held-out rows, in their order."""
+    rows, probabilities = site.held_out(), payload.arrays["probabilities"]
+    classes = labels_from_values(payload.values["classes"])
+    if probabilities.shape != (len(rows.y), len(classes)):
+        raise Refused("bad question", f"expected probabilities for {len(rows.y)} rows, got {probabilities.shape}")
+    return _counts(count_outcomes(classes, rows.y, probabilities))
+
+
+@task("evaluate", "counts")
+def evaluate_model(site: Site, payload: Payload) -> Payload:
+    """Counts of a model that came with the question, on the held-out rows."""
+    model = from_record(Record(payload.arrays, payload.values["model"]))
+    rows = site.held_out()
+    empty = np.zeros((0, len(model.classes_)))
+    return _counts(count_outcomes(model.classes_, rows.y, model.predict_proba(rows.X) if len(rows.y) else empty))
