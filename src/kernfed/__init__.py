@@ -1,11 +1,33 @@
-"""Federated learning in one round, without gradients."""
+"""Federated learning in one round, without gradients.
 
-from kernfed import data
+Names are imported when they are first used, so that the command line answers at once.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from kernfed._version import __version__
-from kernfed.federation import Federation, FoldingLearner, evaluate
-from kernfed.files import load, save
-from kernfed.kahm import KAHM, DeepKAHM, KAHMClassifier, KAHMRegressor, WideKAHM
-from kernfed.kahm.model import FoldingModel
+
+if TYPE_CHECKING:
+    from kernfed import data
+    from kernfed.federation import Federation, FoldingLearner, evaluate, load, save
+    from kernfed.kahm import KAHM, DeepKAHM, KAHMClassifier, KAHMRegressor, WideKAHM
+    from kernfed.kahm.model import FoldingModel
+
+_HOMES = {
+    "KAHM": "kernfed.kahm",
+    "DeepKAHM": "kernfed.kahm",
+    "Federation": "kernfed.federation",
+    "FoldingLearner": "kernfed.federation",
+    "FoldingModel": "kernfed.kahm.model",
+    "KAHMClassifier": "kernfed.kahm",
+    "KAHMRegressor": "kernfed.kahm",
+    "WideKAHM": "kernfed.kahm",
+    "evaluate": "kernfed.federation",
+    "load": "kernfed.federation",
+    "save": "kernfed.federation",
+}
+_PACKAGES = ("data",)
 
 __all__ = [
     "KAHM",
@@ -22,3 +44,15 @@ __all__ = [
     "load",
     "save",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"kernfed.{name}")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'kernfed' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -20,7 +20,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under column names. A column whose cells all start with a digit or sign is aligned to the right."""
+    """Rows of text under column names. A column of numbers is aligned to the right; a dot stands for none."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -28,7 +28,7 @@ class Table:
 
     def numeric(self, place: int) -> bool:
         """Whether column ``place`` holds numbers."""
-        cells = [row[place] for row in self.rows if row[place]]
+        cells = [row[place] for row in self.rows if row[place] not in ("", ".")]
         return bool(cells) and all(cell.lstrip("+-")[:1].isdigit() for cell in cells)
 
 
@@ -93,10 +93,13 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[..
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda *_: None
+        return
     count = [MofNCompleteColumn()] if total is not None else []
     words = TextColumn("{task.description}", markup=False)
     columns = (SpinnerColumn(), words, BarColumn(), *count, TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(description, total=total)
 
         def advance(steps: int = 1, description: str | None = None) -> None:

@@ -22,8 +22,8 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Test a model on labelled rows, site by site and all together."""
+    from kernfed.federation import load
     from kernfed.federation.evaluation import evaluate_rows
-    from kernfed.files import load
 
     loaded = load(model)
     table = read_queries(loaded, data, features, label=label, site=site)

@@ -25,7 +25,7 @@ def predict(
     import numpy as np
 
     from kernfed.data import write_table
-    from kernfed.files import load
+    from kernfed.federation import load
 
     loaded = load(model)
     table = read_queries(loaded, queries, features, ids=ids)

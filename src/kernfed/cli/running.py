@@ -46,6 +46,9 @@ class Commands(TyperGroup):
         except BrokenPipeError:
             raise
         except Exception as error:
+            if type(error).__name__ == "NoArgsIsHelpError":  # a group without its command; on a terminal the help
+                print(error.format_message())  # type: ignore[attr-defined]  # is out already and this is empty
+                return 0
             if os.environ.get("KERNFED_DEBUG", "0") not in ("", "0"):
                 raise
             print(f"kernfed: {sentence(error)}", file=sys.stderr)

@@ -10,6 +10,7 @@ from kernfed.federation.policy import Policy
 from kernfed.federation.schema import Schema, SchemaMismatch
 from kernfed.federation.site import Site
 from kernfed.federation.store import SiteStore
+from kernfed.files import load, save  # here every format is registered
 
 __all__ = [
     "Engine",
@@ -29,5 +30,7 @@ __all__ = [
     "SiteStore",
     "TooFewReplies",
     "evaluate",
+    "load",
+    "save",
 ]
 del _tasks

@@ -1,0 +1,112 @@
+"""The program as a user meets it: help, version, purity of JSON, exit codes of real processes."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import kernfed.cli
+from kernfed.cli import app
+
+
+def leaves(command, path=()):
+    """Words of every command that does something itself."""
+    inner = getattr(command, "commands", None)
+    return [path] if inner is None else [leaf for name in inner for leaf in leaves(inner[name], (*path, name))]
+
+
+COMMANDS = leaves(typer.main.get_command(app))
+FILES = sorted(Path(kernfed.cli.__file__).parent.glob("*.py"))
+#: Anything else is heavy and belongs inside the function that needs it.
+LIGHT = {"typer", "kernfed"} | set(sys.stdlib_module_names)
+
+
+def program(*arguments, **options):
+    command = [sys.executable, "-m", "kernfed.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
+
+
+def top_level_imports(path):
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_shows_an_example_and_offers_json(words):
+    done = CliRunner().invoke(app, [*words, "--help"])
+    assert done.exit_code == 0
+    assert f"Example: kernfed {' '.join(words)}" in done.stdout
+    assert "--json" in done.stdout
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_heavy_modules_are_not_imported_at_the_top(path):
+    for module in top_level_imports(path):
+        package, _, rest = module.partition(".")
+        assert package in LIGHT, f"{path.name} imports {module}"
+        assert package != "kernfed" or rest.startswith(("cli", "_version")), f"{path.name} imports {module}"
+
+
+def test_version():
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.stdout) == (0, f"kernfed {kernfed.__version__}\n")
+
+
+def test_demo_shows_the_federation():
+    done = CliRunner().invoke(app, ["demo"])
+    assert done.exit_code == 0, done.stderr
+    title, header, *rows = done.stdout.splitlines()
+    assert "1348 images" in title
+    assert header.split() == ["what", "accuracy", "time"]
+    assert [row.split("  ")[0] for row in rows[:6]] == [
+        "together, one round",
+        "each site alone, mean",
+        "all data pooled",
+        "nearest neighbours, pooled",
+        "site-3 forgotten",
+        "site-7 killed",
+    ]
+
+
+def test_demo_process_prints_one_json_object():
+    done = program("demo", "--json", "--seed", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert found["data"] == {"sites": 10, "train": 1348, "test": 449, "classes_per_site": 3}
+    assert found["seed"] == 1
+    accuracy = {result["what"]: result["accuracy"] for result in found["results"]}
+    assert accuracy["together, one round"] > 0.96
+    assert accuracy["each site alone, mean"] < 0.4
+    assert {entry["task"] for entry in found["traffic"]} == {"describe", "scores", "forget_model"}
+
+
+def test_bad_input_process_ends_with_code_2_and_a_sentence():
+    done = program("demo", "--json", "--seed", "-1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("kernfed: Invalid value for '--seed'")
+    assert done.stderr.count("\n") == 1
+
+
+def test_debugging_process_ends_with_a_traceback():
+    done = program("predict", "nothing.kfd", "x.csv", env={**os.environ, "KERNFED_DEBUG": "1"})
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "FileNotFoundError: no model file at nothing.kfd" in done.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        command = [sys.executable, "-m", "kernfed.cli", "--version"]
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "")
