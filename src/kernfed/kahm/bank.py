@@ -91,41 +91,50 @@ class Bank:
     def _score_block(self, queries: FloatArray, start: int, measure: str, values: FloatArray,
                      winners: npt.NDArray[np.intp]) -> int:  # fmt: skip
         """Score queries[start : start + BLOCK] into the rows of ``values`` and ``winners``; count the fallbacks."""
-        chosen = queries[start : start + BLOCK]
-        count = len(chosen)
-        angle = needs_angle(measure)
-        centred = np.zeros((BLOCK, self.width))
-        np.subtract(chosen, self.centre, out=centred[:count])
-        limit = LONGEST[self.dtype]
-        stretch = np.maximum(row_lengths(centred) / limit, 1.0)
-        if (stretch > 1).any():  # so far out that squares overflow: the image is that of a nearer query, and
-            centred /= stretch[:, None]  # the distance grows with the query
-        block = QueryBlock(_columns(centred, self.dtype), np.einsum("ij,ij->i", centred, centred))
-        raw = centred + self.centre
-        norms = np.sqrt(np.einsum("ij,ij->i", raw, raw))
+        count = len(queries[start : start + BLOCK])
+        block, stretch = self._block(queries[start : start + BLOCK])
+        norms = np.sqrt(block.raw_squares) if needs_angle(measure) else np.zeros(1)
         fallbacks = 0
         rows = values[start : start + count].T
         owners = winners[start : start + count].T
         for tile in self.tiles:
-            result = score_tile(tile, block, angle)
+            result = score_tile(tile, block, needs_angle(measure))
             squared, images = result.squared_distance, result.squared_image
             doubtful = np.argwhere(result.doubtful[:, :count])
             if len(doubtful):
-                fallbacks += self._look_again(tile, doubtful, raw, squared, images)
+                fallbacks += self._look_again(tile, doubtful, block.centred, squared, images)
             sizes = np.sqrt(np.maximum(images, 0.0)) if images is not None else norms
             found = folding(measure, squared, norms, sizes)
             found = (found * stretch if measure == "distance" else found)[:, :count]
             _keep_smallest(found, self.groups[tile.members], tile.members, rows, owners)
         return fallbacks
 
-    def _look_again(self, tile: Tile, doubtful: npt.NDArray[np.intp], raw: FloatArray, squared: FloatArray,
+    def _block(self, chosen: FloatArray) -> tuple[QueryBlock, FloatArray]:
+        """Queries ready for tiles, and how much longer they really are (W,).
+
+        A query so far out that squares would overflow is shortened: its image is that of the nearer query in the same
+        direction, and its distance is that much longer.
+        """
+        centred = np.zeros((BLOCK, self.width))
+        np.subtract(chosen, self.centre, out=centred[: len(chosen)])
+        limit = LONGEST[self.dtype]
+        stretch = np.ones(BLOCK)
+        with np.errstate(over="ignore"):
+            squares = np.einsum("ij,ij->i", centred, centred)
+        if not (squares <= limit**2).all():
+            stretch = np.maximum(row_lengths(centred) / limit, 1.0)
+            centred /= stretch[:, None]
+            squares = np.einsum("ij,ij->i", centred, centred)
+        return QueryBlock(_columns(centred, self.dtype), squares, centred, self.centre), stretch
+
+    def _look_again(self, tile: Tile, doubtful: npt.NDArray[np.intp], centred: FloatArray, squared: FloatArray,
                     images: FloatArray | None) -> int:  # fmt: skip
         """Replace doubtful entries by explicit float64 images; count those that fell back."""
         fallbacks = 0
         for slot in np.unique(doubtful[:, 0]):
             columns = doubtful[doubtful[:, 0] == slot, 1]
             machine = self.machines[tile.members[slot]]
-            found = explicit_images(machine, raw[columns])
+            found = explicit_images(machine, centred[columns] + self.centre)
             squared[slot, columns] = found.squared_distance
             if images is not None:
                 images[slot, columns] = np.einsum("ij,ij->i", found.image, found.image)

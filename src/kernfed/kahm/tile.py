@@ -23,11 +23,21 @@ PADDING = 1.15
 class QueryBlock:
     """Queries in columns, centred at the bank's centre, with a last row of ones.
 
-    columns : (p + 1, W) in the bank's dtype; squares : (W,) squared lengths of the centred queries, in float64.
+    columns : (p + 1, W) in the bank's dtype; squares : (W,) squared lengths of the centred queries, in float64;
+    centred : (W, p) the same queries in float64, and centre (p,) what was taken off them.
     """
 
     columns: FloatArray
     squares: FloatArray
+    centred: FloatArray
+    centre: FloatArray
+
+    @property
+    def raw_squares(self) -> FloatArray:
+        """Squared lengths (W,) of the queries themselves."""
+        raw = self.centred + self.centre
+        squares: FloatArray = np.einsum("ij,ij->i", raw, raw)
+        return squares
 
 
 @dataclass(frozen=True)
