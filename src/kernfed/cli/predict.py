@@ -30,6 +30,7 @@ def predict(
     loaded = load(model)
     table = read_queries(loaded, queries, features, ids=ids)
     started = time.perf_counter()
+    shares: dict[str, float] = {}
     with progress(f"predicting {len(table):,} rows"):
         columns = {"row" if ids is None else ids: np.arange(1, len(table) + 1) if table.ids is None else table.ids}
         columns["prediction"] = loaded.predict(table.X)
@@ -40,6 +41,7 @@ def predict(
                 raise ValueError(f"--explain needs a federated folding model, {model} is a {type(loaded).__name__}")
             found = loaded.explain(table.X)
             columns |= {"site": found.site, "batch": found.batch, "score": found.score}
+            shares = found.shares()
     seconds = time.perf_counter() - started
     if out is not None:
         write_table(out, columns)
@@ -50,5 +52,9 @@ def predict(
     result: dict[str, Any] = {"rows": len(table), "seconds": seconds, "out": out, "counts": tally}
     if out is None:
         result["predictions"] = columns["prediction"]
-    text = f"{len(table):,} rows in {format_seconds(seconds)}{where}"
-    emit(result, json, Table(("label", "rows", "share"), summary), text)
+    views: list[Table | str] = [Table(("label", "rows", "share"), summary)]
+    if shares:
+        result["shares"] = shares
+        won = [(site, f"{share:.1%}") for site, share in list(shares.items())[:20]]
+        views += ["", Table(("nearest site", "share of answers"), won)]
+    emit(result, json, *views, f"{len(table):,} rows in {format_seconds(seconds)}{where}")
