@@ -1,0 +1,71 @@
+"""Differential privacy: noise on grids, mechanisms with guarantees in both units, accounting and a ledger."""
+
+from kernfed.privacy.accounting import (
+    Event,
+    GaussianEvent,
+    LaplaceEvent,
+    PureEvent,
+    StaircaseEvent,
+    analytic_gaussian_mu,
+    analytic_gaussian_sigma,
+    delta_for,
+    epsilon_for,
+    gaussian_delta,
+)
+from kernfed.privacy.basis import public_basis
+from kernfed.privacy.embedding import EmbeddingRelease, RecordEmbedding
+from kernfed.privacy.gaussian import DiscreteGaussian
+from kernfed.privacy.generator import NoiseGenerator
+from kernfed.privacy.guarantee import Guarantee
+from kernfed.privacy.labels import RandomizedLabels
+from kernfed.privacy.ledger import BudgetExceeded, Entry, Ledger, data_hash
+from kernfed.privacy.mechanism import ElementLaplace, ElementStaircase, RecordGaussian
+from kernfed.privacy.moments import (
+    ClassMoments,
+    MomentsRelease,
+    RecordMoments,
+    discriminant_scores,
+    fabricate_rows,
+    pool_moments,
+)
+from kernfed.privacy.noise import DiscreteLaplace, DiscreteStaircase
+from kernfed.privacy.release import Release
+from kernfed.privacy.ridge import RecordRidge, RidgeRelease
+
+__all__ = [
+    "BudgetExceeded",
+    "ClassMoments",
+    "DiscreteGaussian",
+    "DiscreteLaplace",
+    "DiscreteStaircase",
+    "ElementLaplace",
+    "ElementStaircase",
+    "EmbeddingRelease",
+    "Entry",
+    "Event",
+    "GaussianEvent",
+    "Guarantee",
+    "LaplaceEvent",
+    "Ledger",
+    "MomentsRelease",
+    "NoiseGenerator",
+    "PureEvent",
+    "RandomizedLabels",
+    "RecordEmbedding",
+    "RecordGaussian",
+    "RecordMoments",
+    "RecordRidge",
+    "Release",
+    "RidgeRelease",
+    "StaircaseEvent",
+    "analytic_gaussian_mu",
+    "analytic_gaussian_sigma",
+    "data_hash",
+    "delta_for",
+    "discriminant_scores",
+    "epsilon_for",
+    "fabricate_rows",
+    "gaussian_delta",
+    "pool_moments",
+    "public_basis",
+]

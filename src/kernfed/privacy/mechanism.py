@@ -1,0 +1,271 @@
+"""Mechanisms that release rows: noise on every element, or on every row as a whole.
+
+Each is a frozen description. ``guarantees(width)`` says what a release would promise, in both units, before there is
+one; ``release`` clips to the public bounds, charges the ledger, then adds the noise. No number that shapes the
+release is read from the data. Nothing is clipped after the noise.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray, check_count, check_finite, check_number, check_rows
+from kernfed.privacy.accounting import (
+    Event,
+    GaussianEvent,
+    LaplaceEvent,
+    PureEvent,
+    StaircaseEvent,
+    analytic_gaussian_mu,
+    epsilon_for,
+)
+from kernfed.privacy.basis import public_basis
+from kernfed.privacy.gaussian import SAMPLING_ERROR, SMOOTHING, DiscreteGaussian
+from kernfed.privacy.generator import NoiseGenerator, check_generator
+from kernfed.privacy.grid import check_grid, clip_rows, grid_step, nearest, toward_zero
+from kernfed.privacy.guarantee import Guarantee
+from kernfed.privacy.ledger import Ledger
+from kernfed.privacy.noise import DiscreteLaplace, DiscreteStaircase, Noise
+from kernfed.privacy.release import NUDGE, SMALLEST_DELTA, Release, charge, check_epsilon
+
+#: Delta at which the record guarantee of element mechanisms is stated.
+RECORD_DELTA = 1e-5
+# What one element of a record may lose. Beyond, the exact noise takes seconds to prepare, and a record has no privacy.
+_LARGEST_LOSS = 1000.0
+
+
+@dataclass(frozen=True)
+class _ElementNoise(ABC):
+    """Independent noise on each element, scaled to a change of one element by ``d`` (DP-KAHM Definition 10)."""
+
+    epsilon: float
+    d: float
+    bounds: tuple[float, float] = ()  # type: ignore[assignment]  # required, with a message of its own
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        check_number(self.d, "d", above=0)
+        low, high = _check_bounds(self.bounds)
+        object.__setattr__(self, "bounds", (low, high))
+        check_number(self.epsilon * (high - low) / self.d, "epsilon (hi - lo) / d", at_most=_LARGEST_LOSS)
+        check_grid(max(abs(low), abs(high), self.d), self.step, "bounds")
+
+    @property
+    def step(self) -> float:
+        """Grid step: a power of two, at most d/1000 and a thousandth of d/epsilon."""
+        return grid_step(self.d / (1000.0 * max(1.0, self.epsilon)))
+
+    @property
+    def shift(self) -> int:
+        """Steps that a change by d may amount to."""
+        return math.ceil(self.d / self.step)
+
+    @property
+    def reach(self) -> int:
+        """Steps between the bounds: what a whole row may change by in each element."""
+        low, high = nearest(np.array(self.bounds), self.step)
+        return int(high - low)
+
+    @property
+    @abstractmethod
+    def noise(self) -> Noise:
+        """Law of an element's noise, in grid steps."""
+
+    @property
+    def atom(self) -> float:
+        """Probability that an element is released as it is."""
+        return 0.0
+
+    @abstractmethod
+    def events(self, width: int) -> tuple[Event, ...]:
+        """What one record of ``width`` elements pays."""
+
+    def guarantees(self, width: int, *, record_delta: float = RECORD_DELTA) -> tuple[Guarantee, Guarantee]:
+        """Element and record guarantee of rows with ``width`` elements, the record's at ``record_delta``.
+
+        With an atom no delta below ``1 - (1 - atom)^width`` is possible; it is then added to ``record_delta``.
+        """
+        check_count(width, "width")
+        check_number(record_delta, "record_delta", above=0, below=1)
+        words = f"one element changing by at most d = {self.d:g}"
+        delta = min(self.atom + self.noise.sampling_error, 1.0)
+        element = Guarantee(self.epsilon, delta, "element", words, self.bounds, self.d)
+        floor = -math.expm1(width * math.log1p(-self.atom)) * (1 + 1e-12)
+        delta = min(record_delta + floor, math.nextafter(1.0, 0.0))
+        words = f"one row of {width} elements replaced by any other"
+        return element, Guarantee(epsilon_for(self.events(width), delta), delta, "record", words, self.bounds, self.d)
+
+    def release(
+        self,
+        X: npt.ArrayLike,
+        *,
+        ledger: Ledger | None = None,
+        generator: NoiseGenerator | None = None,
+        ids: Sequence[Any] | npt.NDArray[Any] | None = None,
+        record_delta: float = RECORD_DELTA,
+    ) -> Release:
+        """Noisy copy of ``X`` (n, p), values outside the bounds clipped to them first.
+
+        ``ids`` (n,) name the persons for the ledger; without them the release is charged to everyone.
+        """
+        rows = check_rows(X)
+        source = check_generator(generator)
+        element, record = self.guarantees(rows.shape[1], record_delta=record_delta)
+        events = self.events(rows.shape[1])
+        charge(ledger, events, rows, ids, source, repr(self))
+        grid = nearest(np.clip(rows.astype(np.float64), *self.bounds), self.step)
+        grid += self.noise.sample(grid.shape, source)
+        return Release(grid * self.step, element, record, source.private, events, self.step)
+
+
+def _check_bounds(bounds: Any) -> tuple[float, float]:
+    if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
+        raise ValueError(f"bounds must be (lo, hi), known without looking at the data, got {bounds!r}")
+    low = check_number(bounds[0], "bounds[0]")
+    return low, check_number(bounds[1], "bounds[1]", above=low)
+
+
+@dataclass(frozen=True)
+class ElementLaplace(_ElementNoise):
+    """DP-KAHM Algorithm 1 on a grid: discrete Laplace noise of scale d/epsilon on every element.
+
+    ``delta > 0`` adds the paper's atom (74): with that probability an element is released as it is. The default has
+    none, since raw values can be recognised among the noisy ones.
+
+    >>> element, record = ElementLaplace(1.0, d=1.0, bounds=(0.0, 1.0)).guarantees(784)
+    >>> print(record)
+    record: (382.4, 1e-05)-differential privacy for one row of 784 elements replaced by any other, \
+values clipped to the public bounds [0, 1]
+    """
+
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self.delta, "delta", at_least=0, below=1)
+
+    @property
+    def atom(self) -> float:
+        """The paper's delta."""
+        return self.delta
+
+    @property
+    def noise(self) -> DiscreteLaplace:
+        """Law of an element's noise, in grid steps."""
+        rate = Fraction(self.epsilon) / self.shift / Fraction(NUDGE)
+        return DiscreteLaplace(rate, max(self.reach, self.shift), self.delta)
+
+    def events(self, width: int) -> tuple[Event, ...]:
+        """One Laplace event per element, shifted by the whole range."""
+        slack = width * self.noise.sampling_error
+        return (LaplaceEvent(self.epsilon / self.shift, self.reach, self.delta, width, slack),)
+
+
+@dataclass(frozen=True)
+class ElementStaircase(_ElementNoise):
+    """Staircase noise on every element: the same epsilon as Laplace with a smaller mean |v|, above all for large ones.
+
+    The mean |v| is ``d exp(epsilon/2)/(exp(epsilon) - 1)`` against Laplace's ``d/epsilon``.
+    """
+
+    @property
+    def step(self) -> float:
+        """Grid step, also at most a sixteenth of the staircase's inner step."""
+        return min(super().step, grid_step(self.d / (16.0 * (1.0 + math.exp(min(self.epsilon, 40.0) / 2)))))
+
+    @property
+    def noise(self) -> DiscreteStaircase:
+        """Law of an element's noise, in grid steps."""
+        epsilon = Fraction(self.epsilon) / Fraction(NUDGE)
+        return DiscreteStaircase.optimal(epsilon, self.shift, max(self.reach, self.shift))
+
+    def events(self, width: int) -> tuple[Event, ...]:
+        """One staircase event per element; if the range exceeds d, a pure event of as many epsilons as d fits in it.
+
+        Losses are -epsilon, 0 or epsilon, so the curve at 0, the total variation, gives the probability of the last.
+        """
+        noise = self.noise
+        slack = width * noise.sampling_error
+        if self.reach > self.shift:
+            return (PureEvent(-(-self.reach // self.shift) * self.epsilon, width, slack),)
+        mass = noise.variation(self.reach) / -math.expm1(-self.epsilon) * (1 + 1e-9)
+        return (StaircaseEvent(self.epsilon, min(1.0, mass), width, slack),)
+
+
+@dataclass(frozen=True, eq=False)
+class RecordGaussian:
+    """Gaussian noise on rows clipped to the L2 ball of ``radius``: (epsilon, delta) for a whole row.
+
+    Replacing a row moves it by at most twice the radius. ``projection`` asks for a public projection before clipping: a
+    number of dimensions (random directions from ``seed``) or orthonormal columns (p, k) declared public. The released
+    rows then have k columns; ``project`` maps queries likewise.
+    """
+
+    epsilon: float
+    delta: float
+    radius: float
+    projection: int | npt.ArrayLike | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        check_number(self.delta, "delta", at_least=SMALLEST_DELTA, below=1)
+        check_number(self.radius, "radius", above=0)
+        check_count(self.seed, "seed", at_least=0)
+        if self.projection is not None and np.ndim(self.projection) == 0:
+            check_count(self.projection, "projection")
+
+    def project(self, X: npt.ArrayLike) -> FloatArray:
+        """Rows (n, p) in the public basis, (n, k); unchanged without a projection."""
+        rows = check_rows(X)
+        if self.projection is None:
+            return rows
+        if np.ndim(self.projection) == 0:
+            basis = public_basis("random", rows.shape[1], int(self.projection), seed=self.seed)  # type: ignore[arg-type]
+        else:
+            basis = public_basis(self.projection, rows.shape[1], np.shape(self.projection)[-1])
+        projected: FloatArray = rows.astype(np.float64) @ basis
+        check_finite(projected, "X in the public basis")
+        return projected
+
+    def law(self, width: int) -> tuple[DiscreteGaussian, float, GaussianEvent]:
+        """Noise of an element in grid steps, the step, and what a record of ``width`` released elements pays."""
+        slack = width * SAMPLING_ERROR
+        mu = analytic_gaussian_mu(self.epsilon, self.delta - slack)
+        sigma = 2 * self.radius / mu * NUDGE
+        step = grid_step(sigma / 1024)
+        noise = DiscreteGaussian(Fraction(sigma / step) ** 2 + SMOOTHING, math.ceil(2 * self.radius / step))
+        return noise, step, GaussianEvent(mu, 1, slack)
+
+    def guarantees(self, width: int) -> tuple[Guarantee, Guarantee]:
+        """Element and record guarantee of released rows of ``width``: an element is protected as part of its row."""
+        check_count(width, "width")
+        clipped = f"rows clipped to L2 norm {self.radius:g}"
+        element = Guarantee(self.epsilon, self.delta, "element", f"one element changing by any amount, {clipped}")
+        words = f"one row of {width} elements replaced by any other, {clipped}"
+        return element, Guarantee(self.epsilon, self.delta, "record", words)
+
+    def release(
+        self,
+        X: npt.ArrayLike,
+        *,
+        ledger: Ledger | None = None,
+        generator: NoiseGenerator | None = None,
+        ids: Sequence[Any] | npt.NDArray[Any] | None = None,
+    ) -> Release:
+        """Noisy rows (n, p), or (n, k) after a projection; rows outside the ball are moved to its surface first."""
+        source = check_generator(generator)
+        rows = self.project(X)
+        noise, step, event = self.law(rows.shape[1])
+        element, record = self.guarantees(rows.shape[1])
+        note = f"RecordGaussian({self.epsilon:g}, {self.delta:g}, radius={self.radius:g}), {rows.shape[1]} columns"
+        charge(ledger, (event,), rows, ids, source, note)
+        grid = toward_zero(clip_rows(rows, self.radius), step)
+        grid += noise.sample(grid.shape, source)
+        return Release(grid * step, element, record, source.private, (event,), step)

@@ -1,0 +1,292 @@
+"""Record-level privacy that keeps its use: noise on the moments of a class instead of on every row.
+
+A class of n rows pays for its mean and covariance with noise that falls as 1/n, rows pay one by one. From the released
+moments rows can be fabricated, any number of them, and classifiers built. Labels and class sizes are public, so
+classes compose in parallel: a record is in one class only.
+
+Trust: noise of one site protects its records from everyone. Sites that can add their integer sums (``sums.py``) under
+encryption may add noise once to the total, which protects a record from everyone if whoever adds it is trusted to.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._random import generator as seeded_generator
+from kernfed._validation import FloatArray, check_choice, check_count, check_finite, check_number, check_rows
+from kernfed.kernels.moments import Moments
+from kernfed.privacy.accounting import Event, epsilon_for
+from kernfed.privacy.basis import BASES, check_shape, public_basis
+from kernfed.privacy.generator import NoiseGenerator, check_generator
+from kernfed.privacy.grid import clip_rows
+from kernfed.privacy.guarantee import Guarantee
+from kernfed.privacy.ledger import Ledger
+from kernfed.privacy.noise import Floats
+from kernfed.privacy.release import charge
+from kernfed.privacy.sums import BITS, Budget, add_gaussian, add_symmetric_gaussian, exact_product, unit_grid
+
+METHODS = ("centred", "joint")
+
+#: L2 sensitivities for rows in the unit ball, one replaced: of a sum; of the sum of x x' in the Frobenius norm; of the
+#: two together, ``|x-z|^2 + |xx'-zz'|_F^2 = a + b - 2p + a^2 + b^2 - 2p^2 <= 4.5`` (a = b = 1, p = x'z = -1/2).
+MEAN_SENSITIVITY = 2.0
+SECOND_SENSITIVITY = math.sqrt(2.0)
+PAIR_SENSITIVITY = math.sqrt(4.5)
+# Share of the squared mu that the mean gets: it has k numbers, the covariance k(k+1)/2.
+_MEAN_SHARE = 0.15
+
+
+@dataclass(frozen=True, eq=False)
+class ClassMoments:
+    """Released moments of the projected rows of one class, whose covariance can have negative eigenvalues.
+
+    ``noise`` is the standard deviation of a diagonal entry of the covariance; infinite if only the mean is released.
+    """
+
+    label: Any
+    moments: Moments
+    noise: float
+
+    @property
+    def covariance(self) -> Floats:
+        """Second moment around the released mean (k, k), as released."""
+        return self.moments.scatter / self.moments.n
+
+    def eigen(self) -> tuple[Floats, Floats]:
+        """Eigenvalues (k,) and eigenvectors (k, k) of the nearest covariance: negative eigenvalues become 0."""
+        if math.isinf(self.noise):
+            raise ValueError(
+                "a covariance is needed, got means only: use release, or release_spreads around these means"
+            )
+        values, vectors = np.linalg.eigh(self.covariance)
+        return np.maximum(values, 0.0), vectors
+
+    @property
+    def noise_norm(self) -> float:
+        """Typical spectral norm of the noise in the covariance, ``noise sqrt(2k)``."""
+        return self.noise * math.sqrt(2 * self.moments.width)
+
+
+@dataclass(frozen=True, eq=False)
+class MomentsRelease:
+    """Moments of each class (``classes``, by sorted label) with the guarantee in both units.
+
+    ``private`` and ``events`` as in ``Release``.
+    """
+
+    classes: tuple[ClassMoments, ...]
+    element: Guarantee
+    record: Guarantee
+    private: bool
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class RecordMoments:
+    """Mean and covariance of each class under (epsilon, delta) for a whole row.
+
+    Rows are projected publicly to ``dimension`` coordinates (``basis``, ``shape``, ``seed``: see ``public_basis``).
+    ``radius``: public bound on their L2 norm, longer rows are shortened to it.
+
+    ``method``:
+        ``"centred"``  the mean first, then the second moment of the rows around the released mean, in a ball of radius
+        ``spread`` (default half of ``radius``). Noise falls with the square of ``spread``; rows that are further away
+        are shortened, which costs little. Replacing a row moves the mean by 2 radius/n, then the second moment by
+        sqrt(2) spread^2/n
+        ``"joint"``    mean and second moment around 0 at once: replacing a row of the unit ball moves the pair by at
+        most sqrt(4.5)/n
+    """
+
+    epsilon: float
+    delta: float
+    dimension: int
+    radius: float = 1.0
+    spread: float | None = None
+    basis: str | npt.ArrayLike = "random"
+    shape: tuple[int, ...] | None = None
+    seed: int = 0
+    method: str = "centred"
+
+    def __post_init__(self) -> None:
+        Budget(self.epsilon, self.delta)
+        check_count(self.dimension, "dimension")
+        check_number(self.radius, "radius", above=0)
+        if self.spread is not None:
+            check_number(self.spread, "spread", above=0)
+        check_count(self.seed, "seed", at_least=0)
+        check_choice(self.method, "method", METHODS)
+        object.__setattr__(self, "shape", check_shape(self.shape))
+        if isinstance(self.basis, str):
+            check_choice(self.basis, "basis", BASES)
+
+    def project(self, X: npt.ArrayLike) -> FloatArray:
+        """Rows (n, p) in the public basis, (n, dimension): where the moments and fabricated rows live."""
+        rows = check_rows(X)
+        basis = public_basis(self.basis, rows.shape[1], self.dimension, seed=self.seed, shape=self.shape)
+        projected: FloatArray = rows.astype(np.float64) @ basis
+        check_finite(projected, "X in the public basis")
+        return projected
+
+    def guarantees(self) -> tuple[Guarantee, Guarantee]:
+        """Element and record guarantee: an element is protected as part of its row."""
+        record = Guarantee(self.epsilon, self.delta, "record", "one row replaced by any other of its public class")
+        return replace(record, unit="element", adjacency="one element changing by any amount"), record
+
+    def release(self, X: npt.ArrayLike, y: npt.ArrayLike, **options: Any) -> MomentsRelease:
+        """Moments of the rows ``X`` (n, p) of each class in ``y`` (n,).
+
+        Options of every release: ``ledger``, ``generator`` and ``ids`` (n,), as in ``ElementLaplace.release``.
+        """
+        step = self._centred if self.method == "centred" else self._joint
+        return self._release(X, y, step, 1.0, "moments", **options)
+
+    def release_means(self, X: npt.ArrayLike, y: npt.ArrayLike, **options: Any) -> MomentsRelease:
+        """The first half of a centred release: means only, for sites that pool them before ``release_spreads``.
+
+        The two halves together cost what ``release`` costs.
+        """
+        return self._release(X, y, self._mean, _MEAN_SHARE, "means", **options)
+
+    def release_spreads(
+        self, X: npt.ArrayLike, y: npt.ArrayLike, centres: Sequence[ClassMoments], **options: Any
+    ) -> MomentsRelease:
+        """The second half: second moments around public ``centres``, those of ``pool_moments`` of all sites' means."""
+        means = {part.label: part.moments.mean for part in centres}
+        missing = sorted(set(np.unique(np.asarray(y)).tolist()) - set(means))
+        if missing:
+            raise ValueError(f"centres must hold every class of y, got none for {missing[0]!r}")
+        if any(mean.shape != (self.dimension,) for mean in means.values()):
+            raise ValueError(f"centres must have {self.dimension} coordinates, got {centres[0].moments.width}")
+
+        def step(label: Any, rows: FloatArray, mu: float, source: NoiseGenerator) -> ClassMoments:
+            return self._spread(label, rows, means[label], mu, source)
+
+        return self._release(X, y, step, 1.0 - _MEAN_SHARE, "spreads", **options)
+
+    def _release(
+        self,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        step: "Step",
+        share: float,
+        what: str,
+        *,
+        ledger: Ledger | None = None,
+        generator: NoiseGenerator | None = None,
+        ids: Sequence[Any] | npt.NDArray[Any] | None = None,
+    ) -> MomentsRelease:
+        source = check_generator(generator)
+        rows = self.project(X)
+        labels = check_labels(y, len(rows))
+        # Sampling error for twice the numbers: each half may then count as many as the whole has.
+        whole = Budget(self.epsilon, self.delta).event(self.dimension * (self.dimension + 3))
+        slack = whole.slack if share == 1.0 else whole.slack / 2
+        event = replace(whole, mu=whole.mu * math.sqrt(share) * (1 - 1e-15), slack=slack)
+        note = f"RecordMoments({self.epsilon:g}, {self.delta:g}, {self.dimension}) {what}"
+        charge(ledger, (event,), rows, ids, source, note)
+        found = np.unique(labels).tolist()
+        classes = tuple(step(label, rows[labels == label], event.mu, source) for label in found)
+        # A half costs less than the whole; together they cost what the whole does.
+        epsilon = min(self.epsilon, epsilon_for((event,), self.delta))
+        element, record = (replace(promise, epsilon=epsilon) for promise in self.guarantees())
+        return MomentsRelease(classes, element, record, source.private, (event,))
+
+    def _mean(self, label: Any, rows: FloatArray, mu: float, source: NoiseGenerator) -> ClassMoments:
+        total = unit_grid(rows, self.radius).sum(axis=0).astype(np.int64)
+        mean = self.radius / len(rows) * add_gaussian(total, MEAN_SENSITIVITY, 2.0**BITS, mu, source)
+        return ClassMoments(label, Moments(len(rows), self.dimension, mean, np.zeros(2 * mean.shape)), math.inf)
+
+    def _spread(self, label: Any, rows: FloatArray, centre: Floats, mu: float, source: NoiseGenerator) -> ClassMoments:
+        spread = self.radius / 2 if self.spread is None else self.spread
+        grid = unit_grid(rows - centre, spread)
+        second = add_symmetric_gaussian(exact_product(grid, grid), SECOND_SENSITIVITY, 4.0**BITS, mu, source)
+        moments = Moments(len(rows), self.dimension, centre, spread**2 * second)
+        return ClassMoments(label, moments, spread**2 * SECOND_SENSITIVITY / mu / len(rows))
+
+    def _centred(self, label: Any, rows: FloatArray, mu: float, source: NoiseGenerator) -> ClassMoments:
+        mean = self._mean(label, rows, mu * math.sqrt(_MEAN_SHARE), source).moments.mean
+        return self._spread(label, rows, mean, mu * math.sqrt(1.0 - _MEAN_SHARE) * (1 - 1e-15), source)
+
+    def _joint(self, label: Any, rows: FloatArray, mu: float, source: NoiseGenerator) -> ClassMoments:
+        n, grid = len(rows), unit_grid(rows, self.radius)
+        total = grid.sum(axis=0).astype(np.int64)
+        mean = self.radius / n * add_gaussian(total, PAIR_SENSITIVITY, 2.0**BITS, mu, source)
+        second = add_symmetric_gaussian(exact_product(grid, grid), PAIR_SENSITIVITY, 4.0**BITS, mu, source)
+        scatter = self.radius**2 * second - n * np.outer(mean, mean)
+        return ClassMoments(
+            label, Moments(n, self.dimension, mean, scatter), self.radius**2 * PAIR_SENSITIVITY / mu / n
+        )
+
+
+Step = Callable[[Any, FloatArray, float, NoiseGenerator], ClassMoments]
+
+
+def check_labels(y: npt.ArrayLike, n: int) -> npt.NDArray[Any]:
+    """Labels (n,), one per row."""
+    labels = np.asarray(y)
+    if labels.shape != (n,):
+        raise ValueError(f"y must have a label for each of the {n} rows of X, got shape {labels.shape}")
+    if labels.dtype.kind not in "iubfUS":
+        raise ValueError(f"y must hold numbers or strings, got dtype {labels.dtype}")
+    if labels.dtype.kind == "f":
+        check_finite(labels, "y")
+    return labels
+
+
+def pool_moments(releases: Sequence[MomentsRelease]) -> tuple[ClassMoments, ...]:
+    """Moments of all sites' rows by class, from each site's own noisy release: post-processing, no further cost.
+
+    Sites that release around their own means add the noise of these means to the covariance. For many small sites
+    pool ``release_means`` first and then ``release_spreads`` around the result.
+    """
+    parts = [part for release in releases for part in release.classes]
+    return tuple(_pool([part for part in parts if part.label == label]) for label in sorted({p.label for p in parts}))
+
+
+def _pool(parts: Sequence[ClassMoments]) -> ClassMoments:
+    moments = sum((part.moments for part in parts[1:]), parts[0].moments)
+    noise = math.sqrt(sum((part.moments.n * part.noise) ** 2 for part in parts)) / moments.n
+    return ClassMoments(parts[0].label, moments, noise)
+
+
+def _check_classes(classes: Sequence[ClassMoments]) -> None:
+    if not classes:
+        raise ValueError("classes must hold the moments of at least one class, got none")
+
+
+def fabricate_rows(
+    classes: Sequence[ClassMoments], count: int, *, radius: float, seed: int = 0
+) -> tuple[Floats, npt.NDArray[Any]]:
+    """``count`` Gaussian rows per class with the released mean and covariance, in the ball of ``radius``.
+
+    Returns rows (count x classes, k) and their labels. Post-processing: the seed is no secret and costs nothing.
+    """
+    check_count(count, "count")
+    check_number(radius, "radius", above=0)
+    _check_classes(classes)
+    rows = []
+    for part in classes:
+        values, vectors = part.eigen()
+        normals = seeded_generator(seed, "privacy", "fabricate", repr(part.label)).standard_normal((count, len(values)))
+        rows.append(clip_rows(part.moments.mean + normals * np.sqrt(values) @ vectors.T, radius))
+    return np.vstack(rows), np.repeat([part.label for part in classes], count)
+
+
+def discriminant_scores(classes: Sequence[ClassMoments], rows: npt.ArrayLike) -> Floats:
+    """Quadratic discriminant of projected ``rows`` (n, k) straight from the moments: (n, classes), smaller is closer.
+
+    ``(x-m)' inv(S) (x-m) + log det S``, where S is the covariance with half the noise's spectral norm added to its
+    eigenvalues: directions drowned by noise count little.
+    """
+    _check_classes(classes)
+    points = check_rows(rows, "rows", width=classes[0].moments.width).astype(np.float64)
+    scores = np.empty((len(points), len(classes)))
+    for column, part in enumerate(classes):
+        values, vectors = part.eigen()
+        values = values + 0.5 * part.noise_norm
+        scores[:, column] = np.square((points - part.moments.mean) @ vectors) @ (1.0 / values) + np.log(values).sum()
+    return scores

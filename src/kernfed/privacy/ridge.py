@@ -1,0 +1,131 @@
+"""Private moments for ridge regression: AdaSSP (Wang 2018), adapted to replacing a row."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray, check_number, check_rows
+from kernfed.kernels.moments import Moments
+from kernfed.privacy.accounting import Event
+from kernfed.privacy.generator import Ints, NoiseGenerator, check_generator
+from kernfed.privacy.guarantee import Guarantee
+from kernfed.privacy.ledger import Ledger
+from kernfed.privacy.moments import SECOND_SENSITIVITY
+from kernfed.privacy.noise import Floats
+from kernfed.privacy.release import charge
+from kernfed.privacy.sums import BITS, Budget, add_gaussian, add_symmetric_gaussian, exact_product, unit_grid
+
+# The regularisation suffices with probability 1 - _FAILURE.
+_FAILURE = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class RidgeRelease:
+    """Noisy ``X'X`` and ``X'y`` as ``moments`` around 0, and the ``regularization`` the noise asks for.
+
+    Of ``moments`` use ``n``, ``second`` and ``cross``: means and ``y_second`` are not released and stand at 0.
+    ``regularization`` is added to ``X'X``; per row it is ``regularization / n``.
+    """
+
+    moments: Moments
+    regularization: float
+    element: Guarantee
+    record: Guarantee
+    private: bool
+    events: tuple[Event, ...]
+
+    def coefficients(self, regularization: float = 0.0) -> Floats:
+        """Minimiser (p, q) of mean squared loss + a |w|^2, a at least what the noise asks for."""
+        n = self.moments.n
+        added = max(check_number(regularization, "regularization", at_least=0), self.regularization / n)
+        values, vectors = np.linalg.eigh(self.moments.second / n)
+        # Noise can make X'X indefinite; the regularisation covers that with high probability, this in any case.
+        values = np.maximum(values, 0.0) + added
+        return np.asarray(vectors / values @ (vectors.T @ (self.moments.cross / n)))
+
+
+@dataclass(frozen=True)
+class RecordRidge:
+    """``X'X`` and ``X'y`` under (epsilon, delta) for a whole row and its target.
+
+    Rows are clipped to L2 norm ``radius``, targets to ``target_radius`` (one-hot targets have norm 1). The smallest
+    eigenvalue of ``X'X``, ``X'X`` and ``X'y`` get a third of the squared mu each; replacing a row moves them by at most
+    radius^2, sqrt(2) radius^2 and 2 radius target_radius.
+    """
+
+    epsilon: float
+    delta: float
+    radius: float = 1.0
+    target_radius: float = 1.0
+
+    def __post_init__(self) -> None:
+        Budget(self.epsilon, self.delta)
+        check_number(self.radius, "radius", above=0)
+        check_number(self.target_radius, "target_radius", above=0)
+
+    def guarantees(self) -> tuple[Guarantee, Guarantee]:
+        """Element and record guarantee: an element is protected as part of its row."""
+        words = (
+            f"one row and its target replaced by any other, clipped to norms {self.radius:g} and {self.target_radius:g}"
+        )
+        record = Guarantee(self.epsilon, self.delta, "record", words)
+        return replace(record, unit="element", adjacency="one element changing by any amount"), record
+
+    def release(
+        self,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        *,
+        ledger: Ledger | None = None,
+        generator: NoiseGenerator | None = None,
+        ids: Sequence[Any] | npt.NDArray[Any] | None = None,
+    ) -> RidgeRelease:
+        """Moments of ``X`` (n, p) with targets ``y`` (n,) or (n, q)."""
+        rows, source = check_rows(X), check_generator(generator)
+        targets = _check_targets(y, len(rows))
+        p, q = rows.shape[1], targets.shape[1]
+        event = Budget(self.epsilon, self.delta).event(1 + p * (p + 1) // 2 + p * q)
+        note = f"RecordRidge({self.epsilon:g}, {self.delta:g}), {p} columns, {q} targets"
+        charge(ledger, (event,), np.hstack([rows, targets]), ids, source, note)
+        share = event.mu / math.sqrt(3.0) * (1 - 1e-15)
+        grid, goal = unit_grid(rows, self.radius), unit_grid(targets, self.target_radius)
+        gram = exact_product(grid, grid)
+        smallest = _smallest_eigenvalue(gram, len(rows), share, self.delta, source)
+        second = add_symmetric_gaussian(gram, SECOND_SENSITIVITY, 4.0**BITS, share, source)
+        cross = add_gaussian(exact_product(grid, goal), 2.0, 4.0**BITS, share, source)
+        joint = np.zeros((p + q, p + q))
+        joint[:p, :p] = self.radius**2 * second
+        joint[:p, p:] = self.radius * self.target_radius * cross
+        joint[p:, :p] = joint[:p, p:].T
+        added = SECOND_SENSITIVITY / share * math.sqrt(p * math.log(2 * p**2 / _FAILURE)) - smallest
+        return RidgeRelease(
+            Moments(len(rows), p, np.zeros(p + q), joint),
+            self.radius**2 * max(added, 0.0),
+            *self.guarantees(),
+            source.private,
+            (event,),
+        )
+
+
+def _smallest_eigenvalue(gram: Ints, n: int, mu: float, delta: float, source: NoiseGenerator) -> float:
+    """Noisy lower bound on the smallest eigenvalue of ``gram / 4^BITS``; replacing a row moves it by at most 1.
+
+    The sensitivity is a little larger for the rounding of the eigenvalue, of order n p eps, and to the grid.
+    """
+    scale = 2.0**BITS
+    value = float(np.linalg.eigvalsh(gram / 4.0**BITS)[0])
+    sensitivity = 1.0 + 2.0 / scale + 1e-13 * n * len(gram)
+    noisy = add_gaussian(np.array([math.floor(value * scale)]), sensitivity, scale, mu, source)
+    return max(float(noisy[0]) - sensitivity / mu * math.sqrt(math.log(6.0 / delta)), 0.0)
+
+
+def _check_targets(y: npt.ArrayLike, n: int) -> FloatArray:
+    values = np.asarray(y)
+    targets = check_rows(values[:, None] if values.ndim == 1 else values, "y")
+    if len(targets) != n:
+        raise ValueError(f"y must have a target for each of the {n} rows of X, got {len(targets)}")
+    return targets

@@ -1,0 +1,92 @@
+"""Exact sums of bounded rows, and the Gaussian noise on them.
+
+Sums in floating point depend on the order of rows, so replacing one row can move them by more than the row itself
+(Casacuberta et al. 2022). Here rows are integers of at most ``2^BITS`` in L2 norm; float64 adds their products without
+rounding, and the noise is an integer too. Constraining a row and adding noise are separate steps: where sites can add
+their integer sums under encryption, noise is added once, to the total.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from kernfed._validation import FloatArray, check_number
+from kernfed.privacy.accounting import GaussianEvent, analytic_gaussian_mu
+from kernfed.privacy.gaussian import SAMPLING_ERROR, SMOOTHING, DiscreteGaussian
+from kernfed.privacy.generator import Ints, NoiseGenerator
+from kernfed.privacy.grid import clip_rows, toward_zero
+from kernfed.privacy.noise import Floats
+from kernfed.privacy.release import NUDGE, SMALLEST_DELTA, check_epsilon
+
+#: A row in the unit ball is rounded towards zero to multiples of 2^-BITS.
+BITS = 16
+# Products of two such integers, 2^32 each, added over this many rows stay below 2^53.
+_ROWS = 1 << 20
+# Noise of scale 2^(2 BITS)/mu must fit int64 with its tail.
+_SMALLEST_MU = 1e-5
+
+
+@dataclass(frozen=True)
+class Budget:
+    """(epsilon, delta) for one record, in terms of Gaussian noise: squared mu are shared out and add up."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        check_number(self.delta, "delta", at_least=SMALLEST_DELTA, below=1)
+
+    def event(self, numbers: int) -> GaussianEvent:
+        """What one record pays for ``numbers`` released numbers, however mu is shared out among them."""
+        slack = numbers * SAMPLING_ERROR
+        mu = analytic_gaussian_mu(self.epsilon, self.delta - slack)
+        if mu < _SMALLEST_MU:
+            raise ValueError(
+                f"epsilon and delta must allow noise of less than {1 / _SMALLEST_MU:g} rows, got {self.epsilon!r} and "
+                f"{self.delta!r}, which take {1 / mu:.3g}"
+            )
+        return GaussianEvent(mu, 1, slack)
+
+
+def unit_grid(rows: FloatArray, radius: float) -> Floats:
+    """Rows (n, p) over ``radius``, clipped to the unit ball, as integers of L2 norm at most 2^BITS held in float64."""
+    return toward_zero(clip_rows(rows, radius) / radius, 2.0**-BITS).astype(np.float64)
+
+
+def exact_product(left: Floats, right: Floats) -> Ints:
+    """``left' right`` of integer matrices (n, p), (n, q) from ``unit_grid``, without rounding."""
+    blocks = (slice(start, start + _ROWS) for start in range(0, len(left), _ROWS))
+    total = np.zeros((left.shape[1], right.shape[1]), dtype=np.int64)
+    for block in blocks:
+        total += (left[block].T @ right[block]).astype(np.int64)
+    return total
+
+
+def add_gaussian(total: Ints, sensitivity: float, scale: float, mu: float, generator: NoiseGenerator) -> Floats:
+    """Noisy ``total / scale`` where one record moves ``total / scale`` by at most ``sensitivity`` in L2.
+
+    ``mu`` is the share of this release: noise of standard deviation sensitivity/mu.
+    """
+    sigma = sensitivity / mu * NUDGE
+    reach = math.ceil(sensitivity * scale)
+    noise = DiscreteGaussian(Fraction(sigma * scale) ** 2 + SMOOTHING, reach)
+    return np.asarray((total + noise.sample(total.shape, generator)) / scale)
+
+
+def add_symmetric_gaussian(
+    total: Ints, sensitivity: float, scale: float, mu: float, generator: NoiseGenerator
+) -> Floats:
+    """``add_gaussian`` for a symmetric matrix, whose sensitivity is in the Frobenius norm.
+
+    The norm counts an entry off the diagonal twice: as a vector the matrix is its diagonal and sqrt(2) times its upper
+    triangle. So noise off the diagonal has a standard deviation smaller by sqrt(2).
+    """
+    upper = np.triu_indices(len(total), 1)
+    noisy = np.zeros(total.shape)
+    noisy[upper] = add_gaussian(total[upper], sensitivity / math.sqrt(2) * (1 + 1e-15), scale, mu, generator)
+    noisy += noisy.T
+    noisy[np.diag_indices_from(noisy)] = add_gaussian(np.diag(total), sensitivity, scale, mu, generator)
+    return noisy
