@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+TFHE   := .venv-tfhe
 
 .PHONY: help demo test test-all lint types bench clean .venv
 .DEFAULT_GOAL := help
@@ -18,8 +19,15 @@ $(VENV)/.core: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --editable '.[test,fhe]'
 	@touch $@ $(VENV)/.core
+
+# concrete-python wants an older numpy and PyTorch, whose processor-only build has to be there first.
+$(TFHE)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(TFHE)
+	$(TFHE)/bin/python -m pip install --quiet torch==2.13.0 'numpy<2' 'setuptools<80'
+	$(TFHE)/bin/python -m pip install --quiet --editable '.[tfhe]' 'numpy<2' 'setuptools<80' 'pyarrow<21' pytest
+	@touch $@
 
 .venv: $(VENV)/.test  ## the virtual environment with the core and the test tools
 
@@ -36,11 +44,12 @@ lint: $(VENV)/.test  ## ruff: style and common mistakes
 types: $(VENV)/.test  ## mypy --strict
 	$(BIN)/mypy --strict
 
-test-all: $(VENV)/.test  ## the suite with coverage
+test-all: $(VENV)/.test $(TFHE)/.ready  ## the suite with coverage, and encryption by TFHE in an environment of its own
 	$(BIN)/python -m pytest --cov --cov-report=term
+	$(TFHE)/bin/python -m pytest tests/secure/test_tfhe.py
 
 bench: $(VENV)/.test  ## speed as ratios in one run, as tables and JSON
 	$(BIN)/python benchmarks/geometry.py
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage build dist
+	rm -rf $(VENV) $(TFHE) .pytest_cache .mypy_cache .ruff_cache .coverage build dist
