@@ -56,6 +56,13 @@ def test_heavy_modules_are_not_imported_at_the_top(path):
         assert package != "kernfed" or rest.startswith(("cli", "_version")), f"{path.name} imports {module}"
 
 
+def test_starting_imports_nothing_heavy():
+    heavy = {"numpy", "scipy", "sklearn", "joblib", "pyarrow", "rich"}
+    code = f"import sys, kernfed.cli; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_version():
     done = CliRunner().invoke(app, ["--version"])
     assert (done.exit_code, done.stdout) == (0, f"kernfed {kernfed.__version__}\n")

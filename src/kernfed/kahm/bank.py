@@ -19,6 +19,8 @@ from kernfed.kahm.tile import QueryBlock, Tile, build_tile, group_machines, scor
 
 #: Queries per block. Products are near their peak rate from here on, and a single query still answers quickly.
 BLOCK = 128
+#: Multiplications below which starting threads takes longer than the work.
+_WORTH_A_POOL = 1e9
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ class Bank:
         values = np.full((count, self.n_groups), ABSENT[measure])
         winners = np.full((count, self.n_groups), -1, dtype=np.intp)
         starts = range(0, count, BLOCK)
-        jobs = resolve_jobs(n_jobs) if len(starts) > 1 else 1  # a pool costs more than one block
+        work_to_do = len(starts) * BLOCK * sum(tile.basis.size + tile.image_size for tile in self.tiles)
+        jobs = resolve_jobs(n_jobs) if work_to_do > _WORTH_A_POOL else 1
         with single_blas_thread():
             work = Parallel(n_jobs=jobs, prefer="threads", require="sharedmem")
             fallbacks = work(delayed(self._score_block)(queries, start, measure, values, winners) for start in starts)
@@ -166,6 +169,8 @@ def fit_machines(batches: Sequence[FloatArray], *, subspace_dim: int | None = No
                  dtype: npt.DTypeLike = np.float64, n_jobs: int | None = None) -> list[Machine]:  # fmt: skip
     """One machine per batch of rows, in parallel through joblib and independent of the number of jobs."""
     jobs = resolve_jobs(n_jobs)
+    if len(batches) == 1:
+        return [_fit_alone(batches[0], subspace_dim, layers, dtype, max(jobs or 1, 1))]
     with single_blas_thread():
         work = Parallel(n_jobs=jobs, prefer="threads")
         fit = delayed(_fit_alone)
@@ -173,7 +178,8 @@ def fit_machines(batches: Sequence[FloatArray], *, subspace_dim: int | None = No
     return machines
 
 
-def _fit_alone(rows: FloatArray, subspace_dim: int | None, layers: int, dtype: npt.DTypeLike) -> Machine:
+def _fit_alone(rows: FloatArray, subspace_dim: int | None, layers: int, dtype: npt.DTypeLike,
+               threads: int = 1) -> Machine:  # fmt: skip
     # Entered again here because a worker may be another process (dask, ray), where the caller's limit does not hold.
     with single_blas_thread():
-        return fit_machine(rows, subspace_dim=subspace_dim, layers=layers, dtype=dtype)
+        return fit_machine(rows, subspace_dim=subspace_dim, layers=layers, dtype=dtype, threads=threads)

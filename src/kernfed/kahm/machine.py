@@ -5,6 +5,7 @@ memberships h(y) = R k(y), image A(y) = X' h / sum(h). All arrays live in the ma
 ``rows`` are L (N, r), so the image is ``mean + L' R k / (1' R k)``: one product with a stored (r, N) matrix.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ FALLBACK_RATIO = 1e-6
 LONGEST = {np.dtype(np.float32): 1e12, np.dtype(np.float64): 1e100}
 #: Rows behind the r rows of ``Layer.image``: totals 1'R, bounds on column sums of |R|, and products with the mean.
 EXTRA_ROWS = 3
+_ROWS_PER_BLOCK = 1024
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,11 @@ class Machine:
 
 
 def fit_machine(rows: FloatArray, *, subspace_dim: int | None = None, layers: int = 1,
-                dtype: npt.DTypeLike = np.float64) -> Machine:  # fmt: skip
+                dtype: npt.DTypeLike = np.float64, threads: int = 1) -> Machine:  # fmt: skip
     """Fit a KAHM (``layers=1``) or a conditionally deep KAHM (DP-KAHM Definition 3) on ``rows`` (N, p).
 
     Layers use the same rows and dimensions n, n-1, ...; at most as many layers as there are dimensions. Everything is
-    computed in float64 and stored in ``dtype``.
+    computed in float64 and stored in ``dtype``. ``threads`` may help with a single large machine; no bit depends on it.
     """
     rows = np.ascontiguousarray(rows, dtype=np.float64)
     kind = np.dtype(dtype)
@@ -93,7 +95,7 @@ def fit_machine(rows: FloatArray, *, subspace_dim: int | None = None, layers: in
     frame = fit_frame(rows, subspace_dim)
     dim = frame.scores.shape[1]
     depth = max(1, min(layers, dim))
-    fitted = tuple(_fit_layer(frame, dim - level) for level in range(depth))
+    fitted = tuple(_fit_layer(frame, dim - level, threads) for level in range(depth))
     cast: Any = {"dtype": kind, "copy": True, "order": "C"}
     return Machine(
         mean=frame.mean,
@@ -107,29 +109,50 @@ def fit_machine(rows: FloatArray, *, subspace_dim: int | None = None, layers: in
     )
 
 
-def _fit_layer(frame: Frame, dim: int) -> Layer:
+def _fit_layer(frame: Frame, dim: int, threads: int) -> Layer:
     """Layer of dimension ``dim`` on the frame; SFM (147)-(155)."""
     count = frame.rows.shape[0]
     exponent = layer_exponents(frame.scores[:, :dim])
     spectrum, basis = np.linalg.eigh(layer_kernel(exponent, frame.scores[:, :dim]))
-    turned = basis.T @ frame.rows  # Q'L
     ones = basis.sum(axis=0)  # Q'1
     mean = frame.directions @ frame.mean if frame.spanning else frame.mean
+    turned = basis.T @ frame.rows if frame.gram is None else None  # Q'L
+    inner = np.einsum("ij,ij->i", turned, turned) if turned is not None else _quadratic(basis, frame.gram)
     # Energies |q_i' X|^2 of the raw rows X = 1 mean' + L, as (151) has it.
-    energies = np.einsum("ij,ij->i", turned, turned) + 2 * ones * (turned @ mean)
-    energies = np.maximum(energies + ones**2 * (frame.mean @ frame.mean), 0.0)
+    energies = inner + 2 * ones * (basis.T @ (frame.rows @ mean)) + ones**2 * (frame.mean @ frame.mean)
+    energies = np.maximum(energies, 0.0)
     level = regularization(spectrum, energies, frame.mean.size) if energies.any() else 0.0
     image = np.zeros((frame.rows.shape[1] + EXTRA_ROWS, count))
     if dim == 0:
         image[-3] = image[-2] = 1.0 / count  # no usable dimension: the image is the row mean
         return Layer(exponent, image, level)
     inverse = 1.0 / (np.maximum(spectrum, 0.0) + level)
-    np.matmul((turned * inverse[:, None]).T, basis.T, out=image[:-3])  # L'R = (Q'L)' (S + lambda)^-1 Q'
+    if turned is not None:  # L'R = (Q'L)' (S + lambda)^-1 Q'
+        np.matmul((turned * inverse[:, None]).T, basis.T, out=image[:-3])
+    else:  # fewer rows than columns: R is the smaller factor
+        _multiply(frame.rows.T, (basis * inverse) @ basis.T, image[:-3], threads)
     image[-3] = basis @ (inverse * ones)
     # |R e_i|_1 <= sqrt(N) |R e_i|_2, the diagonal of R^2.
     image[-2] = np.sqrt(count * (basis**2 @ inverse**2))
     image[-1] = mean @ image[:-3]
     return Layer(exponent, image, level)
+
+
+def _multiply(left: FloatArray, right: FloatArray, out: FloatArray, threads: int) -> None:
+    """``out = left @ right`` in blocks of rows that do not depend on the number of threads."""
+    starts = range(0, len(left), _ROWS_PER_BLOCK)
+    with ThreadPoolExecutor(threads) as pool:
+        list(
+            pool.map(
+                lambda i: np.matmul(left[i : i + _ROWS_PER_BLOCK], right, out=out[i : i + _ROWS_PER_BLOCK]), starts
+            )
+        )
+
+
+def _quadratic(basis: FloatArray, gram: Any) -> FloatArray:
+    """Diagonal of Q'GQ."""
+    diagonal: FloatArray = np.einsum("ij,ij->j", basis, gram @ basis)
+    return diagonal
 
 
 def layer_exponents(scores: FloatArray) -> FloatArray:

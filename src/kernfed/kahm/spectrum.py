@@ -8,6 +8,7 @@ product of the queries with the frames of all machines, and little else.
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg import eigh
 
 from kernfed._validation import FloatArray
 
@@ -19,6 +20,8 @@ MIN_SPAN = 1e-3
 _PASSES_OVER_WIDTH = 100
 #: Below this ratio of eigenvalues the Gram matrix has lost the small directions and the rows themselves are decomposed.
 _WELL_CONDITIONED = 1e-6
+#: From this size on a few eigenvectors are computed by themselves.
+_LARGE = 256
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Frame:
     spanning : whether ``directions`` span the centred rows; then images live in these k coordinates, else in all p.
     rows : (N, k) or (N, p), the centred rows in the coordinates of the images.
     scores : (N, n) leading principal coordinates of the rows, n the subspace dimension.
+    gram : (N, N) products of the centred rows, kept where they are shorter than the rows (N <= p, not spanning).
     """
 
     mean: FloatArray
@@ -37,6 +41,7 @@ class Frame:
     spanning: bool
     rows: FloatArray
     scores: FloatArray
+    gram: FloatArray | None = None
 
 
 def fit_frame(rows: FloatArray, subspace_dim: int | None) -> Frame:
@@ -49,9 +54,10 @@ def fit_frame(rows: FloatArray, subspace_dim: int | None) -> Frame:
         directions, scores = _span(centred)
         kept = scores[:, : _usable(scores[:, :limit])].copy()
         return Frame(mean, directions, True, scores, kept)
-    directions, scores = _leading(centred, limit)
+    gram = centred @ centred.T if count <= width else None
+    directions, scores = _leading(centred, gram, limit)
     dim = _usable(scores)
-    return Frame(mean, directions[:dim], False, centred, scores[:, :dim].copy())
+    return Frame(mean, directions[:dim], False, centred, scores[:, :dim].copy(), gram)
 
 
 def spans(count: int, width: int) -> bool:
@@ -83,19 +89,27 @@ def _span(centred: FloatArray) -> tuple[FloatArray, FloatArray]:
     return directions[:rank], scores[:, :rank]
 
 
-def _leading(centred: FloatArray, limit: int) -> tuple[FloatArray, FloatArray]:
+def _leading(centred: FloatArray, gram: FloatArray | None, limit: int) -> tuple[FloatArray, FloatArray]:
     """The first ``limit`` principal directions (limit, p) and coordinates (N, limit)."""
-    count, width = centred.shape
-    small = centred.T @ centred if count > width else centred @ centred.T
-    values, vectors = np.linalg.eigh(small)
-    values, vectors = values[: -limit - 1 : -1], vectors[:, : -limit - 1 : -1]
+    values, vectors = _largest(centred.T @ centred if gram is None else gram, limit)
     if not (values > _WELL_CONDITIONED * values[0]).all():
         directions, scores = _decompose(centred)
         return directions[:limit], scores[:, :limit]
-    if count > width:
+    if gram is None:
         return np.ascontiguousarray(vectors.T), centred @ vectors
     roots = np.sqrt(values)
     return (vectors / roots).T @ centred, vectors * roots
+
+
+def _largest(matrix: FloatArray, count: int) -> tuple[FloatArray, FloatArray]:
+    """The ``count`` largest eigenvalues, falling, and their eigenvectors (m, count)."""
+    size = len(matrix)
+    if size >= _LARGE and 4 * count <= size:
+        # A few of many: much less work than all, though scipy does not let other threads run meanwhile.
+        values, vectors = eigh(matrix, subset_by_index=[size - count, size - 1], driver="evr", check_finite=False)
+        return values[::-1], vectors[:, ::-1]
+    values, vectors = np.linalg.eigh(matrix)
+    return values[: -count - 1 : -1], vectors[:, : -count - 1 : -1]
 
 
 def _decompose(centred: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -70,6 +70,11 @@ class Tile:
     members: npt.NDArray[np.intp]
 
     @property
+    def image_size(self) -> int:
+        """How many numbers the image matrices hold."""
+        return sum(layer.image.size for layer in self.layers)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the stored arrays."""
         arrays = [self.basis, self.offsets, self.mean_squares, self.magnitudes, self.members]

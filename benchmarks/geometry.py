@@ -1,0 +1,198 @@
+"""Speed and memory of the KAHM geometry, as ratios to what the hardware can do.
+
+python benchmarks/geometry.py [--quick] [--only NAME ...] [--measure distance] [--rounds 3] [--out benchmarks/out]
+
+Scoring is compared with the bare product ``Y @ X.T`` of the same queries and rows (into memory that is already
+there), fitting with the eigenvalue problem it cannot avoid and with a literal transcription of the equations.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+from literal import fit_literal
+from timing import Comparison, interleave, machine_facts, report
+
+from kernfed.cli.console import progress
+from kernfed.data import DatasetNotFoundError, load_dataset
+from kernfed.kahm import KAHM, MEASURES, KAHMClassifier, WideKAHM
+from kernfed.kahm.bank import fit_machines
+from kernfed.kahm.batches import split_rows
+from kernfed.kahm.machine import layer_kernel
+
+Rows = npt.NDArray[np.float32]
+HERE = Path(__file__).resolve().parent
+GIGABYTE = 10**9
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large each piece of work is. ``wide`` and ``many``: queries, columns, machines, rows per machine."""
+
+    train: int
+    test: int
+    batch: int
+    wide: tuple[int, int, int, int]
+    many: tuple[int, int, int, int]
+    single: tuple[int, int]
+    stream: int
+
+
+FULL = Sizes(60_000, 10_000, 1000, (7500, 1024, 113, 100), (10_000, 2048, 700, 20), (1000, 5000), 200_000)
+QUICK = Sizes(600, 100, 20, (60, 48, 5, 20), (60, 64, 7, 8), (40, 60), 1000)
+
+
+class Bench:
+    """The pieces of work; each method measures one line of the table."""
+
+    def __init__(self, sizes: Sizes, measure: str, rounds: int) -> None:
+        self.sizes, self.measure, self.rounds = sizes, measure, rounds
+
+    @cached_property
+    def images(self) -> tuple[str, Rows, npt.NDArray[np.integer], Rows]:
+        """Name, training rows, their classes and test rows of MNIST, or of random rows of the same shape."""
+        try:
+            data = load_dataset("mnist", scaling="tanh")
+        except DatasetNotFoundError:
+            rng = np.random.default_rng(0)
+            train, labels = clusters(rng, self.sizes.train, 784, 10)
+            return "random rows in place of MNIST", train, labels, clusters(rng, self.sizes.test, 784, 10)[0]
+        learn, ask = slice(self.sizes.train), slice(self.sizes.test)
+        return "MNIST", data.x_train[learn], data.y_train[learn], data.x_test[ask]
+
+    @cached_property
+    def batches(self) -> list[Rows]:
+        """Rows of the image machines: each class in consecutive parts."""
+        _, rows, labels, _ = self.images
+        rng = np.random.default_rng(0)  # "order" draws nothing
+        classes = [rows[labels == label] for label in np.unique(labels)]
+        return [own[part] for own in classes for part in split_rows(own, self.sizes.batch, "order", rng)]
+
+    @cached_property
+    def classifier(self) -> KAHMClassifier:
+        """The image machines as a model in float32."""
+        _, rows, labels, _ = self.images
+        model = KAHMClassifier(self.measure, self.sizes.batch, "order", dtype="float32")
+        return model.fit(rows, labels)
+
+    def score_images(self) -> Comparison:
+        """Machines of about 1000 rows, more than the frame of a span is worth: images in all columns."""
+        name, rows, _, queries = self.images
+        model = self.classifier
+        work = f"score {shape(queries)} {name} against {len(model.bank_.machines)} machines of ~{self.sizes.batch}"
+        return self._against_product(work, queries, rows, lambda: model.scores(queries), 5)
+
+    def score_wide(self) -> Comparison:
+        """Machines of 100 rows, as for text embeddings: images in the span of the rows."""
+        return self._score_random(self.sizes.wide, 3)
+
+    def score_many(self) -> Comparison:
+        """Many machines of 20 rows, as for long-tailed images."""
+        return self._score_random(self.sizes.many, 3)
+
+    def fit_images(self) -> Comparison:
+        """All image machines; the reference is one symmetric eigenvalue problem per machine."""
+        name, count = self.images[0], len(self.batches)
+        machine = fit_machines([self.images[1][: self.sizes.batch]])[0]
+        kernel = layer_kernel(machine.layers[0].exponent, machine.scores)
+        reference, ours = interleave(
+            lambda: [scipy.linalg.eigh(kernel, driver="evr") for _ in range(count)],
+            lambda: fit_machines(self.batches, dtype=np.float32),
+            self.rounds,
+        )
+        return Comparison(f"fit {count} {name} machines", f"{count} x eigh(evr) {shape(kernel)}", reference, ours, 2)
+
+    def fit_single(self) -> Comparison:
+        """One machine with many more columns than rows."""
+        count, width = self.sizes.single
+        rows = clusters(np.random.default_rng(3), count, width, 1)[0].astype(np.float64)
+        levels: dict[str, float] = {}
+        times = interleave(
+            lambda: levels.update(literal=fit_literal(rows)[2]),
+            lambda: levels.update(ours=KAHM().fit(rows).regularization_),
+            self.rounds,
+        )
+        if not np.isclose(levels["literal"], levels["ours"], rtol=1e-6):
+            raise RuntimeError(f"lambda must be the same from both, got {levels}: they do not do the same work")
+        return Comparison(f"fit one machine of {shape(rows)}", "literal transcription", *times, 1 / 30)
+
+    def memory(self) -> Comparison:
+        """Resident size of a process that scores many queries, libraries included, input and output not."""
+        with tempfile.TemporaryDirectory() as folder:
+            model, queries = Path(folder, "model.kfd"), Path(folder, "queries.npy")
+            self.classifier.save(model)
+            np.save(queries, self.images[3])
+            command = [sys.executable, str(HERE / "memory.py"), str(model), str(queries), str(self.sizes.stream)]
+            found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        work = f"peak memory, {self.sizes.stream:,} queries"
+        limit = (found["model"] + GIGABYTE) / found["model"]
+        return Comparison(work, "model (at most + 1 GB)", found["model"], found["peak"], limit, "bytes")
+
+    def _score_random(self, size: tuple[int, int, int, int], limit: float) -> Comparison:
+        count, width, machines, each = size
+        rng = np.random.default_rng(1)
+        rows, labels = clusters(rng, machines * each, width, machines)
+        rows = rows[np.argsort(labels, kind="stable")]
+        queries, _ = clusters(rng, count, width, machines)
+        model = WideKAHM(each, "order", dtype="float32").fit(rows)
+        work = f"score {shape(queries)} against {len(model.bank_.machines)} machines of {each}"
+        return self._against_product(work, queries, rows, lambda: model.folding(queries, self.measure), limit)
+
+    def _against_product(self, work: str, queries: Rows, rows: Rows, ours: Callable[[], object],
+                         limit: float) -> Comparison:  # fmt: skip
+        space = np.empty((len(queries), len(rows)), dtype=np.float32)
+        times = interleave(lambda: np.matmul(queries, rows.T, out=space), ours, self.rounds)
+        return Comparison(work, "Y @ X.T", *times, limit)
+
+
+def clusters(rng: np.random.Generator, count: int, width: int, groups: int) -> tuple[Rows, npt.NDArray[np.intp]]:
+    """Rows (count, width) around ``groups`` centres, evenly, with a falling spectrum as embeddings have, and groups."""
+    centres = np.random.default_rng(2).standard_normal((groups, width), dtype=np.float32)
+    labels = np.arange(count) % groups
+    spread = (np.arange(1, width + 1, dtype=np.float32)) ** np.float32(-0.5)
+    rows = centres[labels] + rng.standard_normal((count, width), dtype=np.float32) * spread
+    return rows, labels
+
+
+def shape(array: npt.NDArray[np.floating]) -> str:
+    return f"{array.shape[0]:,} x {array.shape[1]:,}"
+
+
+PIECES = ("score_images", "score_wide", "score_many", "fit_images", "fit_single", "memory")
+
+
+def measured(bench: Bench, names: Sequence[str]) -> Iterator[Comparison]:
+    with progress("benchmark", len(names)) as advance:
+        for name in names:
+            advance(0, name)
+            yield getattr(bench, name)()
+            advance(1, name)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Speed and memory of the KAHM geometry, as ratios.")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
+    names = ", ".join(PIECES)
+    parser.add_argument("--only", nargs="+", choices=PIECES, default=PIECES, metavar="NAME", help=names)
+    parser.add_argument("--measure", choices=MEASURES, default="distance", help="what is scored (default: distance)")
+    parser.add_argument("--rounds", type=int, default=3, help="the best of so many counts (default: 3)")
+    parser.add_argument("--out", type=Path, default=HERE / "out", help="folder for geometry.json")
+    chosen = parser.parse_args()
+    bench = Bench(QUICK if chosen.quick else FULL, chosen.measure, chosen.rounds)
+    rows = list(measured(bench, chosen.only))
+    facts = {**machine_facts(), "quick": chosen.quick, "measure": chosen.measure, "rounds": chosen.rounds}
+    title = f"KAHM geometry: measure {chosen.measure}, best of {chosen.rounds}, {facts['threads']} threads"
+    report("geometry", title, rows, facts, chosen.out)
+
+
+if __name__ == "__main__":
+    main()
