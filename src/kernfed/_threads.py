@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 
 from joblib.parallel import get_active_backend
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
 
 @cache
@@ -26,23 +26,34 @@ _limiter: list[object] = []
 
 @contextmanager
 def single_blas_thread() -> Iterator[None]:
-    """Hold every BLAS and OpenMP pool of the process at one thread.
+    """Hold every BLAS of the process, and OpenMP in this thread, at one thread.
 
-    The limit is a property of the process, and sites are answered from several Python threads: the first to come
-    sets it and the last to leave restores it, so nobody's limit is lifted while it computes.
+    The limit of BLAS is a property of the process, and sites are answered from several Python threads: the first to
+    come sets it and the last to leave restores it, so nobody's limit is lifted while it computes. That of OpenMP
+    belongs to each thread.
     """
     global _users
     with _lock:
         if _users == 0:
-            _limiter.append(_controller().limit(limits=1))
+            _take_control()
+            _limiter.append(_controller().limit(limits=1, user_api="blas"))
         _users += 1
     try:
-        yield
+        with _controller().limit(limits=1, user_api="openmp"):
+            yield
     finally:
         with _lock:
             _users -= 1
             if _users == 0:
+                _take_control()
                 _limiter.pop().restore_original_limits()  # type: ignore[attr-defined]
+
+
+def _take_control() -> None:
+    """Let this thread set the limit. From version 3.7 on, threadpoolctl obeys only the thread that first set one."""
+    clear = getattr(OpenBLASController, "clear_controlling_thread", None)
+    if clear is not None:
+        clear(force=True)
 
 
 def resolve_jobs(n_jobs: int | None) -> int | None:

@@ -1,5 +1,7 @@
 """Many machines at once: the same numbers as one by one, to the last bit whatever the chunks, jobs and threads."""
 
+import threading
+
 import joblib
 import numpy as np
 import pytest
@@ -146,6 +148,26 @@ def test_single_thread_limit_is_shared_and_restored():
             assert blas_threads() == {1}
         assert blas_threads() == {1}  # the inner one must not lift the outer one's limit
         assert resolve_jobs(None) == 1
+    assert blas_threads() == before
+
+
+def test_limit_holds_in_threads_that_did_not_set_the_first_one():
+    """A thread that set a limit earlier and still lives must not keep the others from setting theirs."""
+    seen = []
+
+    def work():
+        with single_blas_thread():
+            seen.append(blas_threads())
+        seen.append(blas_threads())
+
+    before = blas_threads()
+    with threadpool_limits(2):
+        inside = blas_threads()
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+            thread.join()
+    assert seen == [{1}, inside, {1}, inside]
     assert blas_threads() == before
 
 

@@ -44,7 +44,8 @@ class LiteralKAHM:
         """SFM (147) on raw points, encoded by P."""
         differences = (first[:, None, :] - second[None, :, :]) @ self.P.T
         quadratic = np.einsum("abi,ij,abj->ab", differences, _invert(self.theta), differences)
-        return np.exp(-quadratic / (2 * self.n))
+        values: Array = np.exp(-quadratic / (2 * self.n))
+        return values
 
     def memberships(self, Y: Array) -> Array:
         """SFM (155)."""
@@ -61,10 +62,12 @@ class LiteralKAHM:
         h = k @ self.inverse.T
         fall = h.sum(axis=1) <= 1e-6 * np.abs(h).sum(axis=1)
         w = np.where(fall[:, None], k, h)
-        return (w / w.sum(axis=1, keepdims=True)) @ self.X
+        images: Array = (w / w.sum(axis=1, keepdims=True)) @ self.X
+        return images
 
     def distance(self, Y: Array) -> Array:
-        return np.sqrt(((Y.astype(WIDE) - self.image(Y)) ** 2).sum(axis=1))
+        distances: Array = np.sqrt(((Y.astype(WIDE) - self.image(Y)) ** 2).sum(axis=1))
+        return distances
 
 
 def literal_encoding(X: Array, dim: int | None = None) -> Array:
@@ -128,7 +131,7 @@ def literal_measure(measure: str, Y: Array, A: Array) -> Array:
     norms = np.sqrt((Y**2).sum(axis=1) * (A**2).sum(axis=1))
     cosine = np.where(norms > 0, (Y * A).sum(axis=1) / np.where(norms > 0, norms, 1), 0)
     cos = np.arccos(np.clip(cosine, -1, 1)) / np.pi
-    table = {
+    table: dict[str, Array] = {
         "distance": distance,
         "euclidean": euc,
         "cosine": cos,
