@@ -12,7 +12,9 @@ from kernfed.privacy.accounting import (
     epsilon_for,
     gaussian_delta,
 )
+from kernfed.privacy.audit import AuditReport, audit_answers, audit_pair, audit_release, audit_training
 from kernfed.privacy.basis import public_basis
+from kernfed.privacy.density import membership_score
 from kernfed.privacy.embedding import EmbeddingRelease, RecordEmbedding
 from kernfed.privacy.gaussian import DiscreteGaussian
 from kernfed.privacy.generator import NoiseGenerator
@@ -29,10 +31,12 @@ from kernfed.privacy.moments import (
     pool_moments,
 )
 from kernfed.privacy.noise import DiscreteLaplace, DiscreteStaircase
+from kernfed.privacy.officer import officer_page
 from kernfed.privacy.release import Release
 from kernfed.privacy.ridge import RecordRidge, RidgeRelease
 
 __all__ = [
+    "AuditReport",
     "BudgetExceeded",
     "ClassMoments",
     "DiscreteGaussian",
@@ -60,12 +64,18 @@ __all__ = [
     "StaircaseEvent",
     "analytic_gaussian_mu",
     "analytic_gaussian_sigma",
+    "audit_answers",
+    "audit_pair",
+    "audit_release",
+    "audit_training",
     "data_hash",
     "delta_for",
     "discriminant_scores",
     "epsilon_for",
     "fabricate_rows",
     "gaussian_delta",
+    "membership_score",
+    "officer_page",
     "pool_moments",
     "public_basis",
 ]

@@ -1,0 +1,206 @@
+"""Lower bounds on epsilon from what attacks achieved: statistics that can refute a guarantee, never confirm it.
+
+If a mechanism is (epsilon, delta)-private, every test has ``TPR <= e^epsilon FPR + delta``, and the same with the two
+kinds exchanged (Kairouz, Oh and Viswanath 2015). Errors counted over trials bound both rates, hence epsilon from below.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import betainc
+
+from kernfed._random import generator
+from kernfed._validation import check_count, check_number
+from kernfed.privacy.guarantee import Guarantee, round_up
+from kernfed.privacy.noise import Floats
+from kernfed.privacy.roc import check_confidence, check_scores, upper_rates
+
+# Thresholds tried on the half that chooses one.
+_THRESHOLDS = 200
+# Shares of canaries about which a one-run attack may speak; the error probability is divided among them.
+_SHARES = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01)
+# Largest i of the maximum in the one-run bound that is computed; beyond, a probability over i is at most 1/i.
+_LARGEST_I = 2000
+
+
+@dataclass(frozen=True)
+class EpsilonBound:
+    """With ``confidence`` no epsilon below ``value`` makes the mechanism (epsilon, delta)-private for the ``unit``.
+
+    ``ceiling`` is what a perfect attack would have shown with as many trials: a guarantee above it cannot be refuted.
+    """
+
+    value: float
+    ceiling: float
+    delta: float
+    unit: str
+    confidence: float
+    method: str
+    trials: int
+
+    def contradicts(self, guarantee: Guarantee) -> bool:
+        """Whether the guarantee is refuted; nothing is said of the other unit nor of a larger delta."""
+        return self.unit == guarantee.unit and guarantee.delta <= self.delta and self.value > guarantee.epsilon
+
+    def __str__(self) -> str:
+        return (
+            f"{self.unit}: epsilon >= {round_down(self.value):g} at delta {self.delta:.3g} with "
+            f"{100 * self.confidence:.4g} % confidence ({self.method}, {self.trials} trials, at most "
+            f"{self.ceiling:.3g} could show)"
+        )
+
+
+def round_down(value: float) -> float:
+    """The value to three significant digits, never more than the truth."""
+    return -round_up(-value, 3)
+
+
+def epsilon_from_errors(false_positives: int, others: int, false_negatives: int, members: int, *, delta: float,
+                        confidence: float = 0.95) -> float:  # fmt: skip
+    """Lower bound on epsilon from the errors of one fixed test on independent trials.
+
+    Both rates get an upper Clopper-Pearson bound, each wrong with probability (1 - confidence)/2.
+
+    >>> round(epsilon_from_errors(0, 1000, 0, 1000, delta=0.0), 3)
+    5.601
+    """
+    others, members = check_count(others, "others"), check_count(members, "members")
+    alarms = check_count(false_positives, "false_positives", at_least=0, at_most=others)
+    misses = check_count(false_negatives, "false_negatives", at_least=0, at_most=members)
+    _check(delta, confidence)
+    return float(_bounds(np.array([alarms]), others, np.array([misses]), members, delta, confidence)[0])
+
+
+def _bounds(alarms: npt.NDArray[np.intp], others: int, misses: npt.NDArray[np.intp], members: int, delta: float,
+            confidence: float) -> Floats:  # fmt: skip
+    fpr = upper_rates(alarms, others, (1.0 - confidence) / 2)
+    fnr = upper_rates(misses, members, (1.0 - confidence) / 2)
+    ratio = np.maximum((1.0 - fnr - delta) / fpr, (1.0 - fpr - delta) / fnr)
+    return np.log(np.maximum(ratio, 1.0))
+
+
+def split_bound(members: npt.ArrayLike, others: npt.ArrayLike, guarantee: Guarantee, *, confidence: float = 0.95,
+                seed: int = 0) -> EpsilonBound:  # fmt: skip
+    """Lower bound from scores of independent trials with the record (``members``, (n,)) and without it (``others``).
+
+    A threshold is chosen on a random half of each and judged on the other half. ``guarantee`` gives unit and delta.
+    """
+    inside, outside = check_scores(members, "members", at_least=2), check_scores(others, "others", at_least=2)
+    _check_guarantee(guarantee)
+    check_confidence(confidence)
+    rng = generator(seed, "privacy", "audit", "halves")
+    (train_in, test_in), (train_out, test_out) = (_halves(scores, rng) for scores in (inside, outside))
+    levels = np.linspace(0.0, 1.0, _THRESHOLDS)
+    thresholds = np.unique(np.quantile(np.concatenate([train_in, train_out]), levels, method="higher"))
+    options = (guarantee.delta, confidence)
+    found = _bounds(*_errors(train_out, train_in, thresholds), *options)
+    chosen = thresholds[[int(found.argmax())]]
+    value = float(_bounds(*_errors(test_out, test_in, chosen), *options)[0])
+    none = np.zeros(1, dtype=np.intp)
+    ceiling = float(_bounds(none, len(test_out), none, len(test_in), *options)[0])
+    trials = len(test_in) + len(test_out)
+    return EpsilonBound(value, ceiling, guarantee.delta, guarantee.unit, confidence, "errors of a test", trials)
+
+
+def _halves(scores: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    mixed = rng.permutation(scores)
+    return mixed[: len(mixed) // 2], mixed[len(mixed) // 2 :]
+
+
+def _errors(
+    others: Floats, members: Floats, thresholds: Floats
+) -> tuple[npt.NDArray[np.intp], int, npt.NDArray[np.intp], int]:
+    """False alarms and misses where a score of at least the threshold is called a member."""
+    alarms = len(others) - np.searchsorted(np.sort(others), thresholds, side="left")
+    misses = np.searchsorted(np.sort(members), thresholds, side="left")
+    return alarms, len(others), misses, len(members)
+
+
+def one_run_p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
+    """Bound on the probability of so many ``correct`` guesses under (epsilon, delta)-privacy.
+
+    Steinke, Nasr and Jagielski (2023), Theorem 5.2: with B binomial of ``guesses`` and ``1/(1 + e^-epsilon)``,
+    ``P(B >= v) + 2 delta canaries max_i P(v - i <= B < v) / i``.
+    """
+    if correct == 0:
+        return 1.0
+    q = 1.0 / (1.0 + math.exp(-epsilon))
+    p = float(betainc(correct, guesses - correct + 1.0, q))  # P(B >= correct)
+    if delta > 0:
+        i = np.arange(1, min(correct, _LARGEST_I) + 1)
+        # P(B >= correct - i); at correct - i = 0 it is 1, whatever the arguments given there.
+        tails = np.where(i == correct, 1.0, betainc(np.maximum(correct - i, 1), guesses - correct + i + 1.0, q))
+        excess = float(((tails - p) / i).max())
+        p += 2.0 * delta * canaries * (excess if correct <= _LARGEST_I else max(excess, 1.0 / _LARGEST_I))
+    return min(p, 1.0)
+
+
+def one_run_epsilon(correct: int, guesses: int, canaries: int, *, delta: float, confidence: float = 0.95) -> float:
+    """Lower bound on epsilon from ``correct`` of ``guesses`` about ``canaries`` in one run; not above the truth.
+
+    >>> round(one_run_epsilon(100, 100, 1000, delta=0.0), 3)
+    3.493
+    """
+    canaries = check_count(canaries, "canaries")
+    guesses = check_count(guesses, "guesses", at_most=canaries)
+    correct = check_count(correct, "correct", at_least=0, at_most=guesses)
+    _check(delta, confidence)
+
+    def refuted(epsilon: float) -> bool:
+        return one_run_p_value(correct, guesses, canaries, epsilon, delta) < 1.0 - confidence
+
+    if not refuted(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while refuted(high):
+        low, high = high, 2 * high
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
+
+def one_run_bound(scores: npt.ArrayLike, included: npt.ArrayLike, guarantee: Guarantee, *,
+                  shares: Sequence[float] = _SHARES, confidence: float = 0.95,
+                  seed: int = 0) -> EpsilonBound:  # fmt: skip
+    """Lower bound from one run of a mechanism with many canaries (Steinke, Nasr and Jagielski 2023).
+
+    ``included`` (m,): for each canary an independent fair coin that decided whether it or its substitute was in the
+    data. ``scores`` (m,): larger speaks for the canary. Half of the guesses go to the largest scores, half to the
+    smallest, for a number of guesses that is a share of m; the best of ``shares`` counts. Nothing is assumed of how
+    canaries influence each other.
+    """
+    values, bits = check_scores(scores, "scores", at_least=2), np.asarray(included)
+    if bits.dtype != np.bool_ or bits.shape != values.shape:
+        raise ValueError(f"included must be {len(values)} booleans, got shape {bits.shape} of dtype {bits.dtype}")
+    if len(shares) == 0:
+        raise ValueError("shares must name at least one share of the canaries, got none")
+    _check_guarantee(guarantee)
+    check_confidence(confidence)
+    m = len(values)
+    counts = {max(2, 2 * round(check_number(s, "shares", above=0, at_most=1) * m / 2)) for s in shares}
+    counts = {min(count, m - m % 2) for count in counts}
+    each = 1.0 - (1.0 - confidence) / len(counts)
+    # Equal scores in random order: the order of the canaries may tell which were included.
+    mixed = generator(seed, "privacy", "audit", "ties").permutation(m)
+    ordered = bits[mixed[np.argsort(values[mixed], kind="stable")]]
+    value = ceiling = 0.0
+    for count in sorted(counts):
+        half = count // 2
+        correct = int(ordered[m - half :].sum() + (~ordered[:half]).sum())
+        value = max(value, one_run_epsilon(correct, count, m, delta=guarantee.delta, confidence=each))
+        ceiling = max(ceiling, one_run_epsilon(count, count, m, delta=guarantee.delta, confidence=each))
+    return EpsilonBound(value, ceiling, guarantee.delta, guarantee.unit, confidence, "guesses in one run", m)
+
+
+def _check_guarantee(guarantee: Guarantee) -> None:
+    if not isinstance(guarantee, Guarantee):
+        raise ValueError(f"guarantee must be a Guarantee, got {type(guarantee).__name__}")
+
+
+def _check(delta: float, confidence: float) -> None:
+    check_number(delta, "delta", at_least=0, at_most=1)
+    check_confidence(confidence)
