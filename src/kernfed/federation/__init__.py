@@ -1,6 +1,9 @@
 """Learners ask, sites answer: federations, their engines, and the learners that run on them."""
 
 from kernfed.federation import folding_tasks as _tasks  # registers what sites can answer
+from kernfed.federation import secure as _secure_tasks
+from kernfed.federation.averaging import AveragingLearner
+from kernfed.federation.averaging_model import AveragingModel
 from kernfed.federation.engine import Engine, Federation, Replies, TooFewReplies
 from kernfed.federation.evaluation import Evaluation, evaluate
 from kernfed.federation.folding import FoldingLearner, MissingSites
@@ -13,6 +16,8 @@ from kernfed.federation.store import SiteStore
 from kernfed.files import load, save  # here every format is registered
 
 __all__ = [
+    "AveragingLearner",
+    "AveragingModel",
     "Engine",
     "Evaluation",
     "Fault",
@@ -33,4 +38,4 @@ __all__ = [
     "load",
     "save",
 ]
-del _tasks
+del _tasks, _secure_tasks

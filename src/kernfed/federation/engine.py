@@ -119,9 +119,14 @@ class Federation:
     def schemas(self, sites: Sequence[str] | None = None, *, min_replies: int | None = None,
                 timeout: float = 600.0) -> dict[str, Schema]:  # fmt: skip
         """Schemas of the sites (all of them without ``sites``), asked anew."""
-        replies = self.ask("describe", Payload(), sites=sites, check=_check_schema, min_replies=min_replies,
-                           timeout=timeout)  # fmt: skip
+        replies = self.describe(sites, min_replies=min_replies, timeout=timeout)
         return {site: Schema.from_values(payload.values) for site, payload in replies}
+
+    def describe(self, sites: Sequence[str] | None = None, *, min_replies: int | None = None,
+                 timeout: float = 600.0) -> Replies:  # fmt: skip
+        """Replies that hold the sites' schemas, and who did not give theirs."""
+        return self.ask("describe", Payload(), sites=sites, check=_check_schema, min_replies=min_replies,
+                        timeout=timeout)  # fmt: skip
 
     @property
     def schema(self) -> Schema:
@@ -178,8 +183,9 @@ class Federation:
             return reply.payload
         except MessageError as error:
             return Refusal("bad reply", f"the reply of site {site!r} is not usable: {error}")
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            return Refusal("bad reply", f"the reply of site {site!r} was refused: {error}")
+        except Exception as error:  # a reply made to break the check must not stop the round of the others
+            told = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+            return Refusal("bad reply", f"the reply of site {site!r} was refused: {told}")
         finally:
             information = reply.information if reply is not None else "none"
             scalars = reply.payload.scalars if reply is not None else 0

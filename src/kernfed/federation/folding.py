@@ -1,22 +1,22 @@
 """One round of federated learning: every site models its classes, and only scores of queries leave it (SFM 3.7)."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
 from kernfed.federation.engine import Federation, Replies, TooFewReplies, connects
 from kernfed.federation.message import Payload, digest
 from kernfed.federation.schema import Schema, agree
 from kernfed.files import labels_from_values, labels_to_values
-from kernfed.kahm.aggregate import AGGREGATES
 from kernfed.kahm.bank import Bank
-from kernfed.kahm.batches import PARTITIONS
-from kernfed.kahm.compose import DTYPES, check_subspace_dim
-from kernfed.kahm.folding import ABSENT, MEASURES
+from kernfed.kahm.compose import check_subspace_dim
+from kernfed.kahm.folding import ABSENT
 from kernfed.kahm.model import FoldingModel, FoldingParameters, Member, SiteScores, StaleModel
 from kernfed.kahm.packing import unpack_machines
 
@@ -43,34 +43,39 @@ class FoldingLearner:
     def __init__(self, measure: str = "rms", batch_size: int = 100, partition: str = "order", layers: int = 1,
                  dtype: str = "float64", aggregate: str = "min", k: int = 2, hold: str = "sites", privacy: None = None,
                  *, subspace_dim: int | str = "auto") -> None:  # fmt: skip
-        check_choice(aggregate, "aggregate", AGGREGATES)
-        self.parameters = FoldingParameters(
-            measure=check_choice(measure, "measure", MEASURES),
-            batch_size=check_count(batch_size, "batch_size"),
-            partition=check_choice(partition, "partition", PARTITIONS),
-            layers=check_count(layers, "layers"),
-            subspace_dim=check_subspace_dim(subspace_dim),
-            dtype=check_choice(dtype, "dtype", DTYPES),
-            aggregate=aggregate,
-            k=check_count(k, "k"),
-        )
+        self.parameters = FoldingParameters(measure, batch_size, partition, layers, check_subspace_dim(subspace_dim),
+                                            dtype, aggregate, k)  # fmt: skip
         self.hold = check_choice(hold, "hold", ("sites", "machines"))
         if privacy is not None:
             raise ValueError(f"privacy must be None, got {privacy!r}: this version trains on the rows as they are")
 
     def fit(self, federation: Federation, *, min_replies: int | None = None, timeout: float = 600.0) -> FoldingModel:
-        """Ask every site to describe its data and to model its classes."""
-        schemas = federation.schemas(min_replies=min_replies, timeout=timeout)
+        """Ask every site to describe its data and to model its classes.
+
+        With ``min_replies`` (at least 1) so many sites are enough; a ``MissingSites`` warning and ``model.missing``
+        name the others.
+        """
+        if min_replies is not None:
+            check_count(min_replies, "min_replies")
+        described = federation.describe(min_replies=min_replies, timeout=timeout)
+        schemas = {site: Schema.from_values(payload.values) for site, payload in described}
         schema = agree(schemas)
         if len(schema.classes) < 2:
             raise ValueError(f"the sites must have at least 2 classes together, got {list(schema.classes)}")
         parameters = replace(self.parameters, seed=federation.seed)
         handle = digest(parameters.to_values())
-        replies = _prepare(federation, handle, parameters, schema.width, sorted(schemas), min_replies, timeout)
+        replies = _prepare(federation, handle, parameters, schema.width, schemas, min_replies, timeout)
+        replies = replace(replies, missing={**described.missing, **replies.missing})
         model = _model_of(federation, handle, parameters, schema, replies)
         if self.hold == "machines":
-            model = _collect_machines(federation, model, timeout)
+            model = replace(model, banks=_collect_machines(federation, model, model.sites, timeout), connection=None)
         return model
+
+
+def query_chunks(queries: int, width: int) -> list[tuple[int, int]]:
+    """First and last of the queries of each message."""
+    size = max(1, _NUMBERS_PER_MESSAGE // width)
+    return [(start, min(start + size, queries)) for start in range(0, queries, size)] or [(0, 0)]
 
 
 # Asking -----------------------------------------------------------------------------------------------------------
@@ -84,21 +89,24 @@ def folding_question(handle: str, parameters: FoldingParameters, queries: FloatA
     return Payload({"X": queries}, values)
 
 
-def _prepare(federation: Federation, handle: str, parameters: FoldingParameters, width: int, sites: Sequence[str],
-             min_replies: int | None, timeout: float) -> Replies:  # fmt: skip
+def _prepare(federation: Federation, handle: str, parameters: FoldingParameters, width: int,
+             described: Mapping[str, Schema], min_replies: int | None, timeout: float) -> Replies:  # fmt: skip
     """Let sites model their classes. The question is that for scores, of no query: nothing else needs allowing."""
-    empty = np.zeros((0, width))
 
-    def check(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
+    def check(site: str, payload: Payload) -> None:
         _check_scores(payload, 0, parameters.measure)
-        temperature = payload.values["temperature"]
-        if temperature is not None:
-            check_number(temperature, "temperature", above=0)
+        if payload.values["temperature"] is not None:
+            check_number(float(payload.values["temperature"]), "temperature", above=0)
         for name in ("generation", "machines", "rows"):
             check_count(payload.values[name], name)
+        held, schema = labels_from_values(payload.values["classes"]).tolist(), described[site]
+        if held != list(schema.classes) or payload.values["rows"] != schema.n_rows:
+            raise ValueError(f"the site described {schema.n_rows} rows of classes {list(schema.classes)[:20]}, "
+                             f"and models {payload.values['rows']} of {held[:20]}")  # fmt: skip
 
-    question = folding_question(handle, parameters, empty, prepare=True)
-    return federation.ask("scores", question, sites=sites, min_replies=min_replies, timeout=timeout, check=check)
+    question = folding_question(handle, parameters, np.zeros((0, width)), prepare=True)
+    return federation.ask("scores", question, sites=sorted(described), min_replies=min_replies, timeout=timeout,
+                          check=check)  # fmt: skip
 
 
 def _model_of(federation: Federation, handle: str, parameters: FoldingParameters, schema: Schema,
@@ -110,8 +118,7 @@ def _model_of(federation: Federation, handle: str, parameters: FoldingParameters
     missing = {site: refusal.reason for site, refusal in replies.missing.items()}
     if missing:
         _warn(missing)
-    model = FoldingModel(parameters, handle, classes, schema.width, members, _temperature(replies), missing,
-                         schema.columns)  # fmt: skip
+    model = FoldingModel(parameters, handle, classes, schema.width, members, missing, schema.columns)
     return replace(model, connection=FoldingConnection(federation))
 
 
@@ -119,21 +126,14 @@ def _member(payload: Payload, position: dict[Any, int]) -> Member:
     """A site's reply to the preparation, with its classes as positions among all."""
     held = labels_from_values(payload.values["classes"]).tolist()
     values = payload.values
-    return Member(tuple(position[label] for label in held), values["generation"], values["machines"], values["rows"])
+    temperature = None if values["temperature"] is None else float(values["temperature"])
+    classes = tuple(position[label] for label in held)
+    return Member(classes, values["generation"], values["machines"], values["rows"], temperature)
 
 
-def _temperature(replies: Replies) -> float:
-    """Median of the sites' temperatures, weighted by rows."""
-    found = sorted((float(p.values["temperature"]), int(p.values["rows"])) for _, p in replies
-                   if p.values["temperature"] is not None)  # fmt: skip
-    if not found:
-        return 1.0
-    reached = np.cumsum([rows for _, rows in found])
-    return found[int(np.searchsorted(reached, reached[-1] / 2))][0]
-
-
-def _collect_machines(federation: Federation, model: FoldingModel, timeout: float) -> FoldingModel:
-    """Fetch every site's machines; all must agree."""
+def _collect_machines(federation: Federation, model: FoldingModel, sites: Sequence[str],
+                      timeout: float = 600.0) -> dict[str, Bank]:  # fmt: skip
+    """Fetch the machines of sites; all must agree."""
     banks: dict[str, Bank] = {}
 
     def check(site: str, payload: Payload) -> None:
@@ -148,12 +148,15 @@ def _collect_machines(federation: Federation, model: FoldingModel, timeout: floa
             raise ValueError("machines must cover the site's classes")
         if not all(np.isfinite(array).all() for array in payload.arrays.values()):
             raise ValueError("machines must hold finite numbers")
-        banks[site] = Bank.assemble(machines, groups.tolist(), len(member.classes))
+        if any(machine.directions.dtype != model.parameters.dtype for machine in machines):
+            raise ValueError(f"machines must be of {model.parameters.dtype}")
+        with single_blas_thread():
+            banks[site] = Bank.assemble(machines, groups.tolist(), len(member.classes))
 
-    generation = {site: member.generation for site, member in model.members.items()}
+    generation = {site: model.members[site].generation for site in sites}
     question = Payload(values={"handle": model.handle, "generation": generation})
-    federation.ask("machines", question, sites=model.sites, timeout=timeout, check=check)
-    return replace(model, banks=banks, connection=None)
+    federation.ask("machines", question, sites=sites, timeout=timeout, check=check)
+    return banks
 
 
 def _check_scores(payload: Payload, queries: int, measure: str, *, explain: bool = False) -> None:
@@ -177,6 +180,15 @@ def _check_scores(payload: Payload, queries: int, measure: str, *, explain: bool
         raise ValueError(f"{measure} scores must be in [0, {top}], got {values.min()} to {values.max()}")
 
 
+def raise_if_unusable(task: str, replies: Replies, *, everybody: bool) -> None:
+    """Raise where a site says that the model is stale, or where ``everybody`` had to answer and somebody did not."""
+    stale = [site for site, refusal in replies.missing.items() if refusal.code == "stale"]
+    if stale:
+        raise StaleModel(f"site {stale[0]!r} has changed since this model was made; use the newer model")
+    if everybody and replies.missing:
+        raise TooFewReplies(task, len(replies) + len(replies.missing), replies)
+
+
 def _warn(missing: dict[str, str]) -> None:
     listed = "; ".join(f"{site!r}: {reason}" for site, reason in list(missing.items())[:10])
     more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
@@ -192,8 +204,8 @@ class FoldingConnection:
     def scores(self, model: FoldingModel, X: FloatArray, *, explain: bool = False, min_replies: int | None = None,
                timeout: float = 600.0) -> SiteScores:  # fmt: skip
         """Scores of all members, in messages of bounded size."""
-        size = max(1, _NUMBERS_PER_MESSAGE // model.width)
-        chunks = [X[start : start + size] for start in range(0, len(X), size)] or [X]
+        X = X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)  # others do not travel
+        chunks = [X[start:stop] for start, stop in query_chunks(len(X), model.width)]
         parts: list[Replies] = []
         missing: dict[str, str] = {}
         for chunk in chunks:
@@ -218,25 +230,37 @@ class FoldingConnection:
         def check(site: str, payload: Payload) -> None:
             member = model.members[site]
             _check_scores(payload, len(queries), model.parameters.measure, explain=explain)
+            batches = payload.arrays.get("batches", np.zeros(0))
+            if batches.size and not 0 <= batches.min() <= batches.max() < member.machines:
+                raise ValueError(f"batches must be numbers of the site's {member.machines} machines")
             if labels_from_values(payload.values["classes"]).tolist() != model.classes_[list(member.classes)].tolist():
                 raise ValueError("the site's classes are not those the model was made with")
 
         generation = {site: model.members[site].generation for site in sites}
         question = folding_question(model.handle, model.parameters, queries, explain=explain, generation=generation)
-        needed = 0 if min_replies is None else min_replies
+        needed = 0 if min_replies is None else check_count(min_replies, "min_replies")
         replies = self.federation.ask("scores", question, sites=sites, min_replies=needed, timeout=timeout, check=check)
-        stale = [site for site, refusal in replies.missing.items() if refusal.code == "stale"]
-        if stale:
-            raise StaleModel(f"site {stale[0]!r} has changed since this model was made; use the newer model")
-        if min_replies is None and replies.missing:
-            raise TooFewReplies("scores", len(sites), replies)
+        raise_if_unusable("scores", replies, everybody=min_replies is None)
         return replies
+
+    def secure_predict(self, model: FoldingModel, X: FloatArray, *, scheme: str, bits: int,
+                       min_replies: int | None = None, timeout: float = 600.0) -> npt.NDArray[Any]:  # fmt: skip
+        """Labels by scores that only the asking key holder can combine and read."""
+        from kernfed.federation.secure import secure_predict  # it builds on this module
+
+        return secure_predict(self.federation, model, X, scheme=scheme, bits=bits, min_replies=min_replies,
+                              timeout=timeout)  # fmt: skip
 
     def forget(self, model: FoldingModel, site: str, rows: Sequence[int] | None) -> FoldingModel:
         """Model without ``site``, or without some of its rows; the site deletes what it kept of them."""
         if rows is None:
-            self.federation.ask("forget_model", Payload(values={"handle": model.handle}), sites=[site], min_replies=0)
-            return model._without(site)
+            new = model._without(site)  # raises where nothing would remain, before the site forgets
+            told = self.federation.ask("forget_model", Payload(values={"handle": model.handle}), sites=[site],
+                                       min_replies=0)  # fmt: skip
+            if told.missing:
+                warnings.warn(f"site {site!r} takes part no longer, but did not delete its machines: "
+                              f"{told.missing[site].reason}", MissingSites, stacklevel=3)  # fmt: skip
+            return new
         ids = np.asarray(rows)
         if ids.ndim != 1 or ids.dtype.kind not in "iu" or not len(ids):
             raise ValueError(f"rows must be a list of row ids, got {rows!r}")
@@ -251,11 +275,20 @@ class FoldingConnection:
             add = getattr(self.federation.engine, "add_site", None)
             if add is None:
                 raise ValueError("data can be given on the local engine only; elsewhere a site brings its own")
-            add(site, data, seed=self.federation.seed)
-        schema = self.federation.schemas([site])[site]
-        if schema.width != model.width:
-            raise ValueError(f"site {site!r} has {schema.width} columns, the model has {model.width}")
-        return self._refresh(model, site)
+            add(site, data)
+        try:
+            known = self.federation.describe([*model.sites, site], min_replies=0)
+            if site in known.missing:
+                raise ValueError(f"site {site!r} does not answer: {known.missing[site].reason}")
+            schemas = {name: Schema.from_values(payload.values) for name, payload in known}
+            schema = agree(schemas)
+            if schema.width != model.width:
+                raise ValueError(f"site {site!r} has {schema.width} columns, the model has {model.width}")
+            return self._refresh(model, site, schemas[site])
+        except Exception:
+            if data is not None:
+                self.federation.engine.remove_site(site)  # type: ignore[attr-defined]
+            raise
 
     def add_rows(self, model: FoldingModel, site: str, X: Any, y: Any, ids: Any) -> FoldingModel:
         """Model with further rows at ``site``."""
@@ -264,25 +297,27 @@ class FoldingConnection:
         self.federation.ask("add_rows", Payload(arrays, values), sites=[site])
         return self._refresh(model, site)
 
-    def _refresh(self, model: FoldingModel, site: str) -> FoldingModel:
+    def _refresh(self, model: FoldingModel, site: str, schema: Schema | None = None) -> FoldingModel:
         """Model with what ``site`` now holds; the other members stay as they are."""
-        known = {**model.members}
-        replies = _prepare(self.federation, model.handle, model.parameters, model.width, [site], 0, 600.0)
-        refusal = replies.missing.get(site)
-        if refusal is not None and refusal.code == "empty":
+        told = schema if schema is not None else self.federation.schemas([site])[site]
+        if not told.classes:
             return model._without(site)
-        if refusal is not None:
-            raise ValueError(f"site {site!r} does not answer: {refusal.reason}")
-        payload = replies[site]
-        held = labels_from_values(payload.values["classes"]).tolist()
-        labels = {name: model.classes_[list(member.classes)].tolist() for name, member in known.items() if name != site}
-        classes = np.array(sorted({*held, *(label for found in labels.values() for label in found)}))
+        replies = _prepare(self.federation, model.handle, model.parameters, model.width, {site: told}, None, 600.0)
+        known = {name: member for name, member in model.members.items() if name != site}
+        labels = {name: model.classes_[list(member.classes)].tolist() for name, member in known.items()}
+        if known and (model.classes_.dtype.kind == "U") != all(isinstance(label, str) for label in told.classes):
+            raise ValueError(
+                f"site {site!r} has labels {list(told.classes)[:5]}, the model {model.classes_[:5].tolist()}"
+            )
+        classes = np.array(sorted({*told.classes, *(label for held in labels.values() for label in held)}))
         position = {label: number for number, label in enumerate(classes.tolist())}
-        members = {
-            name: replace(known[name], classes=tuple(position[label] for label in labels[name])) for name in labels
-        }
-        members[site] = _member(payload, position)
-        return replace(model, members=members, classes_=classes)
+        members = {name: replace(member, classes=tuple(position[label] for label in labels[name]))
+                   for name, member in known.items()}  # fmt: skip
+        members[site] = _member(replies[site], position)
+        new = replace(model, members=members, classes_=classes)
+        if model.banks is None:
+            return new
+        return replace(new, banks={**model.banks, **_collect_machines(self.federation, new, [site])})
 
 
 @connects(FoldingModel)

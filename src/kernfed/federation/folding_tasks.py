@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._random import generator
+from kernfed._threads import single_blas_thread
 from kernfed._validation import check_rows
-from kernfed.federation.message import Payload
+from kernfed.federation.message import Payload, digest
 from kernfed.federation.site import Refused, Rows, Site, data_digest, task
 from kernfed.files import FileFormatError, Record, labels_from_values, labels_to_values
 from kernfed.kahm.bank import Bank, fit_machines
@@ -43,10 +44,16 @@ class Entry:
         """Labels the site holds, sorted."""
         return np.unique(self.labels)
 
+    @property
+    def ids(self) -> npt.NDArray[np.int64]:
+        """Ids of all rows, batch by batch."""
+        return np.concatenate(self.batches)
+
     def bank(self) -> Bank:
         """The machines, ready to score; groups are positions in ``classes``."""
         groups = np.searchsorted(self.classes, self.labels)
-        return Bank.assemble(self.machines, groups.tolist(), len(self.classes))
+        with single_blas_thread():
+            return Bank.assemble(self.machines, groups.tolist(), len(self.classes))
 
 
 def divide(rows: Rows, parameters: FoldingParameters, site: str) -> tuple[list[Any], list[npt.NDArray[np.int64]]]:
@@ -83,13 +90,19 @@ def fit_entry(rows: Rows, parameters: FoldingParameters, labels: list[Any], batc
 
 
 def read_entry(site: Site, handle: str) -> Entry | None:
-    """Entry of a handle from memory or the store."""
+    """Entry of a handle from memory or the store, if it is still the one in force.
+
+    Another process may have changed it, and a process that was killed may have left one that is out of date: the
+    generation in the site's state decides.
+    """
     cached = site.cache.get(handle)
-    if cached is not None:
+    generation = site.store.read_state()["generations"].get(handle)
+    if cached is not None and cached[0].generation == generation:
         entry: Entry = cached[0]
         return entry
+    site.cache.pop(handle, None)
     record = site.store.read(_FOLDER, handle)
-    if record is None:
+    if record is None or record.values["generation"] != generation:
         return None
     values = record.values
     machines = unpack_machines(record.arrays)
@@ -104,7 +117,7 @@ def read_entry(site: Site, handle: str) -> Entry | None:
 def write_entry(site: Site, handle: str, entry: Entry) -> None:
     """Keep an entry, in the store first."""
     arrays = pack_machines(entry.machines)
-    arrays["ids"] = np.concatenate(entry.batches)
+    arrays["ids"] = entry.ids
     values = {"parameters": entry.parameters.to_values(), "labels": labels_to_values(entry.labels),
               "generation": entry.generation, "data": entry.data}  # fmt: skip
     site.store.write(Record(arrays, values), _FOLDER, handle)
@@ -129,9 +142,9 @@ def _prepare(site: Site, handle: str, parameters: FoldingParameters) -> Entry:
 
 
 def _next_generation(site: Site, handle: str) -> int:
-    """A number never used before for this handle, even if its entry was deleted."""
+    """A number never used before for this handle, even if its entry was deleted. Earlier entries are void with it."""
     state = site.store.read_state()
-    number = int(state.setdefault("generations", {}).get(handle, 0)) + 1
+    number = int(state["generations"].get(handle, 0)) + 1
     state["generations"][handle] = number
     site.store.write_state(state)
     return number
@@ -143,9 +156,10 @@ def scores(site: Site, payload: Payload) -> Payload:
     values = payload.values
     handle = str(values["handle"])
     parameters = FoldingParameters(**values["parameters"])
+    if handle != digest(parameters.to_values()):
+        raise Refused("bad question", f"handle {handle!r} is not that of the parameters")
     prepare = bool(values["prepare"])
-    if prepare and site.policy.require_privacy:
-        raise Refused("policy", f"the policy of site {site.name!r} requires privacy, and this learner offers none")
+    _check_privacy(site)
     entry = _prepare(site, handle, parameters) if prepare else _entry_of(site, handle, values["generation"])
     bank: Bank = site.cache[handle][1]
     queries = payload.arrays["X"]
@@ -155,38 +169,53 @@ def scores(site: Site, payload: Payload) -> Payload:
     answer: dict[str, Any] = {"classes": labels_to_values(entry.classes)}
     if prepare:
         answer |= {"generation": entry.generation, "machines": len(entry.machines),
-                   "rows": int(sum(len(batch) for batch in entry.batches)),
-                   "temperature": _temperature(site, entry, bank)}  # fmt: skip
+                   "rows": len(entry.ids), "temperature": _temperature(site, entry, bank)}  # fmt: skip
     batches = {"batches": found.winners.astype(np.int32)} if values["explain"] else {}
     return Payload({"scores": found.values, **batches}, answer)
 
 
+def _check_privacy(site: Site) -> None:
+    if site.policy.require_privacy:
+        raise Refused("policy", f"the policy of site {site.name!r} requires privacy, and this learner offers none")
+
+
 def _entry_of(site: Site, handle: str, generations: Any) -> Entry:
+    """Entry that a model refers to, if it is still there and the policy, which may be newer, allows its classes."""
     entry = read_entry(site, handle)
     if entry is None or generations.get(site.name) != entry.generation:
         raise Refused("stale", f"site {site.name!r} has no machines of this state; the model is older or was forgotten")
+    sizes = np.array([len(batch) for batch in entry.batches])
+    smallest = int(min(sizes[entry.labels == label].sum() for label in entry.classes))
+    if smallest < site.policy.min_rows_per_class:
+        raise Refused("policy", f"the policy of site {site.name!r} wants {site.policy.min_rows_per_class} rows per "
+                                f"class, this model has a class of {smallest}; make it anew")  # fmt: skip
     return entry
 
 
-def _temperature(site: Site, entry: Entry, bank: Bank) -> float | None:
-    """Temperature of the site's own classes, left out one row at a time; None for a single class."""
+def _temperature(site: Site, entry: Entry, bank: Bank) -> str | None:
+    """Temperature of the site's own classes, left out one row at a time; None for a single class.
+
+    It travels as text of all its digits and of one length, so that the size of an answer tells nothing.
+    """
     if len(entry.classes) < 2:
         return None
     rows = site.rows()
     place = {int(number): position for position, number in enumerate(rows.ids)}
     home = np.concatenate([np.full(len(batch), machine) for machine, batch in enumerate(entry.batches)])
     within = np.concatenate([np.arange(len(batch)) for batch in entry.batches])
-    ids = np.concatenate(entry.batches)
+    ids = entry.ids
     draws = generator(entry.parameters.seed, site.name, "calibrate")
     chosen = np.sort(draws.choice(len(ids), min(_CALIBRATION_ROWS, len(ids)), replace=False))
     queries = rows.X[[place[int(number)] for number in ids[chosen]]]
-    left_out = leave_one_out_scores(bank, entry.parameters.measure, queries, home[chosen], within[chosen])
-    return fit_temperature(left_out, np.searchsorted(entry.classes, entry.labels)[home[chosen]])
+    with single_blas_thread():
+        left_out = leave_one_out_scores(bank, entry.parameters.measure, queries, home[chosen], within[chosen])
+    return f"{fit_temperature(left_out, np.searchsorted(entry.classes, entry.labels)[home[chosen]]):.16e}"
 
 
 @task("machines", "rows")
 def machines(site: Site, payload: Payload) -> Payload:
     """The machines themselves. They contain the site's rows."""
+    _check_privacy(site)
     handle = str(payload.values["handle"])
     entry = _entry_of(site, handle, payload.values["generation"])
     arrays = pack_machines(entry.machines)
@@ -199,25 +228,34 @@ def forget_model(site: Site, payload: Payload) -> Payload:
     """Delete the site's machines for a handle."""
     handle = str(payload.values["handle"])
     with site.store.locked():
-        site.store.delete(_FOLDER, handle)
-        site.cache.pop(handle, None)
+        _delete_entry(site, handle)
+        _next_generation(site, handle)
     return Payload()
 
 
 @task("forget_rows", "none", changes=True)
 def forget_rows(site: Site, payload: Payload) -> Payload:
-    """Forget rows by id, in every model the site keeps: only the machines that held them are fitted again."""
+    """Forget rows by id, in every model the site keeps: only the machines that held them are fitted again.
+
+    Files that hold the rows go first, then the site takes note, then the machines without the rows are written. Killed
+    on the way, a site has lost machines, which it makes again when asked, but keeps none of a forgotten row.
+    """
     ids = payload.arrays["ids"].astype(np.int64)
     with site.store.locked():
-        entries = {handle: read_entry(site, handle) for handle in site.store.names(_FOLDER)}
-        site.forget_rows(ids)
+        entries = _entries(site)
+        touched = {handle: entry for handle, entry in entries.items() if np.isin(ids, entry.ids).any()}
+        site.check_known(ids)
+        for handle in touched:
+            _delete_entry(site, handle)
+        site.forget_rows(ids, tuple(touched))
         rows = site.rows()
-        for handle, entry in entries.items():
-            if entry is None:
-                continue
-            kept = [batch[~np.isin(batch, ids)] for batch in entry.batches]
+        for handle, entry in touched.items():
+            kept = [batch[np.isin(batch, rows.ids)] for batch in entry.batches]
             labels = [label for label, batch in zip(entry.labels, kept, strict=True) if len(batch)]
-            _replace_entry(site, handle, entry, rows, labels, [batch for batch in kept if len(batch)])
+            if labels:
+                changed = fit_entry(rows, entry.parameters, labels, [batch for batch in kept if len(batch)], entry)
+                generation = site.store.read_state()["generations"][handle]
+                write_entry(site, handle, replace(changed, generation=generation))
     return Payload()
 
 
@@ -225,25 +263,54 @@ def forget_rows(site: Site, payload: Payload) -> Payload:
 def add_rows(site: Site, payload: Payload) -> Payload:
     """Add rows X with labels y. They fill the class's last machine up to its size, then make further ones."""
     with site.store.locked():
-        entries = {handle: read_entry(site, handle) for handle in site.store.names(_FOLDER)}
-        labels = labels_from_values(payload.values["y"])
+        entries, before = _entries(site), site.store.read("rows")
         try:
-            ids = site.add_rows(payload.arrays["X"], labels, payload.arrays.get("ids"))
-        except ValueError as error:
+            labels = labels_from_values(payload.values["y"])
+            ids = site.add_rows(payload.arrays["X"], labels, payload.arrays.get("ids"), question=site.question)
+            rows = site.rows()
+            changed = {handle: _extended(entry, rows) for handle, entry in entries.items()}
+        except ValueError as error:  # among them rows that no machine can be fitted on
+            site.store.delete("rows") if before is None else site.store.write(before, "rows")
             raise Refused("bad rows", str(error)) from None
-        rows = site.rows()
-        for handle, entry in entries.items():
+        for handle, entry in changed.items():
             if entry is not None:
-                _replace_entry(site, handle, entry, rows, *_extend(entry, labels, ids))
+                write_entry(site, handle, replace(entry, generation=_next_generation(site, handle)))
     return Payload({"ids": ids})
 
 
-def _extend(entry: Entry, labels: npt.NDArray[Any], ids: npt.NDArray[np.int64]) -> tuple[list[Any], list[Any]]:
-    """Membership with new rows: the last batch of their class is filled up, what remains makes batches in order."""
+def _entries(site: Site) -> dict[str, Entry]:
+    """The site's entries by handle. What is damaged, or of other rows than the site has now, is deleted on the way."""
+    now = data_digest(site.rows())
+    found = {}
+    for handle in site.store.names(_FOLDER):
+        try:
+            entry = read_entry(site, handle)
+        except (KeyError, ValueError):
+            entry = None
+        if entry is None or entry.data != now:
+            _delete_entry(site, handle)
+        else:
+            found[handle] = entry
+    return found
+
+
+def _delete_entry(site: Site, handle: str) -> None:
+    site.store.delete(_FOLDER, handle)
+    site.cache.pop(handle, None)
+
+
+def _extended(entry: Entry, rows: Rows) -> Entry | None:
+    """Entry with the rows it does not have yet, or None where it has all: rows may be kept aside, or of a small class.
+
+    The last batch of their class is filled up, what remains makes batches in order.
+    """
+    fresh = rows.take(~np.isin(rows.ids, entry.ids))
+    if not len(fresh.ids):
+        return None
     known, batches = list(entry.labels), list(entry.batches)
     size = entry.parameters.batch_size
-    for label in np.unique(labels):
-        new = ids[labels == label]
+    for label in np.unique(fresh.y):
+        new = fresh.ids[fresh.y == label]
         own = [number for number, held in enumerate(known) if held == label]
         if own:
             room = max(0, size - len(batches[own[-1]]))
@@ -253,13 +320,4 @@ def _extend(entry: Entry, labels: npt.NDArray[Any], ids: npt.NDArray[np.int64]) 
             parts = np.array_split(new, max(1, int(np.floor(len(new) / size + 0.5))))
             known += [label] * len(parts)
             batches += parts
-    return known, batches
-
-
-def _replace_entry(site: Site, handle: str, entry: Entry, rows: Rows, labels: list[Any], batches: list[Any]) -> None:
-    if not batches:
-        site.store.delete(_FOLDER, handle)
-        site.cache.pop(handle, None)
-        return
-    changed = fit_entry(rows, entry.parameters, labels, batches, entry)
-    write_entry(site, handle, replace(changed, generation=_next_generation(site, handle)))
+    return fit_entry(rows, entry.parameters, known, batches, entry)

@@ -39,6 +39,7 @@ class LocalEngine:
         self._sites = dict(sites)
         self.faults: dict[str, Fault] = dict(faults or {})
         self._cores = threading.Semaphore(os.cpu_count() or 1)
+        self._defaults: dict[str, Any] = {}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any], *, seed: int = 0, store: str | os.PathLike[str] | None = None,
@@ -48,29 +49,39 @@ class LocalEngine:
         if not isinstance(data, Mapping) or not data:
             raise ValueError("data must map site names to (X, y), got " + (repr(data)[:60] if data else "nothing"))
         engine = cls({}, faults)
+        engine._defaults = {"seed": seed, "store": store, "holdout": holdout, "columns": columns}
         for name, rows in data.items():
-            policy = (policies or {}).get(name)
-            engine.add_site(name, rows, seed=seed, store=store, holdout=holdout, columns=columns, policy=policy)
+            engine.add_site(name, rows, policy=(policies or {}).get(name))
         return engine
 
-    def add_site(self, name: str, rows: Any, *, seed: int = 0, store: str | os.PathLike[str] | None = None,
-                 holdout: float = 0.0, columns: Sequence[str] = (), policy: Policy | None = None) -> None:  # fmt: skip
-        """Let another site take part, with rows (X, y[, ids]), or as it is."""
+    def add_site(self, name: str, rows: Any, *, policy: Policy | None = None, **options: Any) -> None:
+        """Let another site take part, with rows (X, y[, ids]), or as it is.
+
+        ``options`` (seed, store, holdout, columns) are those that ``from_data`` was given unless named here.
+        """
         if not isinstance(name, str) or not name:
             raise ValueError(f"a site's name must be text, got {name!r}")
         if name in self._sites:
             raise ValueError(f"there is a site {name!r} already")
         if isinstance(rows, Site):
+            if rows.name != name:
+                raise ValueError(f"site {rows.name!r} cannot take part under the name {name!r}")
             self._sites[name] = rows
             return
         if not isinstance(rows, Sequence) or len(rows) not in (2, 3):
             raise ValueError(f"data of site {name!r} must be (X, y) or (X, y, ids), got {type(rows).__name__}")
         X, y, *ids = rows
         given: npt.ArrayLike | None = ids[0] if ids else None
+        settings = {"seed": 0, "holdout": 0.0, "columns": (), **self._defaults, **options}
+        store = settings.pop("store", None)
         # Quoted, a name with slashes or dots stays one folder inside the store.
         memory = SiteStore(Path(store) / f"site-{quote(name, safe='')}") if store is not None else SiteStore()
         self._sites[name] = Site(name, X, y, ids=given, store=memory, policy=policy or Policy.open(),
-                                 columns=tuple(columns), holdout=holdout, seed=seed)  # fmt: skip
+                                 **{**settings, "columns": tuple(settings["columns"])})  # fmt: skip
+
+    def remove_site(self, name: str) -> None:
+        """Let a site take part no longer; its store stays."""
+        self._sites.pop(name, None)
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -99,8 +110,11 @@ class LocalEngine:
             return
         if fault is not None and fault.kind == "slow":
             time.sleep(fault.seconds)
+        site = self._sites.get(name)
+        if site is None:  # the engine was closed while the question was on its way
+            return
         with self._cores:
-            reply = self._sites[name].answer(data)
+            reply = site.answer(data)
         answers[name] = os.urandom(len(reply)) if fault is not None and fault.kind == "garbage" else reply
 
     def close(self) -> None:

@@ -1,11 +1,13 @@
 """A dry run: what would leave each site, to the byte, before anything is sent."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from kernfed.federation.folding import FoldingLearner, folding_question
+from kernfed.federation.folding import FoldingLearner, folding_question, query_chunks
 from kernfed.federation.message import Payload, Question, Reply, digest, encode_question, encode_reply
 from kernfed.federation.schema import Schema
 from kernfed.federation.traffic import Traffic
@@ -13,49 +15,62 @@ from kernfed.files import labels_to_values
 from kernfed.kahm.batches import batch_count
 from kernfed.kahm.model import FoldingParameters
 from kernfed.kahm.packing import machine_size
+from kernfed.kahm.spectrum import MAX_SUBSPACE_DIM
 
 
-def plan_folding(learner: FoldingLearner, schemas: Mapping[str, Schema], queries: int = 1) -> Traffic:
+def plan_folding(learner: FoldingLearner, schemas: Mapping[str, Schema], queries: int = 1, *, seed: int = 0,
+                 caller: str = "local") -> Traffic:  # fmt: skip
     """Traffic of training and of then scoring ``queries`` queries, without asking anybody.
 
-    The very messages are made, with zeros in them. Machines (``hold="machines"``) are counted at the size they have
-    when no two rows are alike, which is the most they can have.
+    The very messages are made, with zeros in them: with ``hold="sites"`` the sizes are exact for a federation of this
+    ``seed`` and ``caller`` (k-means may leave a cluster empty and need a digit less). Machines (``hold="machines"``)
+    are counted at the size they have when no two rows are alike, which is the most they can have.
     """
-    traffic, parameters = Traffic(), learner.parameters
+    traffic, parameters = Traffic(), replace(learner.parameters, seed=seed)
     handle = digest(parameters.to_values())
     width = next(iter(schemas.values())).width
     generation = dict.fromkeys(schemas, 1)
     prepare = folding_question(handle, parameters, np.zeros((0, width)), prepare=True)
-    scores = folding_question(handle, parameters, np.zeros((queries, width)), generation=generation)
+    asked = [stop - start for start, stop in query_chunks(queries, width)] if queries else []
     fetch = Payload(values={"handle": handle, "generation": generation})
     for site, schema in sorted(schemas.items()):
         classes = {"classes": labels_to_values(schema.labels)}
         batches = sum(batch_count(count, parameters.batch_size) for count in schema.counts)
-        temperature = 0.1234567890123456 if len(schema.classes) > 1 else None
+        temperature = f"{1.0:.16e}" if len(schema.classes) > 1 else None
         prepared = {**classes, "generation": 1, "machines": batches, "rows": schema.n_rows, "temperature": temperature}
-        nothing, found = (np.zeros((count, len(schema.classes))) for count in (0, queries))
-        _note(traffic, site, "describe", "schema", Payload(), Payload(values=schema.to_values()))
-        _note(traffic, site, "scores", "scores", prepare, Payload({"scores": nothing}, prepared))
+        found = {count: {"scores": np.zeros((count, len(schema.classes)))} for count in {0, *asked}}
+        note = partial(_note, traffic, site, caller)
+        note("describe", "schema", Payload(), Payload(values=schema.to_values()))
+        note("scores", "scores", prepare, Payload(found[0], prepared))
         if learner.hold == "machines":
-            _note(traffic, site, "machines", "rows", fetch, Payload(_machine_arrays(parameters, schema), classes))
-        elif queries:
-            _note(traffic, site, "scores", "scores", scores, Payload({"scores": found}, classes))
+            note("machines", "rows", fetch, Payload(_machine_arrays(parameters, schema), classes))
+            continue
+        for count in asked:
+            scores = folding_question(handle, parameters, np.zeros((count, width)), generation=generation)
+            note("scores", "scores", scores, Payload(found[count], classes))
     return traffic
 
 
 def _machine_arrays(parameters: FoldingParameters, schema: Schema) -> dict[str, Any]:
-    """One array of the size that the machines of a site have together."""
-    numbers = 0
-    for count in schema.counts:
-        parts = np.array_split(np.arange(count), batch_count(count, parameters.batch_size))
-        sizes = [machine_size(len(part), schema.width, parameters.layers, parameters.subspace_dim) for part in parts]
-        numbers += sum(sizes)
-    return {"machines": np.zeros(numbers, dtype=parameters.dtype)}
+    """Arrays of the size that the machines of a site have together, as ``pack_machines`` makes them."""
+    rows = [len(part) for count in schema.counts
+            for part in np.array_split(np.arange(count), batch_count(count, parameters.batch_size))]  # fmt: skip
+    numbers = sum(machine_size(n, schema.width, parameters.layers, parameters.subspace_dim) for n in rows)
+    dims = [min(parameters.subspace_dim or MAX_SUBSPACE_DIM, schema.width, n - 1) for n in rows]
+    layers = sum(max(1, min(parameters.layers, dim)) for dim in dims)
+    nothing, kind = np.zeros(0), np.dtype(parameters.dtype)
+    return {
+        "shapes": np.zeros((len(rows), 5), dtype=np.int64), "groups": np.zeros(len(rows), dtype=np.int64),
+        "mean": np.zeros((len(rows), schema.width)), "regularization": np.zeros(layers),
+        "image": np.zeros(numbers - len(rows) * schema.width, dtype=kind),  # and what the next three hold
+        "directions": nothing.astype(kind), "scores": nothing.astype(kind), "exponent": nothing.astype(kind),
+    }  # fmt: skip
 
 
-def _note(traffic: Traffic, site: str, name: str, information: str, question: Payload, answer: Payload) -> None:
+def _note(traffic: Traffic, site: str, caller: str, name: str, information: str, question: Payload,
+          answer: Payload) -> None:  # fmt: skip
     """Add one exchange, at the size it will have."""
-    asked = Question("0" * 16, "0" * 24, name, question)
+    asked = Question("0" * 16, "0" * 24, name, question, caller)
     reply = Reply(site, asked.run, asked.id, name, digest(question.values), information, answer)
     down, up = len(encode_question(asked)), len(encode_reply(reply))
     traffic.add(site, name, information, down=down, up=up, scalars=answer.scalars)

@@ -32,6 +32,19 @@ class Policy:
     require_privacy: bool = False
     max_record_epsilon: float | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("tasks", "callers"):
+            words = getattr(self, name)
+            if not isinstance(words, tuple) or not all(isinstance(word, str) for word in words):
+                raise PolicyError(f"{name} must be a list of words (a tuple in Python), got {words!r}")
+        if not isinstance(self.require_privacy, bool):
+            raise PolicyError(f"require_privacy must be true or false, got {self.require_privacy!r}")
+        if self.max_record_epsilon is not None:
+            check_number(self.max_record_epsilon, "max_record_epsilon", above=0)
+        if self.queries_per_day is not None:
+            check_count(self.queries_per_day, "queries_per_day")
+        check_count(self.min_rows_per_class, "min_rows_per_class")
+
     @classmethod
     def open(cls) -> "Policy":
         """A site that answers everything: for data the caller holds anyway."""
@@ -56,21 +69,8 @@ class Policy:
         unknown = sorted(set(settings) - known)
         if unknown:
             raise PolicyError(f"unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}")
-        checked: dict[str, Any] = {}
-        for name, value in settings.items():
-            if name in ("tasks", "callers"):
-                if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-                    raise PolicyError(f"{name} must be a list of words, got {value!r}")
-                checked[name] = tuple(value)
-            elif name == "require_privacy":
-                if not isinstance(value, bool):
-                    raise PolicyError(f"{name} must be true or false, got {value!r}")
-                checked[name] = value
-            elif name == "max_record_epsilon":
-                checked[name] = check_number(value, name, above=0)
-            else:
-                checked[name] = check_count(value, name)
-        return cls(**checked)
+        given: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in settings.items()}
+        return cls(**given)
 
     def allows(self, task: str) -> bool:
         """Whether the site answers ``task``."""

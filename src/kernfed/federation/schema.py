@@ -8,7 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernfed._validation import check_count
 from kernfed.files import labels_from_values, labels_to_values
+
+#: More rows or columns than this are a lie; sums of them stay exact.
+_MOST = 2**40
 
 
 class SchemaMismatch(ValueError):
@@ -50,13 +54,13 @@ class Schema:
     def from_values(cls, values: Mapping[str, Any]) -> "Schema":
         """Schema from ``to_values``, checked."""
         classes = labels_from_values(values["classes"]).tolist()
-        counts = [int(count) for count in values["counts"]]
-        if len(counts) != len(classes) or any(count < 1 for count in counts) or len(set(classes)) != len(classes):
-            raise ValueError(f"a schema needs one positive count per class, got {classes} and {counts}")
-        width = int(values["width"])
-        if width < 1:
-            raise ValueError(f"a schema needs a width of at least 1, got {width}")
+        counts = [check_count(count, "count", at_most=_MOST) for count in values["counts"]]
+        if len(counts) != len(classes) or len(set(classes)) != len(classes):
+            raise ValueError(f"a schema needs one count per class, got {classes[:20]} and {counts[:20]}")
+        width = check_count(values["width"], "width", at_most=_MOST)
         columns = tuple(str(name) for name in values["columns"])
+        if len(columns) not in (0, width):
+            raise ValueError(f"a schema needs a name for each of {width} columns or none, got {len(columns)}")
         return cls(width, tuple(classes), tuple(counts), columns, str(values["scaling"]), str(values["encoder"]))
 
 
@@ -65,6 +69,8 @@ def agree(schemas: Mapping[str, Schema]) -> Schema:
 
     Sites that differ from the majority in width, columns, scaling, encoder or type of labels are named.
     """
+    if not schemas:
+        raise ValueError("at least 1 site must describe its data, got none")
     differences = []
     for name in ("width", "columns", "scaling", "encoder"):
         found = {site: getattr(schema, name) for site, schema in schemas.items()}

@@ -8,8 +8,9 @@ import datetime
 import hashlib
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from kernfed.federation.message import (
 )
 from kernfed.federation.policy import Policy
 from kernfed.federation.schema import Schema
-from kernfed.federation.store import SiteStore
+from kernfed.federation.store import SiteStore, StoreError
 from kernfed.files import Record, labels_from_values, labels_to_values
 
 
@@ -84,21 +85,24 @@ def check_site_rows(X: npt.ArrayLike, y: npt.ArrayLike, ids: npt.ArrayLike | Non
         raise ValueError(
             f"y of site {name!r} must have one label per row, got shape {labels.shape} for {len(rows)} rows"
         )
+    if labels.dtype.kind == "O":
+        labels = _plain_labels(labels, name)
+    if labels.dtype.kind not in "biufU":
+        raise ValueError(f"y of site {name!r} must be numbers, booleans or text, got dtype {labels.dtype}")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ValueError(f"y of site {name!r} must be finite; drop rows without a label")
-    if labels.dtype.kind not in "biufUO":
-        raise ValueError(f"y of site {name!r} must be numbers, booleans or text, got dtype {labels.dtype}")
-    if labels.dtype.kind == "O":
-        labels = labels.astype(str) if all(isinstance(label, str) for label in labels) else _refuse_labels(labels, name)
     numbers = np.arange(len(rows), dtype=np.int64) if ids is None else np.asarray(ids)
     if numbers.dtype.kind not in "iu" or numbers.shape != (len(rows),) or len(np.unique(numbers)) != len(rows):
         raise ValueError(f"ids of site {name!r} must be {len(rows)} different integers")
     return Rows(rows, labels, numbers.astype(np.int64))
 
 
-def _refuse_labels(labels: npt.NDArray[Any], name: str) -> Any:
-    kinds = sorted({type(label).__name__ for label in labels})
-    raise ValueError(f"y of site {name!r} must be all text or all numbers, got {', '.join(kinds)}")
+def _plain_labels(labels: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+    """Labels out of an array of Python objects, as tables give them."""
+    if not (all(isinstance(label, str) for label in labels) or all(isinstance(label, Real) for label in labels)):
+        kinds = sorted({type(label).__name__ for label in labels})
+        raise ValueError(f"y of site {name!r} must be all text or all numbers, got {', '.join(kinds)}")
+    return np.array(labels.tolist())
 
 
 class Site:
@@ -113,8 +117,12 @@ class Site:
         self.store = store if store is not None else SiteStore()
         self.policy = policy if policy is not None else Policy()
         self._given = check_site_rows(X, y, ids, name)
+        if len(columns) not in (0, self._given.X.shape[1]):
+            raise ValueError(f"columns of site {name!r} must name {self._given.X.shape[1]} columns, got {len(columns)}")
         self._about = (tuple(columns), scaling, encoder)
         self._lock = threading.Lock()
+        #: Id of the question that is being answered.
+        self.question = ""
         #: Working memory of tasks (assembled banks); rebuilt from the store at will.
         self.cache: dict[str, Any] = {}
 
@@ -147,15 +155,23 @@ class Site:
         added = self.store.read("rows")
         if added is not None:
             labels = labels_from_values(added.values["y"])
+            if np.isin(added.arrays["ids"], rows.ids).any():
+                raise StoreError(f"rows given to site {self.name!r} have ids of rows that were added to its store; "
+                                 "give every row an id of its own")  # fmt: skip
             rows = Rows(np.concatenate([rows.X, added.arrays["X"].astype(rows.X.dtype)]),
                         np.concatenate([rows.y, labels]), np.concatenate([rows.ids, added.arrays["ids"]]))  # fmt: skip
         forgotten = self.store.read_state()["forgotten"]
         return rows.take(~np.isin(rows.ids, forgotten)) if forgotten else rows
 
-    def add_rows(self, X: npt.ArrayLike, y: npt.ArrayLike, ids: npt.ArrayLike | None = None) -> npt.NDArray[np.int64]:
-        """Keep further rows in the store; returns their ids."""
+    def add_rows(self, X: npt.ArrayLike, y: npt.ArrayLike, ids: npt.ArrayLike | None = None, *,
+                 question: str = "") -> npt.NDArray[np.int64]:  # fmt: skip
+        """Keep further rows in the store; returns their ids. A question that brought rows before brings none again."""
+        asked = _mark(question)
         with self.store.locked():
             added = self.store.read("rows")
+            if asked and added is not None and (added.arrays["asked"] == asked).any():
+                found: npt.NDArray[np.int64] = added.arrays["ids"][added.arrays["asked"] == asked]
+                return found
             used = [self._given.ids, *([added.arrays["ids"]] if added is not None else [])]
             used.append(np.asarray(self.store.read_state()["forgotten"], dtype=np.int64))
             taken = np.concatenate(used)
@@ -170,26 +186,38 @@ class Site:
                 )
             if (self._given.y.dtype.kind in "UO") != (new.y.dtype.kind in "UO"):
                 raise ValueError(f"labels must be of the site's type {self._given.y.dtype}, got {new.y.dtype}")
+            marks = np.full(count, asked)
             if added is not None:
                 old = labels_from_values(added.values["y"])
                 new = Rows(np.concatenate([added.arrays["X"], new.X]), np.concatenate([old, new.y]),
                            np.concatenate([added.arrays["ids"], new.ids]))  # fmt: skip
-            self.store.write(Record({"X": new.X, "ids": new.ids}, {"y": labels_to_values(new.y)}), "rows")
+                marks = np.concatenate([added.arrays["asked"], marks])
+            arrays = {"X": new.X, "ids": new.ids, "asked": marks}
+            self.store.write(Record(arrays, {"y": labels_to_values(new.y)}), "rows")
             return new.ids[-count:]
 
-    def forget_rows(self, ids: npt.NDArray[np.int64]) -> None:
-        """Never use these rows again, and delete the copies the site's store holds of them."""
+    def check_known(self, ids: npt.NDArray[np.int64]) -> None:
+        """Refuse ids of no row. Those forgotten already pass, so that an interrupted forgetting can be completed."""
+        known = np.concatenate([self._all_rows().ids, np.array(self.store.read_state()["forgotten"], dtype=np.int64)])
+        missing = ids[~np.isin(ids, known)]
+        if len(missing):
+            raise Refused("unknown rows", f"site {self.name!r} has no rows with ids {missing[:5].tolist()}")
+
+    def forget_rows(self, ids: npt.NDArray[np.int64], retired: Sequence[str] = ()) -> None:
+        """Never use these rows again, and delete the copies the site's store holds of them.
+
+        ``retired`` names the handles that held them: what was made for these is out of date from the same moment on.
+        """
+        self.check_known(ids)
         with self.store.locked():
-            known = self._all_rows().ids
-            missing = ids[~np.isin(ids, known)]
-            if len(missing):
-                raise Refused("unknown rows", f"site {self.name!r} has no rows with ids {missing[:5].tolist()}")
             state = self.store.read_state()
             state["forgotten"] = sorted({*state["forgotten"], *ids.tolist()})
+            for handle in retired:
+                state["generations"][handle] = state["generations"].get(handle, 0) + 1
             self.store.write_state(state)
             added = self.store.read("rows")
             if added is not None:
-                kept = ~np.isin(added.arrays["ids"], ids)
+                kept = ~np.isin(added.arrays["ids"], state["forgotten"])
                 arrays = {name: array[kept] for name, array in added.arrays.items()}
                 labels = labels_from_values(added.values["y"])[kept]
                 self.store.write(Record(arrays, {"y": labels_to_values(labels)}), "rows")
@@ -228,19 +256,28 @@ class Site:
         if not self.policy.welcomes(question.caller):
             raise Refused("policy", f"the policy of site {self.name!r} does not answer caller {question.caller!r}")
         with self._lock:  # one question at a time; sites work in parallel, a site does not
+            self.question = question.id
             if known.changes:
                 earlier = self.store.read_answer(question.id)
                 if earlier is not None:
-                    return earlier
+                    return self._repeat(question, earlier, known)
             self._charge_queries(question)
-            reply = self._reply(question, known.run(self, question.payload), known.information)
+            found = known.run(self, question.payload)
+            reply = self._reply(question, found, known.information)
             if known.changes:
-                self.store.write_answer(question.id, reply)
+                about = {"question": question_digest(question), "values": dict(found.values)}
+                self.store.write_answer(question.id, Record(found.arrays, about))
         return reply
+
+    def _repeat(self, question: Question, earlier: Record, known: Task) -> bytes:
+        """The answer given earlier to this very question; another one must not hide behind its id."""
+        if earlier.values["question"] != question_digest(question):
+            raise Refused("repeated id", f"question {question.id!r} was another one before; give each its own id")
+        return self._reply(question, Payload(earlier.arrays, earlier.values["values"]), known.information)
 
     def _charge_queries(self, question: Question) -> None:
         limit, queries = self.policy.queries_per_day, question.payload.arrays.get("X")
-        if limit is None or queries is None or question.task != "scores":
+        if limit is None or queries is None or question.task not in ("scores", "secure_scores"):
             return
         with self.store.locked():
             state = self.store.read_state()
@@ -259,6 +296,20 @@ class Site:
         parameters = digest(question.payload.values)
         return encode_reply(Reply(self.name, question.run, question.id, question.task, parameters, information, found,
                                   refusal))  # fmt: skip
+
+
+def _mark(question: str) -> int:
+    """Number by which rows remember the question that brought them; 0 for none."""
+    return int.from_bytes(hashlib.sha256(question.encode()).digest()[:7], "little") if question else 0
+
+
+def question_digest(question: Question) -> str:
+    """Fingerprint of what is asked: task, values and arrays, whoever asks and in whichever run."""
+    whole = hashlib.sha256(f"{question.task} {digest(question.payload.values)}".encode())
+    for name, array in sorted(question.payload.arrays.items()):
+        whole.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        whole.update(np.ascontiguousarray(array).tobytes())
+    return whole.hexdigest()
 
 
 def data_digest(rows: Rows) -> str:

@@ -3,7 +3,9 @@
 state.json            rows forgotten and queries answered
 rows.safetensors      rows that were added after the site was set up
 models/<handle>/...   what a learner left: machines, membership, factors
-answers/<id>          replies to questions that changed something, so that a repeated question changes nothing
+answers/<id>          answers to questions that changed something, so that a repeated question changes nothing
+
+Every file carries a checksum of its content, so that a damaged one is noticed and never used.
 """
 
 import fcntl
@@ -13,7 +15,8 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,7 @@ from kernfed.files import FileFormatError, Record, atomic_path
 
 _VERSION = 1
 _KEPT_ANSWERS = 200
+_ANSWERS = "answers"
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
 
 
@@ -47,8 +51,7 @@ class SiteStore:
             self.path.mkdir(parents=True, exist_ok=True)
         self._threads = threading.RLock()
         self._depth = 0
-        for left_over in self.path.rglob(".*.part"):  # of a write that was killed
-            left_over.unlink(missing_ok=True)
+        self._clean()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -66,23 +69,38 @@ class SiteStore:
                     self._depth = 0
                     fcntl.flock(handle, fcntl.LOCK_UN)
 
+    def _clean(self) -> None:
+        """Remove what killed writes left over, unless somebody is writing now."""
+        with (self.path / "lock").open("a") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            for left_over in self.path.rglob(".*.part"):
+                left_over.unlink(missing_ok=True)
+
     def read_state(self) -> dict[str, Any]:
-        """The site's state; a damaged one stops everything, for it says which rows are forgotten."""
+        """The site's state; a damaged or lost one stops everything, for it says which rows are forgotten."""
         place = self.path / "state.json"
         if not place.exists():
-            return {"version": _VERSION, "forgotten": [], "queries": {}}
+            if next(self.path.rglob("*.safetensors"), None) is not None:
+                raise StoreError(f"{place} is missing; it lists the forgotten rows, restore it")
+            return {"version": _VERSION, "forgotten": [], "queries": {}, "generations": {}}
         try:
             state = json.loads(place.read_text(encoding="utf-8"))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise StoreError(f"{place} is damaged ({error}); it lists the forgotten rows, restore it") from None
         if not isinstance(state, dict) or state.get("version") != _VERSION:
             raise StoreError(f"{place} has another version than {_VERSION}; use the kernfed that wrote it")
+        if state.pop("checksum", None) != _checksum(state):
+            raise StoreError(f"{place} is damaged (its checksum differs); it lists the forgotten rows, restore it")
         return state
 
     def write_state(self, state: dict[str, Any]) -> None:
         """Replace the site's state."""
+        content = {**state, "checksum": _checksum(state)}
         with atomic_path(self.path / "state.json") as temporary:
-            temporary.write_text(json.dumps(state, sort_keys=True), encoding="utf-8")
+            temporary.write_text(json.dumps(content, sort_keys=True), encoding="utf-8")
 
     def read(self, *names: str) -> Record | None:
         """Record under ``names``, or None; a damaged one raises ``FileFormatError``."""
@@ -91,18 +109,27 @@ class SiteStore:
             return None
         try:
             with safe_open(place, framework="numpy") as content:
-                values = json.loads((content.metadata() or {})["values"])
-                return Record({name: content.get_tensor(name) for name in content.keys()}, values)  # noqa: SIM118
-        except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+                metadata = content.metadata() or {}
+                values, checksum = json.loads(metadata["values"]), int(metadata["checksum"])
+                record = Record({name: content.get_tensor(name) for name in content.keys()}, values)  # noqa: SIM118
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             raise FileFormatError(f"{place} is damaged: {error}") from None
+        if checksum != _checksum(values, record.arrays):
+            raise FileFormatError(f"{place} is damaged: its checksum differs")
+        return record
 
     def write(self, record: Record, *names: str) -> None:
         """Put a record under ``names``."""
         place = self._place(*names)
         place.parent.mkdir(parents=True, exist_ok=True)
-        arrays: dict[str, npt.NDArray[Any]] = {key: np.ascontiguousarray(a) for key, a in record.arrays.items()}
-        with atomic_path(place) as temporary:
-            save_file(arrays, temporary, metadata={"values": json.dumps(dict(record.values), allow_nan=False)})
+        arrays: dict[str, npt.NDArray[Any]] = {key: np.asarray(a, order="C") for key, a in record.arrays.items()}
+        values = json.dumps(dict(record.values), allow_nan=False)
+        metadata = {"values": values, "checksum": str(_checksum(json.loads(values), arrays))}
+        with self.locked():
+            if not (self.path / "state.json").exists():  # from now on a missing one means that it was lost
+                self.write_state(self.read_state())
+            with atomic_path(place) as temporary:
+                save_file(arrays, temporary, metadata=metadata)
 
     def delete(self, *names: str) -> None:
         """Remove a record, if there is one."""
@@ -113,24 +140,31 @@ class SiteStore:
         place = self.path.joinpath(*map(_safe, folder))
         return sorted(entry.stem for entry in place.glob("*.safetensors")) if place.is_dir() else []
 
-    def read_answer(self, question: str) -> bytes | None:
-        """Reply given earlier to a question that changed something."""
-        place = self.path / "answers" / _safe(question)
-        return place.read_bytes() if place.exists() else None
+    def read_answer(self, question: str) -> Record | None:
+        """Answer given earlier to a question that changed something."""
+        return self.read(_ANSWERS, question)
 
-    def write_answer(self, question: str, reply: bytes) -> None:
-        """Remember a reply; the oldest are dropped beyond a few hundred."""
-        folder = self.path / "answers"
-        folder.mkdir(exist_ok=True)
-        with atomic_path(folder / _safe(question)) as temporary:
-            temporary.write_bytes(reply)
-        kept = sorted(folder.iterdir(), key=lambda entry: entry.stat().st_mtime_ns)
-        for old in kept[:-_KEPT_ANSWERS]:
-            old.unlink(missing_ok=True)
+    def write_answer(self, question: str, answer: Record) -> None:
+        """Remember an answer; the oldest are dropped beyond a few hundred."""
+        with self.locked():
+            self.write(answer, _ANSWERS, question)
+            kept = sorted(self._place(_ANSWERS, question).parent.iterdir(), key=lambda entry: entry.stat().st_mtime_ns)
+            for old in kept[:-_KEPT_ANSWERS]:
+                old.unlink(missing_ok=True)
 
     def _place(self, *names: str) -> Path:
         *folders, last = map(_safe, names)
         return self.path.joinpath(*folders, f"{last}.safetensors")
+
+
+def _checksum(values: Any, arrays: Mapping[str, npt.NDArray[Any]] | None = None) -> int:
+    """Checksum against accidents of plain values and arrays."""
+    total = zlib.crc32(json.dumps(values, sort_keys=True).encode())
+    for name, array in sorted((arrays or {}).items()):
+        total = zlib.crc32(f"{name} {array.dtype.str} {array.shape}".encode(), total)
+        if array.size:
+            total = zlib.crc32(array.reshape(-1).view(np.uint8).data, total)
+    return total
 
 
 def _safe(name: str) -> str:

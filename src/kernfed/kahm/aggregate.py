@@ -28,9 +28,11 @@ def combine(scores: FloatArray, holds: npt.NDArray[np.bool_], aggregate: str, k:
 
 
 def unprotected(holds: npt.NDArray[np.bool_], aggregate: str, k: int) -> npt.NDArray[np.bool_]:
-    """Which classes (C,) a single wrong site can decide: all under "min", those with fewer than k holders otherwise."""
-    holders = holds.sum(axis=0)
-    return np.ones(holds.shape[1], dtype=bool) if aggregate == "min" else holders < max(k, 2)
+    """Which classes (C,) one wrong site can decide: all with "min" or k = 1, otherwise those of fewer than k holders."""
+    if aggregate == "min" or k == 1:
+        return np.ones(holds.shape[1], dtype=bool)
+    few: npt.NDArray[np.bool_] = holds.sum(axis=0) < k
+    return few
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,15 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_rows
+from kernfed._threads import single_blas_thread
+from kernfed._validation import FloatArray, check_choice, check_count, check_number, check_rows
 from kernfed.files import Record, Savable, labels_from_values, labels_to_values, register
-from kernfed.kahm.aggregate import Explanation, combine, unprotected
+from kernfed.kahm.aggregate import AGGREGATES, Explanation, combine, unprotected
 from kernfed.kahm.bank import Bank
+from kernfed.kahm.batches import PARTITIONS
 from kernfed.kahm.calibration import softmin
-from kernfed.kahm.folding import ABSENT
+from kernfed.kahm.compose import DTYPES
+from kernfed.kahm.folding import ABSENT, MEASURES
 from kernfed.kahm.packing import pack_machines, unpack_machines
 
 
@@ -38,6 +41,18 @@ class FoldingParameters:
     k: int = 2
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_choice(self.measure, "measure", MEASURES)
+        check_count(self.batch_size, "batch_size")
+        check_choice(self.partition, "partition", PARTITIONS)
+        check_count(self.layers, "layers")
+        if self.subspace_dim is not None:
+            check_count(self.subspace_dim, "subspace_dim")
+        check_choice(self.dtype, "dtype", DTYPES)
+        check_choice(self.aggregate, "aggregate", AGGREGATES)
+        check_count(self.k, "k")
+        check_count(self.seed, "seed", at_least=0)
+
     def to_values(self) -> dict[str, Any]:
         """Plain values for messages and files."""
         return asdict(self)
@@ -45,12 +60,16 @@ class FoldingParameters:
 
 @dataclass(frozen=True)
 class Member:
-    """One site as the model knows it: positions of its classes, and the state of its machines the model refers to."""
+    """One site as the model knows it: positions of its classes, and the state of its machines the model refers to.
+
+    ``temperature`` is what the site's own rows suggest for probabilities; None where they are of one class.
+    """
 
     classes: tuple[int, ...]
     generation: int
     machines: int
     rows: int
+    temperature: float | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +88,10 @@ class Connection(Protocol):
     def scores(self, model: "FoldingModel", X: FloatArray, *, explain: bool = False, min_replies: int | None = None,
                timeout: float = 600.0) -> SiteScores:  # fmt: skip
         """Scores of all members."""
+
+    def secure_predict(self, model: "FoldingModel", X: FloatArray, *, scheme: str, bits: int,
+                       min_replies: int | None = None, timeout: float = 600.0) -> npt.NDArray[Any]:  # fmt: skip
+        """Labels by encrypted scores."""
 
     def forget(self, model: "FoldingModel", site: str, rows: Sequence[int] | None) -> "FoldingModel":
         """Model without a site, or without some of its rows."""
@@ -93,7 +116,6 @@ class FoldingModel(Savable):
     classes_: npt.NDArray[Any]
     width: int
     members: Mapping[str, Member]
-    temperature: float = 1.0
     missing: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     banks: Mapping[str, Bank] | None = None
@@ -113,6 +135,15 @@ class FoldingModel(Savable):
     def holds(self) -> npt.NDArray[np.bool_]:
         """Which site has which class, (Q, C)."""
         return self._holds(self.sites)
+
+    @property
+    def temperature(self) -> float:
+        """Median of the members' temperatures, weighted by rows; 1 where no site has two classes."""
+        found = sorted((m.temperature, m.rows) for m in self.members.values() if m.temperature is not None)
+        if not found:
+            return 1.0
+        reached = np.cumsum([rows for _, rows in found])
+        return found[int(np.searchsorted(reached, reached[-1] / 2))][0]
 
     @property
     def unprotected_(self) -> npt.NDArray[Any]:
@@ -142,8 +173,17 @@ class FoldingModel(Savable):
         """Scores (n, C) in the order of ``classes_``: SMALLER is better."""
         return self._combined(self.answers(X, **options))
 
-    def predict(self, X: npt.ArrayLike, **options: Any) -> npt.NDArray[Any]:
-        """Label with the smallest score, (n,); ties go to the first class."""
+    def predict(
+        self, X: npt.ArrayLike, *, secure: str | None = None, bits: int = 8, **options: Any
+    ) -> npt.NDArray[Any]:
+        """Label with the smallest score, (n,); ties go to the first class.
+
+        With ``secure`` ("bfv", "tfhe", or "plain" to try out) sites encrypt their scores, rounded to ``bits`` bits,
+        and nobody but the asking key holder reads the answer; see ``kernfed.secure``.
+        """
+        if secure is not None:
+            queries = check_rows(X, width=self.width)
+            return self._connected().secure_predict(self, queries, scheme=secure, bits=bits, **options)
         return np.asarray(self.classes_[self.scores(X, **options).argmin(axis=1)])
 
     def predict_proba(self, X: npt.ArrayLike, **options: Any) -> FloatArray:
@@ -190,8 +230,12 @@ class FoldingModel(Savable):
         members = {name: member for name, member in self.members.items() if name != site}
         if not members:
             raise ValueError(f"{site!r} is the last site; a model needs at least one")
+        held = sorted({number for member in members.values() for number in member.classes})  # some may have gone
+        position = {number: place for place, number in enumerate(held)}
+        members = {name: replace(member, classes=tuple(position[number] for number in member.classes))
+                   for name, member in members.items()}  # fmt: skip
         banks = None if self.banks is None else {name: bank for name, bank in self.banks.items() if name != site}
-        return replace(self, members=members, banks=banks)
+        return replace(self, members=members, classes_=self.classes_[held], banks=banks)
 
     def _check_member(self, site: str) -> None:
         if site not in self.members:
@@ -199,7 +243,10 @@ class FoldingModel(Savable):
 
     def _connected(self) -> Connection:
         if self.connection is None:
-            raise NotConnected("the machines of this model are at its sites: use model.connect(federation) first")
+            where = (
+                "the machines of this model are at its sites" if self.banks is None else "only its sites can do this"
+            )
+            raise NotConnected(f"{where}: use model.connect(federation) first")
         return self.connection
 
     def _holds(self, sites: Sequence[str]) -> npt.NDArray[np.bool_]:
@@ -226,7 +273,7 @@ class FoldingModel(Savable):
 def _dump(model: FoldingModel) -> Record:
     values = {
         "parameters": model.parameters.to_values(), "handle": model.handle, "width": model.width,
-        "classes": labels_to_values(model.classes_), "temperature": model.temperature, "hold": model.hold,
+        "classes": labels_to_values(model.classes_), "hold": model.hold,
         "members": {name: asdict(member) for name, member in sorted(model.members.items())},
         "missing": dict(model.missing), "columns": list(model.columns),
     }  # fmt: skip
@@ -239,27 +286,46 @@ def _dump(model: FoldingModel) -> Record:
 
 def _load(record: Record) -> FoldingModel:
     values = record.values
-    members = {name: Member(tuple(entry["classes"]), entry["generation"], entry["machines"], entry["rows"])
-               for name, entry in values["members"].items()}  # fmt: skip
+    members = {
+        name: Member(**{**entry, "classes": tuple(entry["classes"])}) for name, entry in values["members"].items()
+    }
     classes = labels_from_values(values["classes"])
-    width = int(values["width"])
+    width = check_count(values["width"], "width")
+    if not members:
+        raise ValueError("a model needs at least one member")
     for name, member in members.items():
-        if not all(type(number) is int and 0 <= number < len(classes) for number in member.classes):
-            raise ValueError(f"member {name!r} has classes {member.classes} of {len(classes)}")
+        _check_member(name, member, len(classes))
     banks = None
     if values["hold"] == "machines":
         machines = unpack_machines(record.arrays)
-        if len(machines) != sum(m.machines for m in members.values()) or any(m.width != width for m in machines):
+        count = sum(member.machines for member in members.values())
+        if len(machines) != count or record.arrays["groups"].shape != (count,) or machines[0].width != width:
             raise ValueError("the machines do not belong to the members")
         banks, start = {}, 0
         for name in sorted(members):
             end = start + members[name].machines
             groups = record.arrays["groups"][start:end].tolist()
-            banks[name] = Bank.assemble(machines[start:end], groups, len(members[name].classes))
+            if set(groups) != set(range(len(members[name].classes))):
+                raise ValueError(f"the machines of {name!r} do not cover its classes")
+            with single_blas_thread():
+                banks[name] = Bank.assemble(machines[start:end], groups, len(members[name].classes))
             start = end
     return FoldingModel(FoldingParameters(**values["parameters"]), str(values["handle"]), classes, width, members,
-                        float(values["temperature"]), dict(values["missing"]),
-                        tuple(str(name) for name in values["columns"]), banks)  # fmt: skip
+                        dict(values["missing"]), tuple(str(name) for name in values["columns"]), banks)  # fmt: skip
+
+
+def _check_member(name: str, member: Member, classes: int) -> None:
+    numbers = member.classes
+    if (
+        not numbers
+        or len(set(numbers)) != len(numbers)
+        or not all(type(n) is int and 0 <= n < classes for n in numbers)
+    ):
+        raise ValueError(f"member {name!r} has classes {numbers} of {classes}")
+    for field_name in ("generation", "machines", "rows"):
+        check_count(getattr(member, field_name), field_name)
+    if member.temperature is not None:
+        check_number(member.temperature, "temperature", above=0)
 
 
 register("FoldingModel", 1, FoldingModel, _dump, _load)

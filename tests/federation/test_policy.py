@@ -1,0 +1,81 @@
+"""A site's own decisions: read strictly, obeyed always."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernfed.federation.policy import DEFAULT_TASKS, Policy, PolicyError
+
+
+def test_defaults_let_only_schema_and_scores_leave() -> None:
+    policy = Policy()
+    assert policy.tasks == DEFAULT_TASKS == ("describe", "scores")
+    assert policy.allows("scores")
+    assert not policy.allows("machines")
+    assert not policy.allows("score")  # names are whole words
+    assert policy.welcomes("anybody")
+    assert Policy.open().allows("machines")
+
+
+def test_callers() -> None:
+    policy = Policy(callers=("coordinator",))
+    assert policy.welcomes("coordinator")
+    assert not policy.welcomes("coord")
+    assert not policy.welcomes("")
+    assert not Policy(callers=()).welcomes("coordinator")
+
+
+def test_reading_a_file(tmp_path: Path) -> None:
+    place = tmp_path / "site.toml"
+    place.write_text('tasks = ["describe", "machines"]\ncallers = ["c"]\nqueries_per_day = 5\nmin_rows_per_class = 3\n'
+                     "require_privacy = true\nmax_record_epsilon = 2.5\n")  # fmt: skip
+    assert Policy.read(place) == Policy(("describe", "machines"), ("c",), 5, 3, True, 2.5)
+    place.write_text("")
+    assert Policy.read(str(place)) == Policy()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('task = ["scores"]', "unknown setting 'task'; known are callers"),
+        ('tasks = "scores"', "tasks must be a list of words"),
+        ('callers = ["a", 3]', "callers must be a list of words"),
+        ("queries_per_day = 0", "queries_per_day must be >= 1, got 0"),
+        ("queries_per_day = 2.5", "queries_per_day must be an integer"),
+        ("queries_per_day = true", "queries_per_day must be an integer"),
+        ("min_rows_per_class = -1", "min_rows_per_class must be >= 1"),
+        ('require_privacy = "yes"', "require_privacy must be true or false"),
+        ("require_privacy = 1", "require_privacy must be true or false"),
+        ("max_record_epsilon = 0", "max_record_epsilon must be > 0"),
+        ("max_record_epsilon = inf", "max_record_epsilon must be a finite number"),
+        ("tasks = [", "site.toml: "),
+        ("[tasks]\nall = true", "tasks must be a list of words"),
+    ],
+)
+def test_settings_that_cannot_be_followed(tmp_path: Path, text: str, told: str) -> None:
+    place = tmp_path / "site.toml"
+    place.write_text(text)
+    with pytest.raises(PolicyError) as error:
+        Policy.read(place)
+    assert told in str(error.value)
+    assert "site.toml" in str(error.value)
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="no policy file at"):
+        Policy.read(tmp_path / "none.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(PolicyError, match=r"binary\.toml"):
+        Policy.read(tmp_path / "binary.toml")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"tasks": "scores"}, {"callers": "me"}, {"tasks": (1,)}, {"queries_per_day": 0}, {"require_privacy": "no"},
+     {"min_rows_per_class": None}, {"max_record_epsilon": -1}],
+)  # fmt: skip
+def test_a_policy_made_in_python_is_as_strict(settings: dict[str, Any]) -> None:
+    """With tasks="scores" a substring would have passed as a task."""
+    with pytest.raises(ValueError, match="must be"):
+        Policy(**settings)
