@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from kernfed._version import __version__
 
 if TYPE_CHECKING:
-    from kernfed import data
-    from kernfed.federation import Federation, FoldingLearner, evaluate, load, save
+    from kernfed import data, guarantees, privacy, secure
+    from kernfed.federation import Federation, FoldingLearner, RidgeLearner, evaluate, load, save
     from kernfed.kahm import KAHM, DeepKAHM, KAHMClassifier, KAHMRegressor, WideKAHM
     from kernfed.kahm.model import FoldingModel
+    from kernfed.ridge import RidgeModel
 
 _HOMES = {
     "KAHM": "kernfed.kahm",
@@ -22,12 +23,14 @@ _HOMES = {
     "FoldingModel": "kernfed.kahm.model",
     "KAHMClassifier": "kernfed.kahm",
     "KAHMRegressor": "kernfed.kahm",
+    "RidgeLearner": "kernfed.federation",
+    "RidgeModel": "kernfed.ridge",
     "WideKAHM": "kernfed.kahm",
     "evaluate": "kernfed.federation",
     "load": "kernfed.federation",
     "save": "kernfed.federation",
 }
-_PACKAGES = ("data",)
+_PACKAGES = ("data", "guarantees", "privacy", "secure")
 
 __all__ = [
     "KAHM",
@@ -37,12 +40,17 @@ __all__ = [
     "FoldingModel",
     "KAHMClassifier",
     "KAHMRegressor",
+    "RidgeLearner",
+    "RidgeModel",
     "WideKAHM",
     "__version__",
     "data",
     "evaluate",
+    "guarantees",
     "load",
+    "privacy",
     "save",
+    "secure",
 ]
 
 

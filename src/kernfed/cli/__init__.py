@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kernfed._version import __version__
-from kernfed.cli import data, demo, evaluate, plan, predict, train
+from kernfed.cli import bench, data, demo, evaluate, plan, predict, train
 from kernfed.cli.running import Commands
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("plan", epilog=plan.EXAMPLE)(plan.plan)
 app.command("train", epilog=train.EXAMPLE)(train.train)
 app.command("predict", epilog=predict.EXAMPLE)(predict.predict)
 app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
+app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
 app.add_typer(data.app)
 
 

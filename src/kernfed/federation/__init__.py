@@ -1,6 +1,7 @@
 """Learners ask, sites answer: federations, their engines, and the learners that run on them."""
 
 from kernfed.federation import folding_tasks as _tasks  # registers what sites can answer
+from kernfed.federation import ridge_tasks as _ridge_tasks
 from kernfed.federation import secure as _secure_tasks
 from kernfed.federation.averaging import AveragingLearner
 from kernfed.federation.averaging_model import AveragingModel
@@ -10,6 +11,7 @@ from kernfed.federation.folding import FoldingLearner, MissingSites
 from kernfed.federation.local import Fault, LocalEngine
 from kernfed.federation.message import Payload, Refusal
 from kernfed.federation.policy import Policy
+from kernfed.federation.ridge import DivergenceWarning, RidgeLearner
 from kernfed.federation.schema import Schema, SchemaMismatch
 from kernfed.federation.site import Site
 from kernfed.federation.store import SiteStore
@@ -18,6 +20,7 @@ from kernfed.files import load, save  # here every format is registered
 __all__ = [
     "AveragingLearner",
     "AveragingModel",
+    "DivergenceWarning",
     "Engine",
     "Evaluation",
     "Fault",
@@ -29,6 +32,7 @@ __all__ = [
     "Policy",
     "Refusal",
     "Replies",
+    "RidgeLearner",
     "Schema",
     "SchemaMismatch",
     "Site",
@@ -38,4 +42,4 @@ __all__ = [
     "load",
     "save",
 ]
-del _tasks, _secure_tasks
+del _ridge_tasks, _secure_tasks, _tasks

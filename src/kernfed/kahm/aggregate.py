@@ -28,7 +28,7 @@ def combine(scores: FloatArray, holds: npt.NDArray[np.bool_], aggregate: str, k:
 
 
 def unprotected(holds: npt.NDArray[np.bool_], aggregate: str, k: int) -> npt.NDArray[np.bool_]:
-    """Which classes (C,) one wrong site can decide: all with "min" or k = 1, otherwise those of fewer than k holders."""
+    """Which classes (C,) one wrong site can decide: all with "min" or k = 1, else those of fewer than k holders."""
     if aggregate == "min" or k == 1:
         return np.ones(holds.shape[1], dtype=bool)
     few: npt.NDArray[np.bool_] = holds.sum(axis=0) < k

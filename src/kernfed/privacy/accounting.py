@@ -250,12 +250,13 @@ def epsilon_for(events: Sequence[Event], delta: float) -> float:
         return min(basic, _invert(lambda e: float(only.curve(np.asarray(e))), budget, only.cut))
     if budget < _SMALLEST_DELTA:
         return basic
-    composed = _compose(events)
-    found = float(composed.get_epsilon_for_delta(budget - _ROUNDING))
-    # The library's inverse loses digits where exp(-loss) underflows: step up until its own curve agrees.
-    step = 1e-10 * max(found, 1.0)
-    while composed.get_delta_for_epsilon(found) > budget - _ROUNDING:
-        found, step = found + step, 2 * step
+    with np.errstate(over="ignore"):  # a loss beyond the range of exp is infinite, and then the basic bound holds
+        composed = _compose(events)
+        found = float(composed.get_epsilon_for_delta(budget - _ROUNDING))
+        # The library's inverse loses digits where exp(-loss) underflows: step up until its own curve agrees.
+        step = 1e-10 * max(found, 1.0)
+        while composed.get_delta_for_epsilon(found) > budget - _ROUNDING:
+            found, step = found + step, 2 * step
     return min(basic, found)
 
 

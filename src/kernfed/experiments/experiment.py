@@ -1,0 +1,46 @@
+"""What an experiment is: a published table, the data it needs, and a function that computes our numbers for it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number beside the published one.
+
+    published : as printed, or None where nothing was published. ours : or None where it was not run; ``note`` says why.
+    unit : of both: "fraction", "%", "bytes up" (from the sites), "bytes down" (to them), ...
+    """
+
+    label: str
+    published: float | None
+    ours: float | None
+    unit: str
+    note: str = ""
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus published, where there are both."""
+        return None if self.published is None or self.ours is None else self.ours - self.published
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A published table, or part of one.
+
+    id : name on the command line and of the result file. source : paper and table. datasets : names of the data sets
+    it uses; with none of them there is nothing to run, and rows that miss theirs are not run on their own. protocol :
+    what is done, in words. run : (seed, quick) -> rows; ``quick`` is a slice of seconds, to see that everything works.
+    """
+
+    id: str
+    title: str
+    source: str
+    datasets: tuple[str, ...]
+    protocol: str
+    run: Callable[[int, bool], list[Row]]
+
+
+def not_run(label: str, published: float | None, unit: str, reason: str) -> Row:
+    """Row of a number that cannot be computed here."""
+    return Row(label, published, None, unit, f"not run: {reason}")

@@ -1,0 +1,146 @@
+"""Find experiments, run them, measure, and keep what came out.
+
+A module of this package that has ``EXPERIMENTS`` (a tuple) adds them; nothing else needs to know of it.
+"""
+
+import datetime
+import fcntl
+import importlib
+import json
+import os
+import pkgutil
+import platform
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_info
+
+import kernfed.experiments as package
+from kernfed._validation import check_count
+from kernfed._version import __version__
+from kernfed.experiments.experiment import Experiment, Row
+from kernfed.experiments.rows import missing_data
+from kernfed.files import atomic_path
+
+__all__ = ["Experiment", "Result", "Row", "find_experiment", "list_experiments", "machine_facts", "run_experiment"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run; ``not_run`` is the reason where there are no rows."""
+
+    experiment: Experiment
+    seed: int
+    quick: bool
+    rows: tuple[Row, ...]
+    seconds: float
+    not_run: str = ""
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that left the sites: the rows with that unit."""
+        return self._total("bytes up")
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes sent to the sites: the rows with that unit."""
+        return self._total("bytes down")
+
+    def _total(self, unit: str) -> int:
+        return int(sum(row.ours or 0 for row in self.rows if row.unit == unit))
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values, with the day and what the numbers may depend on."""
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        return {"id": self.experiment.id, "source": self.experiment.source, "date": today, "seed": self.seed,
+                "quick": self.quick, "not_run": self.not_run, "seconds": round(self.seconds, 3),
+                "bytes_up": self.bytes_up, "bytes_down": self.bytes_down, "machine": machine_facts(),
+                "rows": [asdict(row) for row in self.rows]}  # fmt: skip
+
+    def __str__(self) -> str:
+        slice_note = ", quick slice: not comparable" if self.quick else ""
+        title = f"{self.experiment.source}: {self.experiment.title} (seed {self.seed}{slice_note})"
+        if self.not_run:
+            return f"{title}\nnot run: {self.not_run}"
+        lines: list[tuple[str, ...]] = [("", "published", "ours", "difference", "unit", "note")]
+        lines += [_cells(row) for row in self.rows]
+        widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+        sides = (str.ljust, str.rjust, str.rjust, str.rjust, str.ljust, str.ljust)
+        text = ["  ".join(side(cell, width) for side, cell, width in zip(sides, line, widths, strict=True)).rstrip()
+                for line in lines]  # fmt: skip
+        return "\n".join([title, *text, f"{self.seconds:.1f} s; {self.bytes_up:,} bytes up, {self.bytes_down:,} down"])
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    published, ours = _shown(row.published, row.unit, "-"), _shown(row.ours, row.unit, "not run")
+    difference = _shown(row.difference, row.unit, "", sign="+")
+    return row.label, published, ours, difference, row.unit, row.note.removeprefix("not run: ")
+
+
+def _shown(value: float | None, unit: str, absent: str, sign: str = "") -> str:
+    """A number with the digits its unit is printed with."""
+    if value is None:
+        return absent
+    digits = {"fraction": 4, "%": 2, "bytes up": 0, "bytes down": 0}.get(unit)
+    return f"{value:{sign}.4g}" if digits is None else f"{value:{sign},.{digits}f}"
+
+
+def list_experiments() -> tuple[Experiment, ...]:
+    """All experiments, by id."""
+    found: dict[str, Experiment] = {}
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        for experiment in getattr(importlib.import_module(module.name), "EXPERIMENTS", ()):
+            if experiment.id in found:
+                raise ValueError(f"two experiments have the id {experiment.id!r}; the second is in {module.name}")
+            found[experiment.id] = experiment
+    return tuple(found[name] for name in sorted(found))
+
+
+def find_experiment(name: str) -> Experiment:
+    """The experiment with this id."""
+    known = {experiment.id: experiment for experiment in list_experiments()}
+    if name not in known:
+        raise ValueError(f"no experiment {name!r}; there are {', '.join(known)}")
+    return known[name]
+
+
+def run_experiment(name: str, *, seed: int = 0, quick: bool = False,
+                   folder: str | os.PathLike[str] | None = "results") -> Result:  # fmt: skip
+    """Run an experiment and append one line to ``<folder>/<id>.jsonl`` (no file with ``folder=None``).
+
+    An experiment of whose data nothing is here is not run, and the result says so.
+    """
+    experiment = find_experiment(name)
+    check_count(seed, "seed", at_least=0)
+    reasons = [missing_data(dataset) for dataset in experiment.datasets]
+    reason = " or ".join(reasons) if reasons and all(reasons) else ""
+    started = time.perf_counter()
+    rows = () if reason else tuple(experiment.run(seed, quick))
+    result = Result(experiment, seed, quick, rows, time.perf_counter() - started, reason)
+    if folder is not None:
+        append_line(Path(folder) / f"{experiment.id}.jsonl", json.dumps(result.to_json(), allow_nan=False))
+    return result
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file, whole or not at all, also when several processes do so at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = path.read_bytes() if path.exists() else b""
+        with atomic_path(path) as temporary:
+            temporary.write_bytes(before + line.encode() + b"\n")
+    finally:
+        os.close(lock)
+
+
+def machine_facts() -> dict[str, Any]:
+    """What numbers and seconds may depend on, without naming the machine."""
+    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    return {"kernfed": __version__, "python": platform.python_version(), "numpy": np.__version__,
+            "blas": sorted({f"{pool['internal_api']} {pool['version']}" for pool in pools}), "cores": os.cpu_count(),
+            "system": platform.system(), "architecture": platform.machine()}  # fmt: skip

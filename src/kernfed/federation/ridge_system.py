@@ -1,0 +1,256 @@
+"""The sites of a ridge regression as one linear system: every product with it is an exchange."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from kernfed._validation import FloatArray
+from kernfed.federation.engine import Federation, Replies
+from kernfed.federation.message import Payload, digest
+from kernfed.federation.schema import Schema
+from kernfed.kernels import Moments
+from kernfed.ridge.model import Round
+from kernfed.ridge.objective import average
+from kernfed.ridge.parameters import RidgeParameters
+
+
+class SitesLost(Exception):
+    """Sites that took part did not answer ``task``; ``replies`` says which, and why."""
+
+    def __init__(self, task: str, replies: Replies) -> None:
+        super().__init__(task)
+        self.task, self.replies = task, replies
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why each site is missing."""
+        return {site: refusal.reason for site, refusal in self.replies.missing.items()}
+
+
+@dataclass(frozen=True)
+class SiteSurvey:
+    """What a site says before anything is computed; a median distance of 0 says nothing."""
+
+    schema: Schema
+    rows: int
+    median: float
+
+
+@dataclass(frozen=True, eq=False)
+class SiteStart:
+    """What a site says of its part: solutions (L, M, C), b (M, C), s, mass, trace of its C_j."""
+
+    solutions: FloatArray
+    linear: FloatArray
+    constant: float
+    mass: float
+    trace: float
+
+
+def ask_survey(federation: Federation, task: str, median: bool, *, min_replies: int | None,
+               timeout: float) -> tuple[dict[str, SiteSurvey], dict[str, str]]:  # fmt: skip
+    """Surveys of the sites that answer, and why the others do not."""
+    surveys: dict[str, SiteSurvey] = {}
+
+    def read(site: str, payload: Payload) -> None:
+        check_arrays(payload, {"facts": (2,)})
+        rows, found = map(float, payload.arrays["facts"])
+        if rows < 1 or found < 0:
+            raise ValueError(f"expected rows and their median distance, got {rows} and {found}")
+        surveys[site] = SiteSurvey(Schema.from_values(payload.values["schema"]), int(rows), found)
+
+    question = Payload(values={"task": task, "median": median, "seed": federation.seed})
+    replies = federation.ask("ridge_survey", question, min_replies=min_replies, timeout=timeout, check=read)
+    return surveys, {site: refusal.reason for site, refusal in replies.missing.items()}
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Sites that all must answer, in the problem ``parameters`` describes."""
+
+    federation: Federation
+    names: tuple[str, ...]
+    parameters: RidgeParameters
+    timeout: float
+
+    @property
+    def _weights_shape(self) -> tuple[int, int]:
+        return (self.parameters.n_features, self.parameters.n_targets)
+
+    def ask(self, task: str, payload: Payload, check_answer: Callable[[Payload], object]) -> dict[str, Payload]:
+        """Answers of all sites, or ``SitesLost``; ``check_answer`` raises ValueError for one that must not be used."""
+
+        def check(site: str, answer: Payload) -> None:  # noqa: ARG001  every check has this signature
+            check_answer(answer)
+
+        replies = self.federation.ask(task, payload, sites=self.names, min_replies=0, timeout=self.timeout, check=check)
+        if replies.missing:
+            raise SitesLost(task, replies)
+        return dict(replies)
+
+    def start(self) -> "RidgeSystem":
+        """Let every site factor its part."""
+        shape = self._weights_shape
+        expected = {"solutions": (len(self.parameters.regularization), *shape), "linear": shape, "scalars": (3,)}
+        question = Payload(values={"parameters": self.parameters.to_values()})
+
+        def read(payload: Payload) -> SiteStart:
+            check_arrays(payload, expected)
+            constant, mass, trace = map(float, payload.arrays["scalars"])
+            if constant < 0 or mass <= 0 or trace < 0:
+                raise ValueError(f"no rows have constant {constant}, mass {mass} and trace {trace}")
+            return SiteStart(payload.arrays["solutions"], payload.arrays["linear"], constant, mass, trace)
+
+        replies = self.ask("ridge_start", question, read)
+        members = {site: read(payload) for site, payload in replies.items()}
+        return RidgeSystem(self, digest(self.parameters.to_values()), members, self.parameters.regularization[0])
+
+    def moments(self) -> tuple[Moments, float]:
+        """Moments of all sites' rows together, and their mass."""
+        M, C = self._weights_shape
+        question = Payload(values={"parameters": self.parameters.to_values()})
+
+        def read(payload: Payload) -> tuple[Moments, float]:
+            arrays = dict(payload.arrays)
+            mass = float(arrays.pop("mass")[0])
+            moments = Moments.from_arrays(arrays)
+            if (moments.width, moments.targets) != (M, C) or not 0 < mass < np.inf:
+                raise ValueError(f"moments must be of {M} features, {C} targets and a positive mass, got {mass}")
+            return moments, mass
+
+        found = [read(payload) for payload in self.ask("ridge_moments", question, read).values()]
+        return sum((moments for moments, _ in found), Moments.zero(M, C)), sum(mass for _, mass in found)
+
+
+@dataclass(frozen=True, eq=False)
+class RidgeSystem:
+    """``H W = b`` over sites whose parts are factored: ``kernfed.ridge.objective.System``.
+
+    position : which of the candidate regularisations is meant.
+    """
+
+    sites: Sites
+    handle: str
+    members: Mapping[str, SiteStart]
+    regularization: float
+    position: int = 0
+
+    @cached_property
+    def masses(self) -> dict[str, float]:
+        """Mass of every site; p_j is its share."""
+        return {site: member.mass for site, member in self.members.items()}
+
+    @cached_property
+    def linear(self) -> FloatArray:
+        """Linear term b (M, C)."""
+        return average({site: member.linear for site, member in self.members.items()}, self.masses)
+
+    @cached_property
+    def constant(self) -> float:
+        """Constant term s."""
+        return sum(m.mass * m.constant for m in self.members.values()) / sum(self.masses.values())
+
+    def solutions(self) -> dict[str, FloatArray]:
+        """The sites' own solutions (M, C)."""
+        return {site: member.solutions[self.position] for site, member in self.members.items()}
+
+    def mean_solutions(self) -> FloatArray:
+        """Average of the sites' solutions for every candidate (L, M, C): DKRR."""
+        return average({site: member.solutions for site, member in self.members.items()}, self.masses)
+
+    def apply(self, V: FloatArray) -> FloatArray:
+        """``H V``."""
+        return average(self.apply_by_site(V), self.masses)
+
+    def apply_by_site(self, V: FloatArray) -> dict[str, FloatArray]:
+        """``H_j V`` of every site."""
+        return self._product("ridge_apply", V)
+
+    def solve(self, R: FloatArray) -> FloatArray:
+        """``P^-1 R``."""
+        return average(self._product("ridge_solve", R), self.masses)
+
+    def descend(self, weights: FloatArray, steps: int, rate: float, proximal: float) -> tuple[FloatArray, float]:
+        """Average of the sites' weights after local gradient steps, and the objective at ``weights``."""
+
+        def check(payload: Payload) -> None:
+            check_arrays(payload, {"objective": (1,), **({"result": weights.shape} if steps else {})})
+
+        values = {**self._values, "steps": steps, "rate": rate, "proximal": proximal}
+        replies = self.sites.ask("ridge_descend", Payload({"V": weights}, values), check)
+        total = sum(self.masses.values())
+        objective = sum(self.masses[site] * float(p.arrays["objective"][0]) for site, p in replies.items()) / total
+        if not steps:
+            return weights, objective
+        return average({site: payload.arrays["result"] for site, payload in replies.items()}, self.masses), objective
+
+    def losses(self) -> FloatArray:
+        """Leave-one-out mean squared error (L,) of every candidate, over all rows."""
+        total = sum(self.masses.values())
+        question = Payload({"averages": self.mean_solutions()},
+                           {"parameters": self.sites.parameters.to_values(), "mass": total})  # fmt: skip
+        shapes = {"losses": (len(self.sites.parameters.regularization),)}
+        replies = self.sites.ask("ridge_validate", question, lambda payload: check_arrays(payload, shapes))
+        return np.asarray(sum(payload.arrays["losses"] for payload in replies.values()) / total)
+
+    def dimensions(self) -> dict[str, float]:
+        """Effective dimension of every site."""
+        shapes = {"dimension": (1,)}
+        question = Payload(values=self._values)
+        replies = self.sites.ask("ridge_dimension", question, lambda payload: check_arrays(payload, shapes))
+        return {site: float(payload.arrays["dimension"][0]) for site, payload in replies.items()}
+
+    @property
+    def _values(self) -> dict[str, Any]:
+        return {"handle": self.handle, "regularization": self.regularization}
+
+    def _product(self, task: str, V: FloatArray) -> dict[str, FloatArray]:
+        shapes = {"result": V.shape}
+        question = Payload({"V": V}, self._values)
+        replies = self.sites.ask(task, question, lambda payload: check_arrays(payload, shapes))
+        return {site: payload.arrays["result"] for site, payload in replies.items()}
+
+
+def check_arrays(payload: Payload, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse arrays that are not these, or not finite."""
+    if set(payload.arrays) != set(shapes):
+        raise ValueError(f"expected arrays {sorted(shapes)}, got {sorted(payload.arrays)}")
+    for name, shape in shapes.items():
+        array = payload.arrays[name]
+        if array.shape != tuple(shape) or array.dtype != np.float64:
+            raise ValueError(f"{name} must be float64 of shape {tuple(shape)}, got {array.dtype} of {array.shape}")
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} must be finite")
+
+
+class Recorder:
+    """Keeps the history of a fit: what each round reached, what it sent and how long it took."""
+
+    def __init__(self, federation: Federation) -> None:
+        self._federation = federation
+        self._mark = self._now()
+        self.rounds: list[Round] = []
+
+    @property
+    def done(self) -> int:
+        """Number of the last round."""
+        return self.rounds[-1].round if self.rounds else 0
+
+    def add(self, number: int, objective: float | None = None, gradient_norm: float | None = None) -> None:
+        """Note a complete round."""
+        earlier, now = self._mark, self._now()
+        self._mark = now
+        spent = (now[0] - earlier[0], now[1] - earlier[1], now[2] - earlier[2])
+        self.rounds.append(Round(number, objective, gradient_norm, *spent))
+
+    def set_objective(self, objective: float) -> None:
+        """Complete the last round by its objective, which was learned after it."""
+        self.rounds[-1] = replace(self.rounds[-1], objective=objective)
+
+    def _now(self) -> tuple[int, int, float]:
+        traffic = self._federation.traffic
+        return traffic.bytes_up, traffic.bytes_down, time.perf_counter()

@@ -1,0 +1,126 @@
+"""Bounds on the error of a classifier from rows it has never seen: what a user can rely on.
+
+The classifier must be fixed before the rows are looked at. Nothing is assumed of the classifier, of the data or of the
+dimension; only that the held-out rows are drawn independently, at each site from what the site will meet later.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import beta
+
+from kernfed._validation import check_choice, check_count, check_number
+from kernfed.guarantees.bound import Bound
+
+_FIXED = "the classifier was fixed before the held-out rows were looked at"
+_DRAWN = "the held-out rows are independent draws of what is met later"
+_DRAWN_BY_SITE = (
+    "the held-out rows are independent draws of what each site meets later, sites weighing as their held-out rows"
+)
+#: Below this confidence the binomial bound is not known to hold for rows of several sites.
+_LOWEST_POOLED = 0.75
+
+
+@dataclass(frozen=True)
+class HeldOutBounds:
+    """Bounds on the error at every site, and on the error over all sites by their rows."""
+
+    sites: Mapping[str, Bound]
+    pooled: Bound
+
+    def __str__(self) -> str:
+        lines = [f"error at {site!r} is {bound}" for site, bound in self.sites.items()]
+        return "\n".join([*lines, f"error over all sites is {self.pooled}"])
+
+
+def hoeffding(errors: int, rows: int, confidence: float = 0.95) -> Bound:
+    """``errors / rows + sqrt(log(1 / delta) / (2 rows))`` with delta = 1 - confidence, Hoeffding (1963) Theorem 1.
+
+    >>> round(hoeffding(10, 1000).value, 4)
+    0.0487
+    """
+    return _bound(hoeffding_value, "Hoeffding (1963) Theorem 1", errors, rows, confidence)
+
+
+def clopper_pearson(errors: int, rows: int, confidence: float = 0.95) -> Bound:
+    """Largest error p under which so few errors still have probability 1 - confidence, Clopper and Pearson (1934).
+
+    It is never above Hoeffding's bound, and far below where errors are rare.
+
+    >>> round(clopper_pearson(10, 1000).value, 4), round(clopper_pearson(0, 1000).value, 4)
+    (0.0169, 0.003)
+    """
+    return _bound(clopper_pearson_value, "Clopper and Pearson (1934)", errors, rows, confidence)
+
+
+def heldout_bounds(counts: Mapping[str, tuple[int, int]], confidence: float = 0.95, *,
+                   method: str = "clopper-pearson", simultaneous: bool = False) -> HeldOutBounds:  # fmt: skip
+    """Bounds per site and pooled from ``{site: (errors, rows)}``; sites without held-out rows are left out.
+
+    ``method`` is "clopper-pearson" or "hoeffding". Each bound holds with the confidence on its own; with
+    ``simultaneous`` all bounds (those of the sites and the pooled one) hold together with that confidence, as needed
+    to speak of the worst site.
+
+    The pooled rows come from different distributions, so errors are a sum of Bernoulli draws that are not alike.
+    Hoeffding's bound covers that. The binomial bound does as well: of all such sums with the same mean the binomial
+    one has the heaviest lower tail up to one below the mean (Hoeffding 1956), and for a confidence of at least 3/4 no
+    more of the tail is used, because a binomial variable is at most its mean with probability above 1/4 (Greenberg
+    and Mohri 2014) unless the mean is within one of all rows; there the bound is 1.
+    """
+    check_choice(method, "method", ("clopper-pearson", "hoeffding"))
+    confidence = _check_confidence(confidence)
+    if method == "clopper-pearson" and confidence < _LOWEST_POOLED:
+        raise ValueError(f"confidence must be >= {_LOWEST_POOLED} for pooled rows, got {confidence}; use 'hoeffding'")
+    if not isinstance(counts, Mapping):
+        raise ValueError(f"counts must map sites to (errors, rows), got {type(counts).__name__}")
+    checked = {site: _check_counts(*_pair(site, counts[site]), at_least=0) for site in sorted(counts)}
+    checked = {site: pair for site, pair in checked.items() if pair[1]}
+    if not checked:
+        raise ValueError("at least one site must have held-out rows, got none")
+    share = 1 - (1 - confidence) / (len(checked) + 1) if simultaneous else confidence
+    alone = hoeffding if method == "hoeffding" else clopper_pearson
+    sites = {site: alone(*pair, share) for site, pair in checked.items()}
+    errors, rows = (sum(pair[place] for pair in checked.values()) for place in (0, 1))
+    return HeldOutBounds(sites, _pooled(method, errors, rows, share))
+
+
+def _pooled(method: str, errors: int, rows: int, confidence: float) -> Bound:
+    assumptions = (_FIXED, _DRAWN_BY_SITE)
+    if method == "hoeffding":
+        value = hoeffding_value(errors, rows, confidence)
+        return Bound(value, confidence, assumptions, "proven", "Hoeffding (1963) Theorem 1")
+    value = 1.0 if errors >= rows - 1 else clopper_pearson_value(errors, rows, confidence)
+    return Bound(value, confidence, assumptions, "proven", "Clopper and Pearson (1934) with Hoeffding (1956)")
+
+
+def hoeffding_value(errors: int, rows: int, confidence: float) -> float:
+    """Hoeffding's bound as a number, at most 1."""
+    return min(1.0, errors / rows + float(np.sqrt(-np.log1p(-confidence) / (2 * rows))))
+
+
+def clopper_pearson_value(errors: int, rows: int, confidence: float) -> float:
+    """The binomial bound as a number: the confidence quantile of Beta(errors + 1, rows - errors)."""
+    return 1.0 if errors == rows else float(beta.ppf(confidence, errors + 1, rows - errors))
+
+
+def _bound(value: Callable[[int, int, float], float], source: str, errors: int, rows: int, confidence: float) -> Bound:
+    errors, rows = _check_counts(errors, rows, at_least=1)
+    confidence = _check_confidence(confidence)
+    return Bound(value(errors, rows, confidence), confidence, (_FIXED, _DRAWN), "proven", source)
+
+
+def _pair(site: str, counts: Any) -> tuple[Any, Any]:
+    if not isinstance(counts, (tuple, list)) or len(counts) != 2:
+        raise ValueError(f"counts of site {site!r} must be (errors, rows), got {counts!r}")
+    return counts[0], counts[1]
+
+
+def _check_counts(errors: Any, rows: Any, *, at_least: int) -> tuple[int, int]:
+    rows = check_count(rows, "rows", at_least=at_least)
+    return check_count(errors, "errors", at_least=0, at_most=rows), rows
+
+
+def _check_confidence(confidence: Any) -> float:
+    return check_number(confidence, "confidence", above=0, below=1)

@@ -1,0 +1,24 @@
+"""FedAvg and FedProx on the ridge objective: the first-order methods FedNewton compares itself with."""
+
+from kernfed._validation import FloatArray
+from kernfed.ridge.local import LocalRidge
+
+
+def descend(local: LocalRidge, weights: FloatArray, *, steps: int, rate: float, proximal: float,
+            regularization: float) -> FloatArray:  # fmt: skip
+    """Weights (M, C) after gradient steps on one site's objective, FedNewton (1), from the common ``weights``.
+
+    ``V <- V - rate (H_j V - b_j + proximal (V - W))``: FedProx; proximal = 0 is FedAvg. In FedNewton's experiments
+    ``steps`` is 2 and the first common weights are the average of the local solutions.
+    """
+    current = weights
+    for _ in range(steps):
+        gradient = local.apply(current, regularization) - local.linear
+        current = current - rate * (gradient + proximal * (current - weights))
+    return current
+
+
+def site_objective(local: LocalRidge, weights: FloatArray, regularization: float) -> float:
+    """Objective of one site at ``weights`` (M, C): s_j - 2 <b_j, W> + <W, H_j W>, never below 0 by rounding."""
+    image = local.apply(weights, regularization)
+    return max(0.0, float(local.constant + ((image - 2 * local.linear) * weights).sum()))

@@ -1,0 +1,226 @@
+"""One site's part of the system: its Hessian factored once, then applied and solved many times.
+
+With n rows and M features the Hessian ``H_j = C_j + lambda I`` is factored as it is (n >= M), or through the n x n
+Gram matrix ``K = A A'`` of the scaled feature rows ``A = diag(sqrt(c/m)) Phi`` (n < M), for which ``C_j = A' A`` and
+``H_j^-1 r = (r - A' (K + lambda I)^-1 A r) / lambda``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+
+from kernfed._threads import single_blas_thread
+from kernfed._validation import FloatArray
+from kernfed.ridge.exact import rank_tolerance, safe_factor, weighted_moments
+from kernfed.ridge.parameters import RidgeParameters
+
+
+class Factor(Protocol):
+    """``C_j + lambda I`` ready to multiply and to solve."""
+
+    def apply(self, V: FloatArray, regularization: float) -> FloatArray:
+        """``(C_j + lambda I) V``."""
+
+    def solve(self, R: FloatArray, regularization: float) -> FloatArray:
+        """``(C_j + lambda I)^-1 R``; for lambda = 0 and a singular matrix the pseudo-inverse."""
+
+    def inverse_trace(self, regularization: float) -> float:
+        """Trace of ``(C_j + lambda I)^-1``; for lambda = 0 of the pseudo-inverse."""
+
+
+@dataclass(frozen=True, eq=False)
+class PrimalFactor:
+    """Cholesky factor L (M, M) of ``C_j + lambda I`` for one lambda."""
+
+    lower: FloatArray
+
+    def apply(self, V: FloatArray, regularization: float) -> FloatArray:  # noqa: ARG002  it is in the factor
+        """``L L' V`` by triangular products; the transpose is in their order, so the factor is not copied."""
+        upper = self.lower.T
+        inner = scipy.linalg.blas.dtrmm(1.0, upper, V)
+        return np.asarray(scipy.linalg.blas.dtrmm(1.0, upper, inner, trans_a=1, overwrite_b=1))
+
+    def solve(self, R: FloatArray, regularization: float) -> FloatArray:  # noqa: ARG002
+        """``(L L')^-1 R`` by triangular systems."""
+        return np.asarray(scipy.linalg.cho_solve((self.lower.T, False), R, check_finite=False))
+
+    def inverse_trace(self, regularization: float) -> float:  # noqa: ARG002
+        """``|L^-1|_F^2``."""
+        return _inverse_norm(self.lower)
+
+
+@dataclass(frozen=True, eq=False)
+class DualFactor:
+    """Scaled feature rows A (n, M) and the Cholesky factor (n, n) of ``A A' + lambda I`` for one lambda > 0."""
+
+    rows: FloatArray
+    lower: FloatArray
+
+    def apply(self, V: FloatArray, regularization: float) -> FloatArray:
+        """``A' (A V) + lambda V``."""
+        return np.asarray(self.rows.T @ (self.rows @ V) + regularization * V)
+
+    def solve(self, R: FloatArray, regularization: float) -> FloatArray:
+        """``(R - A' (A A' + lambda I)^-1 A R) / lambda``."""
+        inner = scipy.linalg.cho_solve((self.lower.T, False), self.rows @ R, check_finite=False)
+        return np.asarray((R - self.rows.T @ inner) / regularization)
+
+    def inverse_trace(self, regularization: float) -> float:
+        """Trace of ``(A A' + lambda I)^-1`` and 1/lambda for each of the M - n directions without rows."""
+        n, M = self.rows.shape
+        return float(_inverse_norm(self.lower) + (M - n) / regularization)
+
+
+@dataclass(frozen=True, eq=False)
+class SpectralFactor:
+    """Eigenvectors (M, k) and positive eigenvalues (k,) of C_j: for every lambda, and for singular matrices."""
+
+    basis: FloatArray
+    values: FloatArray
+
+    def apply(self, V: FloatArray, regularization: float) -> FloatArray:
+        """``B diag(s) B' V + lambda V``."""
+        return np.asarray(self.basis @ (self.values[:, None] * (self.basis.T @ V)) + regularization * V)
+
+    def solve(self, R: FloatArray, regularization: float) -> FloatArray:
+        """Divide by s + lambda along the eigenvectors, and by lambda > 0 beside them."""
+        along = self.basis.T @ R
+        inside = self.basis @ (along / (self.values + regularization)[:, None])
+        if regularization == 0:
+            return np.asarray(inside)
+        return np.asarray(inside + (R - self.basis @ along) / regularization)
+
+    def inverse_trace(self, regularization: float) -> float:
+        """Sum of 1/(s + lambda), and 1/lambda beside the eigenvectors."""
+        M, k = self.basis.shape
+        beside = (M - k) / regularization if regularization else 0.0
+        return float((1 / (self.values + regularization)).sum() + beside)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalRidge:
+    """A site's objective: its factor, b (M, C), s, mass, trace of C_j, and its own minimisers (L, M, C).
+
+    ``path`` has the lambdas the factor is for, ``solutions`` one minimiser for each: FedNewton Algorithm 1, line 2.
+    """
+
+    path: tuple[float, ...]
+    factor: Factor
+    linear: FloatArray
+    constant: float
+    mass: float
+    trace: float
+    solutions: FloatArray
+
+    def apply(self, V: FloatArray, regularization: float) -> FloatArray:
+        """``H_j V``."""
+        with single_blas_thread():
+            return self.factor.apply(V, regularization)
+
+    def solve(self, R: FloatArray, regularization: float) -> FloatArray:
+        """``H_j^-1 R``."""
+        with single_blas_thread():
+            return self.factor.solve(R, regularization)
+
+    def effective_dimension(self, regularization: float) -> float:
+        """Empirical ``N_j(lambda) = tr(C_j (C_j + lambda I)^-1)`` of FedNewton Assumption 1."""
+        if regularization == 0 and isinstance(self.factor, SpectralFactor):
+            return float(len(self.factor.values))
+        with single_blas_thread():
+            return max(0.0, len(self.linear) - regularization * self.factor.inverse_trace(regularization))
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Plain arrays for the site's store."""
+        parts = {f"factor.{name}": value for name, value in vars(self.factor).items()}
+        scalars = np.array([self.constant, self.mass, self.trace])
+        return {**parts, "path": np.array(self.path), "linear": self.linear, "solutions": self.solutions,
+                "scalars": scalars}  # fmt: skip
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "LocalRidge":
+        """A site's objective from ``to_arrays``."""
+        parts = {name.removeprefix("factor."): a for name, a in arrays.items() if name.startswith("factor.")}
+        kinds: dict[frozenset[str], type[Any]] = {
+            frozenset({"lower"}): PrimalFactor,
+            frozenset({"rows", "lower"}): DualFactor,
+            frozenset({"basis", "values"}): SpectralFactor,
+        }
+        factor = kinds[frozenset(parts)](**parts)
+        constant, mass, trace = map(float, arrays["scalars"])
+        path = tuple(arrays["path"].tolist())
+        return cls(path, factor, arrays["linear"], constant, mass, trace, arrays["solutions"])
+
+
+def fit_local(X: FloatArray, y: npt.NDArray[Any], parameters: RidgeParameters) -> LocalRidge:
+    """The objective of rows (n, p) with labels or values y (n,), n at least 1."""
+    targets, weights = parameters.targets(y), parameters.row_weights(y)
+    mass = float(len(X)) if weights is None else float(weights.sum())
+    build = _fit_dual if len(X) < parameters.n_features else _fit_primal
+    return build(X, targets, weights, mass, parameters)
+
+
+def _fit_primal(X: FloatArray, targets: FloatArray, weights: FloatArray | None, mass: float,
+                parameters: RidgeParameters) -> LocalRidge:  # fmt: skip
+    features = parameters.feature_map()
+    moments = weighted_moments(X, targets, weights, None if features is None else features.transform)
+    path = parameters.regularization
+    with single_blas_thread():
+        C = moments.second / mass
+        linear = moments.cross / mass
+        constant, trace = float(np.trace(moments.y_second)) / mass, float(np.trace(C))
+        del moments
+        factor: Factor | None = None
+        if len(path) == 1:
+            lower = _cholesky(C, path[0])
+            factor = None if lower is None else PrimalFactor(lower)
+        if factor is None:
+            values, vectors = np.linalg.eigh(C)
+            kept = values > rank_tolerance(values)
+            factor = SpectralFactor(vectors[:, kept], values[kept])
+        solutions = np.stack([factor.solve(linear, value) for value in path])
+    return LocalRidge(path, factor, linear, constant, mass, trace, solutions)
+
+
+def _fit_dual(X: FloatArray, targets: FloatArray, weights: FloatArray | None, mass: float,
+              parameters: RidgeParameters) -> LocalRidge:  # fmt: skip
+    features, path = parameters.feature_map(), parameters.regularization
+    root = np.sqrt((np.ones(len(X)) if weights is None else weights) / mass)[:, None]
+    with single_blas_thread():
+        rows = (X if features is None else features.transform(X)) * root
+        targets = targets * root
+        K = rows @ rows.T
+        linear = rows.T @ targets
+        constant, trace = float(np.vdot(targets, targets)), float(np.trace(K))
+        lower = _cholesky(K, path[0]) if len(path) == 1 and path[0] > 0 else None
+        if lower is not None:
+            inner = scipy.linalg.cho_solve((lower.T, False), targets, check_finite=False)
+            return LocalRidge(path, DualFactor(rows, lower), linear, constant, mass, trace, (rows.T @ inner)[None])
+        values, vectors = np.linalg.eigh(K)
+        kept = values > rank_tolerance(values)
+        values, vectors = values[kept], vectors[:, kept]
+        factor = SpectralFactor(rows.T @ (vectors / np.sqrt(values)), values)
+        along = vectors.T @ targets * np.sqrt(values)[:, None]
+        solutions = [factor.basis @ (along / (values + value)[:, None]) for value in path]
+    return LocalRidge(path, factor, linear, constant, mass, trace, np.stack(solutions))
+
+
+def _cholesky(matrix: FloatArray, shift: float) -> FloatArray | None:
+    """Factor of ``matrix + shift I``, or None where it is singular to working precision."""
+    shifted = matrix + 0.0
+    shifted[np.diag_indices_from(shifted)] += shift
+    try:
+        lower: FloatArray = np.linalg.cholesky(shifted)
+    except np.linalg.LinAlgError:
+        return None
+    return lower if safe_factor(lower) else None
+
+
+def _inverse_norm(lower: FloatArray) -> float:
+    """``|L^-1|_F^2``, the trace of ``(L L')^-1``."""
+    inverse, info = scipy.linalg.lapack.dtrtri(lower.T, lower=0)
+    assert info == 0, "the factor was made with a positive diagonal"
+    return float(np.vdot(inverse, inverse))

@@ -1,0 +1,162 @@
+"""The model a federated ridge regression makes: weights on features that a seed describes."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from joblib import Parallel, delayed
+from sklearn.metrics import accuracy_score, r2_score
+
+from kernfed._threads import resolve_jobs, single_blas_thread
+from kernfed._validation import FloatArray, check_choice, check_rows
+from kernfed.files import Record, Savable, register
+from kernfed.kernels import row_blocks
+from kernfed.ridge.heterogeneity import Heterogeneity, SiteHeterogeneity
+from kernfed.ridge.parameters import RidgeParameters
+
+METHODS = ("conjugate", "newton", "exact", "dkrr", "fedavg", "fedprox")
+#: Rows per block of a prediction: the features of a block are held, not those of all rows.
+_BLOCK = 1024
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of training. Round 0 is everything up to the first common weights.
+
+    objective : mean squared loss + regularization |W|^2 over all sites; gradient_norm : ``|H W - b|``. Both are None
+    where a method does not learn them. bytes_up : sent by all sites; bytes_down : sent to them.
+    """
+
+    round: int
+    objective: float | None
+    gradient_norm: float | None
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class RidgeModel(Savable):
+    """Kernel ridge regression of all sites' rows: ``f(x) = W' phi(x)``, W (M, C).
+
+    One-vs-rest for "classify" (the class with the largest value), C = 1 for "regress". There is no intercept.
+
+    history_ : a ``Round`` per round. stopped_ : why training ended: "rounds", "tolerance", "converged", "diverged" or
+    "sites lost". heterogeneity_ : what was learned of the sites' differences. path_ : leave-one-out mean squared error
+    of every candidate regularisation, empty if there was one. missing : sites that did not take part, with reasons.
+    """
+
+    parameters: RidgeParameters
+    weights: FloatArray
+    method: str
+    history_: tuple[Round, ...] = ()
+    stopped_: str = "rounds"
+    heterogeneity_: Heterogeneity = field(default_factory=Heterogeneity)
+    path_: Mapping[float, float] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def width(self) -> int:
+        """Columns of X."""
+        return self.parameters.width
+
+    @property
+    def classes_(self) -> npt.NDArray[Any]:
+        """Labels (C,) in the order of the columns; empty for "regress"."""
+        return self.parameters.labels
+
+    @property
+    def regularization_(self) -> float:
+        """The regularisation in use."""
+        return self.parameters.regularization[0]
+
+    def decision_function(self, X: npt.ArrayLike) -> FloatArray:
+        """Values (n, C) of f, LARGER is better; to classify only."""
+        self._check_task("classify", "decision values", "predict")
+        return self._values(check_rows(X, width=self.width))
+
+    def scores(self, X: npt.ArrayLike) -> FloatArray:
+        """Negative decision values (n, C): SMALLER is better, as in every classifier here."""
+        return -self.decision_function(X)
+
+    def predict_proba(self, X: npt.ArrayLike) -> FloatArray:
+        """Probabilities (n, C): the probability vectors nearest to the decision values, which are fitted to 0 and 1."""
+        return nearest_probabilities(self.decision_function(X))
+
+    def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Labels, or values, (n,)."""
+        values = self._values(check_rows(X, width=self.width))
+        return values[:, 0] if self.parameters.task == "regress" else np.asarray(self.classes_[values.argmax(axis=1)])
+
+    def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
+        """Accuracy to classify, coefficient of determination R^2 to regress."""
+        measure = r2_score if self.parameters.task == "regress" else accuracy_score
+        return float(measure(np.asarray(y), self.predict(X)))
+
+    def history_table(self) -> dict[str, list[Any]]:
+        """The history by column, as plotting libraries and data frames take it."""
+        names = Round.__dataclass_fields__
+        return {name: [getattr(entry, name) for entry in self.history_] for name in names}
+
+    def _values(self, rows: FloatArray) -> FloatArray:
+        features = self.parameters.feature_map()
+
+        def block_values(block: slice) -> FloatArray:
+            mapped = rows[block] if features is None else features.transform(rows[block])
+            return np.asarray(mapped @ self.weights)
+
+        blocks = list(row_blocks(len(rows), _BLOCK))
+        jobs = resolve_jobs(None) if len(blocks) > 1 else 1
+        with single_blas_thread():
+            work = Parallel(n_jobs=jobs, prefer="threads", require="sharedmem")
+            return np.concatenate(work(delayed(block_values)(block) for block in blocks))
+
+    def _check_task(self, task: str, what: str, instead: str) -> None:
+        if self.parameters.task != task:
+            raise ValueError(f"{what} need a model made with task={task!r}, this one has "
+                             f"{self.parameters.task!r}; use {instead}")  # fmt: skip
+
+
+def nearest_probabilities(values: FloatArray) -> FloatArray:
+    """Euclidean projection of rows (n, C) on the probability simplex; it keeps the order within a row.
+
+    >>> nearest_probabilities(np.array([[0.6, 0.2, 0.0], [3.0, 0.0, 0.0]])).round(3).tolist()
+    [[0.667, 0.267, 0.067], [1.0, 0.0, 0.0]]
+    """
+    ordered = -np.sort(-values, axis=1)
+    excess = (ordered.cumsum(axis=1) - 1) / np.arange(1, values.shape[1] + 1)
+    support = (ordered > excess).sum(axis=1)
+    shift = np.take_along_axis(excess, support[:, None] - 1, axis=1)
+    return np.asarray(np.maximum(values - shift, 0.0))
+
+
+def _dump(model: RidgeModel) -> Record:
+    values = {
+        "parameters": model.parameters.to_values(), "method": model.method, "stopped": model.stopped_,
+        "history": [asdict(entry) for entry in model.history_], "heterogeneity": asdict(model.heterogeneity_),
+        "path": [[candidate, loss] for candidate, loss in model.path_.items()], "missing": dict(model.missing),
+    }  # fmt: skip
+    return Record({"weights": model.weights}, values)
+
+
+def _load(record: Record) -> RidgeModel:
+    values, weights = record.values, record.arrays["weights"]
+    parameters = RidgeParameters.from_values(values["parameters"])
+    expected = (parameters.n_features, parameters.n_targets)
+    if weights.shape != expected or weights.dtype != np.float64 or len(parameters.regularization) != 1:
+        raise ValueError(f"weights must be float64 of shape {expected}, got {weights.dtype} of {weights.shape}")
+    found = dict(values["heterogeneity"])
+    sites = found.pop("sites")
+    heterogeneity = Heterogeneity(
+        **found, sites=None if sites is None else {name: SiteHeterogeneity(**entry) for name, entry in sites.items()}
+    )
+    return RidgeModel(
+        parameters, weights, check_choice(values["method"], "method", METHODS),
+        tuple(Round(**entry) for entry in values["history"]), str(values["stopped"]), heterogeneity,
+        {float(candidate): float(loss) for candidate, loss in values["path"]}, dict(values["missing"]),
+    )  # fmt: skip
+
+
+register("RidgeModel", 1, RidgeModel, _dump, _load)

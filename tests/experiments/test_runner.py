@@ -1,0 +1,125 @@
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from kernfed.experiments import runner
+from kernfed.experiments.experiment import Experiment, Row, not_run
+from kernfed.experiments.runner import Result, append_line, find_experiment, list_experiments, run_experiment
+
+
+def make(rows=(), datasets=("digits",), **options):
+    return Experiment("probe", "a title", "Paper Table 1", datasets, "words", lambda *_: list(rows), **options)
+
+
+@pytest.fixture
+def probe(monkeypatch):
+    """Puts an experiment in the place of all others."""
+
+    def put(experiment):
+        monkeypatch.setattr(runner, "list_experiments", lambda: (experiment,))
+
+    return put
+
+
+def test_every_experiment_says_what_it_is():
+    found = list_experiments()
+    assert [experiment.id for experiment in found] == sorted({experiment.id for experiment in found})
+    assert "gikm-table-1" in {experiment.id for experiment in found}
+    for experiment in found:
+        assert re.fullmatch(r"[a-z0-9-]+", experiment.id)
+        assert all((experiment.title, experiment.source, experiment.datasets, experiment.protocol))
+
+
+def test_an_unknown_id_is_refused():
+    with pytest.raises(ValueError, match=r"no experiment 'table-99'; there are .*gikm-table-1"):
+        find_experiment("table-99")
+
+
+def test_a_run_is_measured_shown_and_kept(tmp_path, probe):
+    seen = []
+
+    def run(seed, quick):
+        seen.append((seed, quick))
+        return [Row("a", 0.5, 0.75, "fraction", "remark"), Row("b", None, 2000, "bytes up"),
+                not_run("c", 12.5, "%", "no data"), Row("d", 3.0, 2.0, "rounds")]  # fmt: skip
+
+    probe(Experiment("probe", "a title", "Paper Table 1", ("digits",), "words", run))
+    for seed in (3, 4):
+        result = run_experiment("probe", seed=seed, quick=True, folder=tmp_path / "results")
+    assert seen == [(3, True), (4, True)]
+    lines = [json.loads(line) for line in (tmp_path / "results" / "probe.jsonl").read_text().splitlines()]
+    assert [line["seed"] for line in lines] == [3, 4]
+    assert lines[1]["rows"][0] == {"label": "a", "published": 0.5, "ours": 0.75, "unit": "fraction", "note": "remark"}
+    assert lines[1]["bytes_up"] == 2000
+    assert lines[1]["seconds"] >= 0
+    assert {"kernfed", "numpy", "blas", "cores"} <= set(lines[1]["machine"])
+    assert "/" not in json.dumps(lines[1]["machine"])
+    shown = [line.split() for line in str(result).splitlines()]
+    assert "not comparable" in str(result)
+    assert shown[2] == ["a", "0.5000", "0.7500", "+0.2500", "fraction", "remark"]
+    assert shown[3] == ["b", "-", "2,000", "bytes", "up"]
+    assert shown[4] == ["c", "12.50", "not", "run", "%", "no", "data"]
+    assert shown[5] == ["d", "3", "2", "-1", "rounds"]
+
+
+def test_without_a_folder_nothing_is_written(tmp_path, probe, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    probe(make([Row("a", None, 1.0, "%")]))
+    run_experiment("probe", folder=None)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("datasets", "runs"), [(("mnist",), False), (("mnist", "digits"), True), ((), True)])
+def test_absent_data_are_a_result_not_an_error(tmp_path, probe, monkeypatch, datasets, runs):
+    monkeypatch.setenv("KERNFED_DATA", str(tmp_path / "nowhere"))
+    probe(make([Row("a", None, 1.0, "%")], datasets))
+    result = run_experiment("probe", folder=tmp_path)
+    assert len(result.rows) == int(runs)
+    line = json.loads((tmp_path / "probe.jsonl").read_text())
+    if not runs:
+        assert result.not_run == line["not_run"] == "needs mnist.npz in the folder KERNFED_DATA"
+        assert "not run: needs mnist.npz" in str(result)
+    assert str(tmp_path) not in json.dumps(line)
+
+
+def test_a_bad_seed_is_refused(probe):
+    probe(make())
+    with pytest.raises(ValueError, match="seed must be >= 0"):
+        run_experiment("probe", seed=-1, folder=None)
+
+
+def test_a_failed_run_leaves_the_file_as_it_was(tmp_path, probe):
+    probe(make([Row("a", None, float("nan"), "%")]))  # JSON has no such number
+    (tmp_path / "probe.jsonl").write_text("{}\n")
+    with pytest.raises(ValueError, match="JSON"):
+        run_experiment("probe", folder=tmp_path)
+    assert (tmp_path / "probe.jsonl").read_text() == "{}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["probe.jsonl"]
+
+
+def test_lines_written_at_once_are_all_kept(tmp_path):
+    def write(word):  # a lock belongs to what was opened, so threads are to each other as processes are
+        for number in range(20):
+            append_line(tmp_path / "x.jsonl", f"{word} {number}")
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(write, "abc"))
+    lines = (tmp_path / "x.jsonl").read_text().splitlines()
+    for word in "abc":
+        assert [line for line in lines if line[0] == word] == [f"{word} {number}" for number in range(20)]
+
+
+def test_two_experiments_with_one_id_are_an_error(monkeypatch):
+    from kernfed.experiments import published
+
+    monkeypatch.setattr(published, "EXPERIMENTS", list_experiments()[:1], raising=False)
+    with pytest.raises(ValueError, match="two experiments have the id"):
+        list_experiments()
+
+
+def test_totals_count_what_was_run():
+    rows = (Row("a", None, 5, "bytes up"), Row("b", None, 7, "bytes down"), not_run("c", None, "bytes up", "why"))
+    result = Result(make(), 0, False, rows, 1.0)
+    assert (result.bytes_up, result.bytes_down) == (5, 7)
