@@ -208,7 +208,7 @@ KILLER = textwrap.dedent(
 
     random.seed(3)
     seen = left = 0
-    for _ in range(15):
+    for _ in range(10):
         child = os.fork()
         if child == 0:
             write_forever()

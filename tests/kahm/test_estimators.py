@@ -16,7 +16,7 @@ from kernfed import KAHM, DeepKAHM, KAHMClassifier, KAHMRegressor, WideKAHM
 from kernfed.kahm.calibration import fit_temperature, leave_one_out_scores, softmin
 from kernfed.kahm.classifier import EXPECTED_FAILED_CHECKS
 from kernfed.kahm.folding import MEASURES
-from kernfed.kahm.machine import explicit_images, fit_machine
+from kernfed.kahm.machine import explicit_images, fit_machine, leave_one_out
 from kernfed.kahm.spectrum import regularization
 
 
@@ -98,14 +98,18 @@ def test_probabilities_are_calibrated(digits):
     assert loss(ideal * 10) > loss(ideal) + 0.05
 
 
-def test_leave_one_out_is_the_machine_without_the_row(rng):
+@pytest.mark.parametrize("width", [4, 60])
+def test_leave_one_out_is_the_machine_without_the_row(width, rng):
     """Closed-form deletion equals solving the smaller system, with encoding, kernel and regulariser held."""
-    rows = rng.standard_normal((25, 4))
+    rows = rng.standard_normal((25, width))
     machine = fit_machine(rows)
     layer = machine.layers[0]
     whitened = machine.scores / machine.scores.std(axis=0, ddof=1)
     kernel = np.exp(-np.square(whitened[:, None] - whitened).sum(axis=2) / (2 * machine.subspace_dim))
     found = explicit_images(machine, rows, without=np.arange(25))
+    squared, norms = leave_one_out(machine, rows, np.arange(25))
+    np.testing.assert_allclose(squared, found.squared_distance, rtol=1e-10)
+    np.testing.assert_allclose(norms, np.linalg.norm(found.image, axis=1), rtol=1e-10)
     for left_out in range(25):
         others = np.arange(25) != left_out
         system = kernel[np.ix_(others, others)] + layer.regularization * np.eye(24)

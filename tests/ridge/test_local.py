@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from kernfed.ridge.exact import minimise, weighted_moments
+from kernfed.ridge.exact import minimise
 from kernfed.ridge.local import DualFactor, LocalRidge, PrimalFactor, SpectralFactor, fit_local
 from kernfed.ridge.parameters import RidgeParameters, check_path
+from kernfed.ridge.sums import weighted_moments
 from oracles import ridge as oracle
 
 PRIMAL, DUAL = 40, 7
@@ -43,6 +44,12 @@ def test_products_and_solves_are_those_of_the_explicit_hessian(rng, n, path):
     assert local.constant == pytest.approx(np.mean(y**2))
     assert local.trace == pytest.approx(np.trace(explicit(X)))
     assert local.mass == n
+
+
+def test_single_precision_rows_are_summed_in_double(rng):
+    X, y = rng.standard_normal((9000, 3)).astype(np.float32) + 100, rng.standard_normal(9000)
+    local = fit_local(X, y, given(3))
+    np.testing.assert_allclose(local.apply(np.eye(3), 1e-3), oracle.hessian(X.astype(np.float64), 1e-3), rtol=1e-13)
 
 
 @pytest.mark.parametrize("n", [PRIMAL, DUAL])

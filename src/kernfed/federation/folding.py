@@ -90,8 +90,11 @@ def folding_question(handle: str, parameters: FoldingParameters, queries: FloatA
 
 
 def _prepare(federation: Federation, handle: str, parameters: FoldingParameters, width: int,
-             described: Mapping[str, Schema], min_replies: int | None, timeout: float) -> Replies:  # fmt: skip
-    """Let sites model their classes. The question is that for scores, of no query: nothing else needs allowing."""
+             described: Mapping[str, Schema | None], min_replies: int | None, timeout: float) -> Replies:  # fmt: skip
+    """Let sites model their classes. The question is that for scores, of no query: nothing else needs allowing.
+
+    What they model must be what they ``described``, where they did.
+    """
 
     def check(site: str, payload: Payload) -> None:
         _check_scores(payload, 0, parameters.measure)
@@ -100,7 +103,7 @@ def _prepare(federation: Federation, handle: str, parameters: FoldingParameters,
         for name in ("generation", "machines", "rows"):
             check_count(payload.values[name], name)
         held, schema = labels_from_values(payload.values["classes"]).tolist(), described[site]
-        if held != list(schema.classes) or payload.values["rows"] != schema.n_rows:
+        if schema is not None and (held != list(schema.classes) or payload.values["rows"] != schema.n_rows):
             raise ValueError(f"the site described {schema.n_rows} rows of classes {list(schema.classes)[:20]}, "
                              f"and models {payload.values['rows']} of {held[:20]}")  # fmt: skip
 
@@ -299,20 +302,24 @@ class FoldingConnection:
 
     def _refresh(self, model: FoldingModel, site: str, schema: Schema | None = None) -> FoldingModel:
         """Model with what ``site`` now holds; the other members stay as they are."""
-        told = schema if schema is not None else self.federation.schemas([site])[site]
-        if not told.classes:
+        replies = _prepare(self.federation, model.handle, model.parameters, model.width, {site: schema}, 0, 600.0)
+        refusal = replies.missing.get(site)
+        if refusal is not None and refusal.code == "empty":
             return model._without(site)
-        replies = _prepare(self.federation, model.handle, model.parameters, model.width, {site: told}, None, 600.0)
+        if refusal is not None:
+            raise TooFewReplies("scores", 1, replies)
+        held = labels_from_values(replies[site].values["classes"]).tolist()
         known = {name: member for name, member in model.members.items() if name != site}
-        labels = {name: model.classes_[list(member.classes)].tolist() for name, member in known.items()}
-        if known and (model.classes_.dtype.kind == "U") != all(isinstance(label, str) for label in told.classes):
-            raise ValueError(
-                f"site {site!r} has labels {list(told.classes)[:5]}, the model {model.classes_[:5].tolist()}"
-            )
-        classes = np.array(sorted({*told.classes, *(label for held in labels.values() for label in held)}))
+        if known and (model.classes_.dtype.kind == "U") != isinstance(held[0], str):
+            raise ValueError(f"site {site!r} has labels {held[:5]}, the model {model.classes_[:5].tolist()}")
+        kept = sorted({number for member in known.values() for number in member.classes})
+        classes = np.array(sorted({*held, *model.classes_[kept].tolist()}))
         position = {label: number for number, label in enumerate(classes.tolist())}
-        members = {name: replace(member, classes=tuple(position[label] for label in labels[name]))
-                   for name, member in known.items()}  # fmt: skip
+        members = known
+        if classes.tolist() != model.classes_.tolist():
+            moved = [position.get(label, -1) for label in model.classes_.tolist()]
+            members = {name: replace(member, classes=tuple(moved[number] for number in member.classes))
+                       for name, member in known.items()}  # fmt: skip
         members[site] = _member(replies[site], position)
         new = replace(model, members=members, classes_=classes)
         if model.banks is None:

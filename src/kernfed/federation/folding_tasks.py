@@ -25,7 +25,7 @@ from kernfed.kahm.packing import pack_machines, unpack_machines
 
 _FOLDER = "folding"
 #: Rows a site leaves out in turn to find its temperature.
-_CALIBRATION_ROWS = 200
+_CALIBRATION_ROWS = 100
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,9 @@ def forget_rows(site: Site, payload: Payload) -> Payload:
         site.forget_rows(ids, tuple(touched))
         rows = site.rows()
         for handle, entry in touched.items():
-            kept = [batch[np.isin(batch, rows.ids)] for batch in entry.batches]
+            cuts = np.cumsum([len(batch) for batch in entry.batches])[:-1]
+            stays = np.split(np.isin(entry.ids, rows.ids), cuts)
+            kept = [batch[mask] for batch, mask in zip(entry.batches, stays, strict=True)]
             labels = [label for label, batch in zip(entry.labels, kept, strict=True) if len(batch)]
             if labels:
                 changed = fit_entry(rows, entry.parameters, labels, [batch for batch in kept if len(batch)], entry)

@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
 from typing import Any
 
@@ -52,6 +53,17 @@ class Rows:
     def take(self, chosen: npt.NDArray[Any]) -> "Rows":
         """The chosen rows, by mask or position."""
         return Rows(self.X[chosen], self.y[chosen], self.ids[chosen])
+
+    @cached_property
+    def digest(self) -> str:
+        """Fingerprint of rows, labels and ids, in their order."""
+        labels = "\n".join(map(repr, self.y.tolist())).encode()
+        parts = (np.ascontiguousarray(self.X), np.ascontiguousarray(self.ids), np.frombuffer(labels, dtype=np.uint8))
+        whole = hashlib.sha256()
+        for part in parts:
+            whole.update(str((part.dtype.str, part.shape)).encode())
+            whole.update(part.tobytes())
+        return whole.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -131,7 +143,8 @@ class Site:
     def rows(self) -> Rows:
         """Rows to learn from: given and added, without those forgotten, kept aside, or of classes too small."""
         rows = self._all_rows()
-        rows = rows.take(~self._kept_aside(rows))
+        if self.holdout:
+            rows = rows.take(~self._kept_aside(rows))
         if self.policy.min_rows_per_class > 1 and len(rows.y):
             labels, counts = np.unique(rows.y, return_counts=True)
             rows = rows.take(np.isin(rows.y, labels[counts >= self.policy.min_rows_per_class]))
@@ -151,6 +164,9 @@ class Site:
         return np.frombuffer(b"".join(draws), dtype="<u4") < self.holdout * 2**32
 
     def _all_rows(self) -> Rows:
+        forgotten = self.store.read_state()["forgotten"]
+        if forgotten and np.isin(self._given.ids, forgotten).any():  # they leave memory too
+            self._given = self._given.take(~np.isin(self._given.ids, forgotten))
         rows = self._given
         added = self.store.read("rows")
         if added is not None:
@@ -160,8 +176,9 @@ class Site:
                                  "give every row an id of its own")  # fmt: skip
             rows = Rows(np.concatenate([rows.X, added.arrays["X"].astype(rows.X.dtype)]),
                         np.concatenate([rows.y, labels]), np.concatenate([rows.ids, added.arrays["ids"]]))  # fmt: skip
-        forgotten = self.store.read_state()["forgotten"]
-        return rows.take(~np.isin(rows.ids, forgotten)) if forgotten else rows
+            if np.isin(added.arrays["ids"], forgotten).any():  # of a forgetting that was interrupted
+                rows = rows.take(~np.isin(rows.ids, forgotten))
+        return rows
 
     def add_rows(self, X: npt.ArrayLike, y: npt.ArrayLike, ids: npt.ArrayLike | None = None, *,
                  question: str = "") -> npt.NDArray[np.int64]:  # fmt: skip
@@ -313,14 +330,8 @@ def question_digest(question: Question) -> str:
 
 
 def data_digest(rows: Rows) -> str:
-    """Fingerprint of rows, labels and ids, in their order."""
-    labels = "\n".join(map(repr, rows.y.tolist())).encode()
-    parts = (np.ascontiguousarray(rows.X), np.ascontiguousarray(rows.ids), np.frombuffer(labels, dtype=np.uint8))
-    whole = hashlib.sha256()
-    for part in parts:
-        whole.update(str((part.dtype.str, part.shape)).encode())
-        whole.update(part.tobytes())
-    return whole.hexdigest()[:16]
+    """Fingerprint of rows, labels and ids, in their order; computed once for the same rows."""
+    return rows.digest
 
 
 @task("describe", "schema")

@@ -3,12 +3,11 @@
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize_scalar
-from scipy.special import logsumexp
 
 from kernfed._validation import FloatArray
 from kernfed.kahm.bank import Bank
 from kernfed.kahm.folding import ABSENT, folding
-from kernfed.kahm.machine import explicit_images
+from kernfed.kahm.machine import leave_one_out
 
 #: Rows that are left out in turn to fit the temperature, at most; one number is fitted, more rows change little.
 CALIBRATION_ROWS = 2000
@@ -31,9 +30,8 @@ def leave_one_out_scores(bank: Bank, measure: str, rows: FloatArray, home: npt.N
         if machine.n_rows == 1:
             found[chosen, member] = ABSENT[measure]
             continue
-        images = explicit_images(machine, rows[chosen], without=positions[chosen])
-        sizes = np.linalg.norm(images.image, axis=1)
-        found[chosen, member] = folding(measure, images.squared_distance, norms[chosen], sizes)
+        squared, sizes = leave_one_out(machine, rows[chosen], positions[chosen])
+        found[chosen, member] = folding(measure, squared, norms[chosen], sizes)
     scores = np.full((len(rows), bank.n_groups), ABSENT[measure])
     for member, group in enumerate(bank.groups):
         np.minimum(scores[:, group], found[:, member], out=scores[:, group])
@@ -62,9 +60,13 @@ def fit_temperature(scores: FloatArray, labels: npt.NDArray[np.intp]) -> float:
     if spread == 0.0:
         return max(float(np.mean(finite)), 1e-12) if finite.size else 1.0
 
+    gaps = scores - scores.min(axis=1, keepdims=True)
+    own = float(gaps[np.arange(len(labels)), labels].mean())
+
     def loss(log_temperature: float) -> float:
-        energies = -scores / np.exp(log_temperature)
-        return float(np.mean(logsumexp(energies, axis=1) - energies[np.arange(len(labels)), labels]))
+        """Mean negative log-likelihood; the smallest score of each row is its reference."""
+        temperature = np.exp(log_temperature)
+        return float(np.log(np.exp(-gaps / temperature).sum(axis=1)).mean() + own / temperature)
 
     middle, reach = np.log(spread), _DECADES * np.log(10.0)
     best = minimize_scalar(loss, bounds=(middle - reach, middle + reach), method="bounded", options={"xatol": 1e-6})

@@ -19,8 +19,8 @@ from kernfed.kahm.spectrum import Frame, fit_frame, regularization
 FALLBACK_RATIO = 1e-6
 #: Longest centred query, per dtype, for which squares and exponents stay finite; longer ones are shortened to it.
 LONGEST = {np.dtype(np.float32): 1e12, np.dtype(np.float64): 1e100}
-#: Rows behind the r rows of ``Layer.image``: totals 1'R, bounds on column sums of |R|, and products with the mean.
-EXTRA_ROWS = 3
+#: Rows behind the r rows of ``Layer.image``: the diagonal of R, totals 1'R, bounds on column sums of |R|, mean' L'R.
+EXTRA_ROWS = 4
 _ROWS_PER_BLOCK = 1024
 
 
@@ -30,7 +30,8 @@ class Layer:
 
     exponent : (N, n + 1). ``exponent @ [1, t]`` is ``-|u - u_i|^2 / (2n)`` up to a constant of the query, for principal
         coordinates t: whitening, scale and the rows' own norms are folded in. The constant cancels in the weights.
-    image : (r + 3, N). Rows 0..r-1 are L'R, then 1'R, then an upper bound on the column sums of |R|, then mean' L'R.
+    image : (r + 4, N). Rows 0..r-1 are L'R, then the diagonal of R, then 1'R, then an upper bound on the column sums of
+        |R|, then mean' L'R.
     regularization : lambda of SFM (149).
     """
 
@@ -124,17 +125,18 @@ def _fit_layer(frame: Frame, dim: int, threads: int) -> Layer:
     level = regularization(spectrum, energies, frame.mean.size) if energies.any() else 0.0
     image = np.zeros((frame.rows.shape[1] + EXTRA_ROWS, count))
     if dim == 0:
-        image[-3] = image[-2] = 1.0 / count  # no usable dimension: the image is the row mean
+        image[-4] = image[-3] = image[-2] = 1.0 / count  # no usable dimension: the image is the row mean
         return Layer(exponent, image, level)
     inverse = 1.0 / (np.maximum(spectrum, 0.0) + level)
     if turned is not None:  # L'R = (Q'L)' (S + lambda)^-1 Q'
-        np.matmul((turned * inverse[:, None]).T, basis.T, out=image[:-3])
+        np.matmul((turned * inverse[:, None]).T, basis.T, out=image[:-EXTRA_ROWS])
     else:  # fewer rows than columns: R is the smaller factor
-        _multiply(frame.rows.T, (basis * inverse) @ basis.T, image[:-3], threads)
+        _multiply(frame.rows.T, (basis * inverse) @ basis.T, image[:-EXTRA_ROWS], threads)
+    image[-4] = basis**2 @ inverse
     image[-3] = basis @ (inverse * ones)
     # |R e_i|_1 <= sqrt(N) |R e_i|_2, the diagonal of R^2.
     image[-2] = np.sqrt(count * (basis**2 @ inverse**2))
-    image[-1] = mean @ image[:-3]
+    image[-1] = mean @ image[:-EXTRA_ROWS]
     return Layer(exponent, image, level)
 
 
@@ -218,6 +220,35 @@ def explicit_images(machine: Machine, queries: FloatArray, without: npt.NDArray[
         coordinates = inner if machine.spanning else inner @ directions.T
     assert result is not None
     return result
+
+
+def leave_one_out(machine: Machine, rows: FloatArray, positions: npt.NDArray[np.intp]) -> tuple[FloatArray, FloatArray]:
+    """Squared distance and image norm (m,) of training rows (m, p) at ``positions``, each imaged without itself.
+
+    With encoding, kernel and regulariser held, deleting row i leaves the memberships ``-R_ji / R_ii`` of row i, so its
+    image is ``(L_i - L'R e_i / R_ii) / (1 - 1'R e_i / R_ii)``: nothing is solved. Deep machines, and rows whose
+    memberships may sum to nothing, go the explicit way.
+    """
+    layer = machine.layers[0]
+    columns = layer.image[:, positions].astype(np.float64)
+    diagonal, total, bound = columns[-4], columns[-3], columns[-2]
+    sums = 1 - total / diagonal
+    clear = sums > 2 * FALLBACK_RATIO * (1 + bound / diagonal)
+    centred = np.asarray(rows, dtype=np.float64) - machine.mean
+    squared, norms = np.zeros(len(centred)), np.zeros(len(centred))
+    explicit = ~clear if len(machine.layers) == 1 and machine.subspace_dim else np.ones(len(centred), dtype=bool)
+    if explicit.any():
+        found = explicit_images(machine, rows[explicit], without=positions[explicit])
+        squared[explicit], norms[explicit] = found.squared_distance, np.linalg.norm(found.image, axis=1)
+    if not explicit.all():
+        kept = ~explicit
+        directions = machine.directions.astype(np.float64)
+        own = centred[kept] @ directions.T if machine.spanning else centred[kept]
+        inner = (own - (columns[:-EXTRA_ROWS, kept] / diagonal[kept]).T) / sums[kept, None]
+        image = inner @ directions if machine.spanning else inner
+        squared[kept] = np.square(centred[kept] - image).sum(axis=1)
+        norms[kept] = np.linalg.norm(machine.mean + image, axis=1)
+    return squared, norms
 
 
 def row_lengths(rows: FloatArray) -> FloatArray:

@@ -17,6 +17,8 @@ from kernfed.kahm.machine import EXTRA_ROWS, FALLBACK_RATIO, Layer, Machine
 TILE_ROWS = 1024
 #: Padding may make a tile this much larger than its machines.
 PADDING = 1.15
+#: Tiles up to this many padded rows are shared whatever the sizes: another tile would cost more than the padding.
+SMALL_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class QueryBlock:
 
 @dataclass(frozen=True)
 class TileLayer:
-    """``Layer`` of S machines: exponent (S, N, n + 1), image (S, r + 3, N)."""
+    """``Layer`` of S machines: exponent (S, N, n + 1), image (S, r + 4, N)."""
 
     exponent: FloatArray
     image: FloatArray
@@ -114,7 +116,7 @@ def _fits(group: list[int], machines: Sequence[Machine], machine: Machine) -> bo
         return False
     # Machines come by rising size, so the newcomer sets the padded size.
     rows = sum(machines[i].n_rows for i in group) + machine.n_rows
-    return (len(group) + 1) * machine.n_rows <= PADDING * rows
+    return (len(group) + 1) * machine.n_rows <= max(PADDING * rows, SMALL_ROWS)
 
 
 def build_tile(machines: Sequence[Machine], members: Sequence[int], centre: FloatArray) -> Tile:
