@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TFHE   := .venv-tfhe
 
-.PHONY: help demo test test-all lint types bench clean .venv
+.PHONY: help demo test test-all test-deployment lint types bench clean .venv
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -19,7 +19,7 @@ $(VENV)/.core: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[test,fhe]'
+	$(BIN)/python -m pip install --quiet --editable '.[test,fhe,flower]'
 	@touch $@ $(VENV)/.core
 
 # concrete-python wants an older numpy and PyTorch, whose processor-only build has to be there first.
@@ -35,7 +35,10 @@ demo: $(VENV)/.core  ## the main job on real data, no download
 	@$(BIN)/kernfed demo
 
 test: $(VENV)/.test  ## the whole test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not deployment"
+
+test-deployment: $(VENV)/.test  ## a Flower deployment over TLS on this machine, and how it fails; minutes
+	$(BIN)/python -m pytest -m deployment
 
 lint: $(VENV)/.test  ## ruff: style and common mistakes
 	$(BIN)/ruff check .
@@ -45,7 +48,7 @@ types: $(VENV)/.test  ## mypy --strict
 	$(BIN)/mypy --strict
 
 test-all: $(VENV)/.test $(TFHE)/.ready  ## the suite with coverage, and encryption by TFHE in an environment of its own
-	$(BIN)/python -m pytest --cov --cov-report=term
+	$(BIN)/python -m pytest -m "not deployment" --cov --cov-report=term
 	$(TFHE)/bin/python -m pytest tests/secure/test_tfhe.py
 
 bench: $(VENV)/.test  ## speed as ratios in one run, as tables and JSON

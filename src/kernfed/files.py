@@ -182,4 +182,4 @@ def labels_from_values(values: Mapping[str, Any]) -> npt.NDArray[Any]:
     kind = np.dtype(values["dtype"])
     if kind.kind not in "biufUO" or not all(isinstance(v, (bool, int, float, str)) for v in values["labels"]):
         raise ValueError(f"class labels of dtype {kind} are not allowed")
-    return np.array(values["labels"], dtype=kind)
+    return np.array(values["labels"], dtype=str if kind.kind == "U" else kind)  # text as long as it is, not as declared

@@ -293,7 +293,7 @@ def _widen(payload: Payload) -> Payload:
         (arrays(image=lambda a: a["image"][:-1]), "image ends early"),
         (arrays(mean=lambda _: np.zeros((9, 4))), "columns|numbers|needed"),
         (arrays(shapes=lambda a: a["shapes"][:3]), "machines need shapes"),
-        (arrays(shapes=lambda a: a["shapes"] * 2**40), "machine|numbers|ends early"),
+        (arrays(shapes=lambda a: a["shapes"] * 2**40), "machine|number|ends early"),
         (arrays(regularization=lambda a: a["regularization"][:1]), "refused"),
         (arrays(directions=lambda _: None), "KeyError"),
         (arrays(**{n: (lambda a, n=n: a[n].astype(np.float32)) for n in ("directions", "scores", "exponent", "image")}),

@@ -10,7 +10,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from threadpoolctl import threadpool_limits
 
 from kernfed.data.synthetic import fednewton_synthetic
-from kernfed.federation import Federation, evaluate
+from kernfed.federation import Federation, FoldingLearner, evaluate
 from kernfed.federation.ridge import DivergenceWarning, RidgeLearner
 from kernfed.files import load
 from kernfed.ridge import METHODS
@@ -288,3 +288,16 @@ def test_models_are_evaluated_at_the_sites():
     with Federation.local(class_sites((120, 60, 90)), holdout=0.3) as federation:
         model = RidgeLearner(**SMALL).fit(federation)
         assert evaluate(model, federation).accuracy > 0.5
+
+
+def test_factors_go_when_rows_are_forgotten(rng):
+    """Whatever a site keeps for ridge regressions is made of its rows, so none of it may outlive a forgotten one."""
+    data = {name: (rng.standard_normal((30, 4)), np.arange(30) % 2) for name in ("a", "b")}
+    with Federation.local(data) as federation:
+        folding = FoldingLearner().fit(federation)
+        RidgeLearner(n_components=10, bandwidth=1.0).fit(federation)
+        store = federation.engine.site("a").store
+        assert store.names("ridge")
+        folding.forget("a", rows=[3])
+        assert not store.names("ridge")
+        assert federation.engine.site("b").store.names("ridge")

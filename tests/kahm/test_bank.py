@@ -100,10 +100,10 @@ def test_packing_keeps_every_bit(batches, dtype, rng):
     assert (again.scores(queries, "rms").values == bank.scores(queries, "rms").values).all()
 
 
-@pytest.mark.parametrize("name", ["shapes", "mean", "directions", "scores", "exponent", "image"])
+@pytest.mark.parametrize("name", ["shapes", "mean", "directions", "scores", "exponent", "image", "regularization"])
 def test_packing_refuses_arrays_that_do_not_fit(batches, name):
     packed = pack_machines(fit_machines(batches))
-    with pytest.raises(ValueError, match=r"need|early|many|has"):
+    with pytest.raises(ValueError, match=r"need|early|many|has|must"):
         unpack_machines({**packed, name: packed[name][:-1]})
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kernfed.cli.console import Json, Table, emit, format_seconds, progress
+from kernfed.cli.console import Json, Table, emit, format_seconds, note, progress
 from kernfed.cli.tables import Features, read_queries
 
 EXAMPLE = "Example: kernfed predict model.kfd new.parquet --out pred.csv"
@@ -19,6 +19,9 @@ def predict(
     features: Features = None,
     ids: Annotated[str | None, typer.Option("--id", help="Column copied to the output to name rows.")] = None,
     explain: Annotated[bool, typer.Option(help="Also write which site and batch decided.")] = False,
+    flower: Annotated[
+        Path | None, typer.Option(help="Folder of `kernfed flower-app`: the sites of its deployment answer.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Predict the label of every row, with its probability."""
@@ -33,10 +36,13 @@ def predict(
     shares: dict[str, float] = {}
     with progress(f"predicting {len(table):,} rows"):
         columns = {"row" if ids is None else ids: np.arange(1, len(table) + 1) if table.ids is None else table.ids}
-        columns["prediction"] = loaded.predict(table.X)
-        if hasattr(loaded, "predict_proba"):
+        if flower is not None:
+            columns |= _ask_sites(flower, model, table.X, explain)
+        else:
+            columns["prediction"] = loaded.predict(table.X)
+        if flower is None and hasattr(loaded, "predict_proba"):
             columns["probability"] = loaded.predict_proba(table.X).max(axis=1)
-        if explain:
+        if flower is None and explain:
             if not hasattr(loaded, "explain"):
                 raise ValueError(f"--explain needs a federated folding model, {model} is a {type(loaded).__name__}")
             found = loaded.explain(table.X)
@@ -58,3 +64,16 @@ def predict(
         won = [(site, f"{share:.1%}") for site, share in list(shares.items())[:20]]
         views += ["", Table(("nearest site", "share of answers"), won)]
     emit(result, json, *views, f"{len(table):,} rows in {format_seconds(seconds)}{where}")
+
+
+def _ask_sites(app: Path, model: Path, rows: Any, explain: bool) -> dict[str, Any]:
+    """Columns of the output, from a run on a Flower deployment."""
+    from kernfed.cli.flower_run import RunFailed, predict_with_flower
+
+    try:
+        found, _ = predict_with_flower(app, model, rows)
+    except RunFailed as error:
+        note(f"kernfed: {error}")
+        raise typer.Exit(1) from None
+    wanted = ("prediction", "probability", *(("site", "batch", "score") if explain else ()))
+    return {name: found[name] for name in wanted if name in found}

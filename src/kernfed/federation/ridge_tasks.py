@@ -14,18 +14,20 @@ import numpy as np
 from kernfed._random import generator
 from kernfed._validation import FloatArray, check_count, check_number, check_rows
 from kernfed.federation.message import Payload, digest
-from kernfed.federation.site import Refused, Rows, Site, data_digest, task
+from kernfed.federation.site import Refused, Rows, Site, data_digest, task, when_forgetting
 from kernfed.files import FileFormatError, Record
 from kernfed.kernels import median_bandwidth
-from kernfed.ridge.exact import weighted_moments
 from kernfed.ridge.first_order import descend, site_objective
 from kernfed.ridge.local import LocalRidge, fit_local
 from kernfed.ridge.parameters import TASKS, RidgeParameters
 from kernfed.ridge.path import leave_one_out_losses
+from kernfed.ridge.sums import weighted_moments
 
 _FOLDER = "ridge"
 #: Problems whose factors a site keeps; with M = 2000 features each is 32 MB.
 _KEPT = 4
+#: Rows a site draws for its median distance: 45,000 pairs know it to a percent, and all sites' medians are combined.
+_MEDIAN_ROWS = 300
 #: Names for a site's policy.
 RIDGE_TASKS = ("ridge_survey", "ridge_start", "ridge_apply", "ridge_solve", "ridge_descend", "ridge_moments",
                "ridge_validate", "ridge_dimension")  # fmt: skip
@@ -42,7 +44,8 @@ def survey(site: Site, payload: Payload) -> Payload:
         schema |= {"classes": {"dtype": "<i8", "labels": []}, "counts": []}
     median = 0.0
     if values["median"] and len(rows.X) > 1:
-        median = median_bandwidth(rows.X, generator(values["seed"], site.name, "ridge", "bandwidth"))
+        draws = generator(values["seed"], site.name, "ridge", "bandwidth")
+        median = median_bandwidth(rows.X, draws, _MEDIAN_ROWS)
     return Payload({"facts": np.array([float(len(rows.X)), median])}, {"schema": schema})
 
 
@@ -197,6 +200,7 @@ def _columns(payload: Payload, name: str, local: LocalRidge) -> FloatArray:
 # Memory -----------------------------------------------------------------------------------------------------------
 
 
+@when_forgetting
 def discard_factors(site: Site) -> None:
     """Delete everything the site keeps for ridge regressions: it is made of its rows, also of those now forgotten."""
     site.cache.pop(_FOLDER, None)

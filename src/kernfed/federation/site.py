@@ -77,6 +77,13 @@ class Task:
 
 
 _tasks: dict[str, Task] = {}
+_forgetters: list[Callable[["Site"], None]] = []
+
+
+def when_forgetting(function: Callable[["Site"], None]) -> Callable[["Site"], None]:
+    """Register what else of a site's store is made of its rows, and must go when some are forgotten."""
+    _forgetters.append(function)
+    return function
 
 
 def task(name: str, information: str, *, changes: bool = False) -> Callable[[Any], Any]:
@@ -227,6 +234,8 @@ class Site:
         """
         self.check_known(ids)
         with self.store.locked():
+            for discard in _forgetters:
+                discard(self)
             state = self.store.read_state()
             state["forgotten"] = sorted({*state["forgotten"], *ids.tolist()})
             for handle in retired:

@@ -54,8 +54,9 @@ class Bank:
         if len({(machine.width, machine.directions.dtype) for machine in machines}) > 1:
             raise ValueError("machines of a bank must have one width and one dtype, got several")
         weights = np.array([machine.n_rows for machine in machines], dtype=np.float64)
-        centre = weights @ np.stack([machine.mean for machine in machines]) / weights.sum()
-        tiles = tuple(build_tile(machines, members, centre) for members in group_machines(machines))
+        with single_blas_thread():
+            centre = weights @ np.stack([machine.mean for machine in machines]) / weights.sum()
+            tiles = tuple(build_tile(machines, members, centre) for members in group_machines(machines))
         return cls(tuple(machines), np.asarray(groups, dtype=np.intp), n_groups, centre, tiles)
 
     @property

@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize_scalar
 
+from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray
 from kernfed.kahm.bank import Bank
 from kernfed.kahm.folding import ABSENT, folding
@@ -30,7 +31,8 @@ def leave_one_out_scores(bank: Bank, measure: str, rows: FloatArray, home: npt.N
         if machine.n_rows == 1:
             found[chosen, member] = ABSENT[measure]
             continue
-        squared, sizes = leave_one_out(machine, rows[chosen], positions[chosen])
+        with single_blas_thread():
+            squared, sizes = leave_one_out(machine, rows[chosen], positions[chosen])
         found[chosen, member] = folding(measure, squared, norms[chosen], sizes)
     scores = np.full((len(rows), bank.n_groups), ABSENT[measure])
     for member, group in enumerate(bank.groups):

@@ -50,6 +50,8 @@ def unpack_machines(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Machine]:
     if shapes.ndim != 2 or shapes.shape[1] != 5 or means.ndim != 2 or len(means) != len(shapes) or (shapes < 0).any():
         raise ValueError(f"machines need shapes (M, 5) and means (M, p), got {shapes.shape} and {means.shape}")
     take = {name: _Reader(name, arrays[name]) for name in ("directions", "scores", "exponent", "image")}
+    if arrays["regularization"].shape != (int(shapes[:, 3].sum()),):
+        raise ValueError(f"regularization must have one number per layer, got shape {arrays['regularization'].shape}")
     levels = iter(arrays["regularization"].tolist())
     width = means.shape[1]
     machines = []

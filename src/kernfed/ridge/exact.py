@@ -1,39 +1,12 @@
 """Exact in one round where M^2 numbers may travel: local Gram matrices add up to the pooled one."""
 
-from functools import reduce
-from operator import add
-
 import numpy as np
 import scipy.linalg
-from joblib import Parallel, delayed
 
-from kernfed._threads import resolve_jobs, single_blas_thread
+from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray
-from kernfed.kernels import FeatureMap, Moments, row_blocks
+from kernfed.kernels import Moments
 from kernfed.ridge.objective import Iterate
-
-
-def weighted_moments(X: FloatArray, targets: FloatArray, weights: FloatArray | None,
-                     features: FeatureMap | None) -> Moments:  # fmt: skip
-    """Moments of features and targets of rows (n, p), in blocks of rows side by side, added in their order.
-
-    With ``weights`` (n,) the rows are scaled by their roots, so ``second``, ``cross`` and ``y_second`` are weighted.
-    """
-    jobs = resolve_jobs(None)
-    with single_blas_thread():
-        work = Parallel(n_jobs=jobs, prefer="threads", require="sharedmem", return_as="generator")
-        parts = work(delayed(_block_moments)(X, targets, weights, features, block) for block in row_blocks(len(X)))
-        total: Moments = reduce(add, parts)
-    return total
-
-
-def _block_moments(X: FloatArray, targets: FloatArray, weights: FloatArray | None, features: FeatureMap | None,
-                   block: slice) -> Moments:  # fmt: skip
-    if weights is None:
-        return Moments.from_rows(X[block], targets[block], features=features)
-    root = np.sqrt(weights[block])[:, None]
-    rows = X[block] if features is None else features(X[block])
-    return Moments.from_rows(rows * root, targets[block] * root)
 
 
 def minimise(moments: Moments, mass: float, regularization: float) -> Iterate:

@@ -15,8 +15,9 @@ import scipy.linalg
 
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray
-from kernfed.ridge.exact import rank_tolerance, safe_factor, weighted_moments
+from kernfed.ridge.exact import rank_tolerance, safe_factor
 from kernfed.ridge.parameters import RidgeParameters
+from kernfed.ridge.sums import row_sums
 
 
 class Factor(Protocol):
@@ -166,13 +167,12 @@ def fit_local(X: FloatArray, y: npt.NDArray[Any], parameters: RidgeParameters) -
 def _fit_primal(X: FloatArray, targets: FloatArray, weights: FloatArray | None, mass: float,
                 parameters: RidgeParameters) -> LocalRidge:  # fmt: skip
     features = parameters.feature_map()
-    moments = weighted_moments(X, targets, weights, None if features is None else features.transform)
+    sums = row_sums(X, targets, weights, None if features is None else features.transform)
     path = parameters.regularization
     with single_blas_thread():
-        C = moments.second / mass
-        linear = moments.cross / mass
-        constant, trace = float(np.trace(moments.y_second)) / mass, float(np.trace(C))
-        del moments
+        C, linear, constant = sums.gram / mass, sums.cross / mass, sums.square / mass
+        del sums
+        trace = float(np.trace(C))
         factor: Factor | None = None
         if len(path) == 1:
             lower = _cholesky(C, path[0])

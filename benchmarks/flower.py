@@ -1,0 +1,192 @@
+"""Seconds and bytes of runs on a Flower deployment of three nodes on this machine, with TLS and node keys.
+
+python benchmarks/flower.py [--rounds 3] [--rows 4000] [--width 256] [--out benchmarks/out]
+
+Our overhead is the time of a round that asks every site for its schema over that of an empty round: Flower's own
+``send_and_receive`` with a ClientApp that returns at once and imports nothing of ours. Both alternate within one run.
+Bytes are what SuperLink and nodes count as network traffic of a run, against kernfed's own record.
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from timing import machine_facts
+
+from kernfed.cli.console import Table, show
+from kernfed.cli.flower_app import write_app
+from kernfed.cli.flower_run import _environment, _executable, run_app
+from kernfed.data import write_table
+
+SITES = ("a", "b", "c")
+SERVER_APP = """
+import json, time
+from pathlib import Path
+from flwr.app import Message, RecordDict
+from flwr.serverapp import ServerApp
+from kernfed.federation.flower import flower_federation, serve
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    config = dict(context.run_config)
+    rounds = config.pop("rounds")
+    if not rounds:
+        context.run_config = config
+        return serve(grid, context)
+    found = {"empty": [], "kernfed": []}
+    with flower_federation(grid, expect=config["sites"].split(",")) as federation:
+        for _ in range(rounds):
+            started = time.monotonic()
+            messages = [Message(RecordDict(), node, "query.empty") for node in grid.get_node_ids()]
+            assert len(list(grid.send_and_receive(messages, timeout=300))) == 3
+            found["empty"].append(time.monotonic() - started)
+            started = time.monotonic()
+            assert len(federation.schemas()) == 3
+            found["kernfed"].append(time.monotonic() - started)
+    folder = Path(config["results"]) / str(context.run_id)
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps(found))
+"""
+CLIENT_APP = """
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+@app.query("empty")
+def empty(message, context):
+    return Message(RecordDict(), reply_to=message)
+
+@app.query("kernfed")
+def query(message, context):
+    from kernfed.federation.flower import answer
+    return answer(message, context)
+"""
+
+
+@contextmanager
+def deployment(folder: Path, rows: int, width: int) -> Iterator[Path]:
+    """App of a deployment whose processes end with the block."""
+    port = _free_port()
+    app = folder / "app"
+    write_app(app, f"127.0.0.1:{port}")
+    (app / "kernfed_app" / "server_app.py").write_text(SERVER_APP)
+    (app / "kernfed_app" / "client_app.py").write_text(CLIENT_APP)
+    project = app / "pyproject.toml"
+    project.write_text(project.read_text() + "rounds = 0\n")
+    subprocess.run([app / "make-certificates.sh"], check=True, stdout=subprocess.DEVNULL)
+    keys = app / "certificates"
+    tls = ["--ssl-ca-certfile", keys / "ca.crt", "--ssl-certfile", keys / "server.pem", "--ssl-keyfile",
+           keys / "server.key", "--host", "127.0.0.1"]  # fmt: skip
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        started.append(_process(app, "flower-superlink", "--port", port, "--enable-supernode-auth",
+                                "--disable-runtime-dependency-installation", *tls))  # fmt: skip
+        _wait_for(port)
+        draws = np.random.default_rng(0)
+        for number, site in enumerate(SITES, start=1):
+            subprocess.run([app / "make-node-key.sh", site], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([_executable(), "supernode", "register", app / "keys" / f"{site}.pub", "--name", site],
+                           check=True, env=_environment(app), stdout=subprocess.DEVNULL)  # fmt: skip
+            table = {"X": draws.standard_normal((rows, width)), "y": draws.integers(0, 10, rows)}
+            write_table(folder / f"{site}.parquet", table)
+            config = (f'site="{site}" data="{folder}/{site}.parquet" label="y" features="X" '
+                      f'store="{folder}/store-{site}"')  # fmt: skip
+            started.append(_process(app, "flower-supernode", "--superlink", f"127.0.0.1:{port}", "--root-certificates",
+                                    keys / "ca.crt", "--auth-supernode-private-key", app / "keys" / site, "--port",
+                                    port + number, "--node-config", config, *tls))  # fmt: skip
+        yield app
+    finally:
+        for process in reversed(started):
+            process.send_signal(signal.SIGTERM)
+        for process in started:
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _process(app: Path, command: str, *words: object) -> "subprocess.Popen[bytes]":
+    program = Path(sys.executable).with_name(command)
+    environment = {**_environment(app), "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.Popen([program, *map(str, words)], env=environment, stdout=subprocess.DEVNULL,
+                            stderr=subprocess.DEVNULL)  # fmt: skip
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return min(int(one.getsockname()[1]), 65_000)
+
+
+def _wait_for(port: int, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with socket.socket() as one:
+            if one.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+    raise TimeoutError(f"the SuperLink did not listen on port {port} within {seconds:g} s")
+
+
+def measure(app: Path, folder: Path, rounds: int, rows: int, width: int) -> dict[str, Any]:
+    sites = ",".join(SITES)
+
+    def timed(settings: dict[str, Any]) -> tuple[float, Any]:
+        started = time.monotonic()
+        finished = run_app(app, {"sites": sites, **settings}, report=lambda _: None)
+        return time.monotonic() - started, finished
+
+    _, alternating = timed({"rounds": rounds})
+    empty, ours = (statistics.median(alternating.result[name]) for name in ("empty", "kernfed"))
+    training, trained = timed({"job": "train"})
+    np.save(folder / "queries.npy", np.random.default_rng(1).standard_normal((rows, width)))
+    predicting, predicted = timed({"job": "predict", "model": str(trained.product()),
+                                   "queries": str(folder / "queries.npy")})  # fmt: skip
+    listed = subprocess.run([_executable(), "list", "--run-id", predicted.run, "--format", "json"], check=True,
+                            env=_environment(app), capture_output=True, text=True).stdout  # fmt: skip
+    network = json.loads(listed[listed.index("{") :])["runs"][0]["network-traffic"]
+    return {"empty_round": empty, "kernfed_round": ours, "overhead": ours - empty, "rounds": alternating.result,
+            "training_run": training, "training_job": trained.result["seconds"], "prediction_run": predicting,
+            "prediction_job": predicted.result["seconds"], "network": network,
+            "bytes_down": predicted.result["bytes_down"], "bytes_up": predicted.result["bytes_up"]}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=4000, help="rows per site, and queries")
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="kernfed-flower-") as name, \
+            deployment(Path(name), given.rows, given.width) as app:  # fmt: skip
+        found = measure(app, Path(name), given.rounds, given.rows, given.width)
+    shown = [(key.replace("_", " "), f"{found[key]:.2f}") for key in
+             ("empty_round", "kernfed_round", "overhead", "training_run", "training_job", "prediction_run",
+              "prediction_job")]  # fmt: skip
+    show(Table(("seconds, three nodes", "median"), shown))
+    show(f"bytes of the prediction batch: {found['bytes_down']:,} down and {found['bytes_up']:,} up by our record, "
+         f"{found['network']} by Flower's")  # fmt: skip
+    whole = {"benchmark": "flower", "machine": machine_facts(), "rows": given.rows, "width": given.width, **found}
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "flower.json").write_text(json.dumps(whole, indent=1) + "\n")
+    print(json.dumps(whole))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""``kernfed flower-app``: a Flower app that runs kernfed's learners, with what a secure deployment of it needs."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernfed.cli.console import Json, emit
+
+EXAMPLE = "Example: kernfed flower-app app --address 127.0.0.1:9092"
+
+_PYPROJECT = """\
+[project]
+name = "kernfed-app"
+version = "1.0.0"
+description = "kernfed on Flower: learners ask, sites answer"
+license = {{ text = "Apache-2.0" }}
+# Left empty on purpose: kernfed is installed on every machine beforehand, and nothing is fetched when a run starts.
+dependencies = []
+
+[tool.flwr.app]
+publisher = "kernfed"
+# Only this travels to the sites; results, keys and certificates stay where they are.
+fab-include = ["kernfed_app/*.py"]
+
+[tool.flwr.app.components]
+serverapp = "kernfed_app.server_app:app"
+clientapp = "kernfed_app.client_app:app"
+
+# What a run does unless it is told otherwise; `kernfed flower-run` and `flwr run -c` change it.
+[tool.flwr.app.config]
+{config}
+"""
+
+_SERVER_APP = '''\
+"""Does what the run's configuration says, on this machine, by asking the sites."""
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from kernfed.federation.flower import serve
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the job and write its results."""
+    serve(grid, context)
+'''
+
+_CLIENT_APP = '''\
+"""Answers for the site that the node's configuration describes."""
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from kernfed.federation.flower import ACTION, answer
+
+app = ClientApp()
+
+
+@app.query(ACTION)
+def query(message: Message, context: Context) -> Message:
+    """Reply to one question."""
+    return answer(message, context)
+'''
+
+_ENVIRONMENT = """\
+# Source this in every shell that starts a part of Flower:  . app/environment.sh
+# No telemetry, no search for updates; the configuration of Flower's commands is in home/config.toml.
+export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 RAY_USAGE_STATS_ENABLED=0
+FLWR_HOME="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/home"
+export FLWR_HOME
+"""
+
+_CERTIFICATES = """\
+#!/usr/bin/env bash
+# Makes an authority and the server's certificate:  ./make-certificates.sh [NAME-OR-ADDRESS ...]
+# The certificate is valid for localhost, 127.0.0.1 and what is named. Keep the *.key files secret; give ca.crt to
+# every site, over a way you trust.
+set -euo pipefail
+cd "$(dirname "$0")"
+mkdir -p certificates
+cd certificates
+if [ -e ca.key ]; then
+    echo "certificates/ca.key exists already; remove the folder certificates to begin anew" >&2
+    exit 1
+fi
+umask 077
+names="DNS:localhost,IP:127.0.0.1"
+for name in "$@"; do
+    case "$name" in
+        *[!0-9.]*) names="$names,DNS:$name" ;;
+        *) names="$names,IP:$name" ;;
+    esac
+done
+openssl ecparam -name prime256v1 -genkey -noout -out ca.key
+openssl req -x509 -new -key ca.key -sha256 -days 365 -subj "/CN=kernfed authority" -out ca.crt \\
+    -addext "keyUsage=critical,keyCertSign,cRLSign"
+openssl ecparam -name prime256v1 -genkey -noout -out server.key
+openssl req -new -key server.key -subj "/CN=kernfed server" -out server.csr
+{
+    echo "basicConstraints=critical,CA:FALSE"
+    echo "keyUsage=critical,digitalSignature"
+    echo "extendedKeyUsage=serverAuth"
+    echo "subjectAltName=$names"
+    echo "subjectKeyIdentifier=hash"
+    echo "authorityKeyIdentifier=keyid"
+} > server.ext
+openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -sha256 -days 365 \\
+    -extfile server.ext -out server.pem 2> /dev/null
+rm server.csr server.ext
+echo "certificates for $names are in $(pwd)"
+"""
+
+_NODE_KEY = """\
+#!/usr/bin/env bash
+# Makes the key by which a site proves who it is:  ./make-node-key.sh SITE
+# Run it at the site; only keys/SITE.pub leaves it, to be registered at the SuperLink.
+set -euo pipefail
+if [ $# -ne 1 ]; then
+    echo "usage: $0 SITE" >&2
+    exit 2
+fi
+cd "$(dirname "$0")"
+mkdir -p keys
+chmod 700 keys
+ssh-keygen -q -t ecdsa -b 384 -N "" -C "$1" -f "keys/$1" < /dev/null
+echo "register $(pwd)/keys/$1.pub under the name $1"
+"""
+
+_CONNECTION = """\
+[superlink]
+default = "deployment"
+
+[superlink.deployment]
+address = {address}
+root-certificates = {certificate}
+"""
+
+
+def flower_app(
+    folder: Annotated[Path, typer.Argument(help="Folder to write; it must not exist or be empty.")],
+    address: Annotated[str, typer.Option(help="HOST:PORT at which the SuperLink will be.")] = "127.0.0.1:9092",
+    results: Annotated[
+        Path | None, typer.Option(help="Folder for results on the SuperLink's machine; default inside the app.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Write a Flower app that trains and predicts with kernfed, and scripts for its certificates and keys."""
+    written = write_app(folder, address, results)
+    emit({"folder": folder, "files": written}, json, *(f"{folder / name}" for name in written),
+         f"Next: {folder}/make-certificates.sh, then the operator's guide, docs/operator.md")  # fmt: skip
+
+
+def write_app(folder: Path, address: str = "127.0.0.1:9092", results: Path | None = None) -> list[str]:
+    """Write the app into ``folder`` and return the names of its files."""
+    from kernfed.federation.jobs import DEFAULTS
+
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"--address must be HOST:PORT, got {address!r}")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} exists and is not empty; name another folder")
+    home = folder.resolve()
+    config = {**DEFAULTS, "results": str((results or home / "results").resolve())}
+    files = {
+        "pyproject.toml": _PYPROJECT.format(config="\n".join(f"{key} = {_toml(config[key])}" for key in config)),
+        "kernfed_app/__init__.py": '"""kernfed on Flower."""\n',
+        "kernfed_app/server_app.py": _SERVER_APP,
+        "kernfed_app/client_app.py": _CLIENT_APP,
+        "environment.sh": _ENVIRONMENT,
+        "make-certificates.sh": _CERTIFICATES,
+        "make-node-key.sh": _NODE_KEY,
+        "home/config.toml": _CONNECTION.format(
+            address=_toml(address), certificate=_toml(str(home / "certificates" / "ca.crt"))
+        ),
+        ".gitignore": "home/\ncertificates/\nkeys/\nresults/\n",
+    }
+    for name, text in files.items():
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, encoding="utf-8")
+        if name.startswith("make-"):
+            place.chmod(0o755)
+    return list(files)
+
+
+def _toml(value: str | int | float) -> str:
+    """A value in TOML, whose text and numbers are written as JSON's."""
+    return json.dumps(value)

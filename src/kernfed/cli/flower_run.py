@@ -1,0 +1,219 @@
+"""``kernfed flower-run``: a run on a Flower deployment, from its start to its results.
+
+``flwr run`` says "success" once a run is submitted; how it ended is asked afterwards, and a run has succeeded only if
+Flower calls it completed and its results are there.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kernfed.cli.console import Json, emit, format_bytes, format_seconds, note
+
+EXAMPLE = "Example: kernfed flower-run app train --set measure=distance --out model.kfd"
+#: Seconds that one call of Flower's command may take, and between two looks at a run.
+_CALL, _LOOK = 120.0, 2.0
+_PRODUCTS = ("model", "predictions", "evaluation")
+
+
+class RunFailed(RuntimeError):
+    """A run that did not do its job, or of which nobody knows."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that succeeded: its number, the folder of its results, and what ``result.json`` says."""
+
+    run: str
+    folder: Path
+    result: Mapping[str, Any]
+
+    def product(self) -> Path:
+        """The file the job made."""
+        return self.folder / next(str(self.result[name]) for name in _PRODUCTS if name in self.result)
+
+
+def flower_run(
+    app: Annotated[Path, typer.Argument(help="Folder of `kernfed flower-app`.")],
+    job: Annotated[str, typer.Argument(help="train, predict, evaluate or forget.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE of the app's configuration; may be repeated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Copy the model, predictions or evaluation here.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds after which the run is given up and stopped.")] = 3600.0,
+    json: Json = False,
+) -> None:
+    """Run a job on a Flower deployment, show its progress, and say how it ended."""
+    try:
+        finished = run_app(app, {"job": job, **parse_settings(app, settings or [])}, timeout=timeout)
+    except RunFailed as error:
+        note(f"kernfed: {error}")
+        raise typer.Exit(1) from None
+    product = finished.product()
+    if out is not None:
+        shutil.copyfile(product, out)
+    result = finished.result
+    missing = [f"site {site} is missing: {reason}" for site, reason in result.get("missing", {}).items()]
+    text = (f"run {finished.run}: {job} with {len(result['sites'])} site(s) in {format_seconds(result['seconds'])}, "
+            f"{format_bytes(result['bytes_up'])} left the sites; wrote {out or product}")  # fmt: skip
+    emit({"run": finished.run, "folder": finished.folder, **result, "out": out or product}, json, *missing, text)
+
+
+def parse_settings(app: Path, given: list[str]) -> dict[str, Any]:
+    """NAME=VALUE words as values of the type that the app's configuration gives each."""
+    usual = _config(app)
+    settings: dict[str, Any] = {}
+    for word in given:
+        name, sign, text = word.partition("=")
+        if not sign or name not in usual:
+            raise ValueError(f"--set must be NAME=VALUE with a name of {', '.join(sorted(usual))}, got {word!r}")
+        kind = type(usual[name])
+        try:
+            settings[name] = kind(text)
+        except ValueError:
+            raise ValueError(f"{name} must be a number such as {usual[name]}, got {text!r}") from None
+    return settings
+
+
+def run_app(app: Path, settings: Mapping[str, Any], *, timeout: float = 3600.0,
+            report: Callable[[str], None] = note) -> Finished:  # fmt: skip
+    """Start a run of ``app`` with these settings, relay its log, and return its results once it has succeeded."""
+    results = Path({**_config(app), **settings}["results"])
+    deadline = time.monotonic() + timeout
+    run = _start(app, settings)
+    relay = threading.Thread(target=_relay, args=(app, run, report), daemon=True)
+    relay.start()
+    status, details = "pending", ""
+    while not status.startswith("finished"):
+        if time.monotonic() > deadline:
+            _flwr(app, "stop", run)
+            raise RunFailed(f"run {run} was {status} after {timeout:g} s and was stopped")
+        time.sleep(_LOOK)
+        status, details = _status(app, run)
+    relay.join(10.0)  # the last lines of the log say why
+    if status != "finished:completed":
+        raise RunFailed(f"run {run} failed ({status}): {details or 'Flower gives no reason'}; see flwr log {run}")
+    folder = results / run
+    if not (folder / "result.json").is_file():
+        raise RunFailed(f"run {run} is completed but {folder}/result.json is not here; "
+                        "use this command on the SuperLink's machine, or share the folder of results")  # fmt: skip
+    return Finished(run, folder, json.loads((folder / "result.json").read_text(encoding="utf-8")))
+
+
+def predict_with_flower(app: Path, model: Path, rows: Any, *, timeout: float = 3600.0,
+                        report: Callable[[str], None] = note) -> tuple[dict[str, Any], Mapping[str, Any]]:  # fmt: skip
+    """Predictions of a model for rows (n, p) by the sites of a deployment, and what ``result.json`` says.
+
+    The columns are prediction, probability, site, batch and score, each (n,). Runs on the SuperLink's machine, where
+    the rows are left beside the results for as long as the run lasts.
+    """
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    from kernfed.federation import load
+
+    sites = ",".join(getattr(load(model), "sites", ()))
+    results = Path(_config(app)["results"])
+    results.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="batch-", dir=results) as folder:
+        queries = Path(folder) / "queries.npy"
+        np.save(queries, rows, allow_pickle=False)
+        settings = {"job": "predict", "model": str(model.resolve()), "queries": str(queries), "sites": sites}
+        finished = run_app(app, settings, timeout=timeout, report=report)
+    table = pq.read_table(finished.product())
+    columns = {name: np.array(table[name].to_pylist()) for name in table.column_names if name != "row"}
+    return columns, finished.result
+
+
+# Flower's command ------------------------------------------------------------------------------------------------
+
+
+def _config(app: Path) -> dict[str, Any]:
+    """Configuration of an app that ``kernfed flower-app`` wrote."""
+    place = app / "pyproject.toml"
+    if not place.is_file():
+        raise ValueError(f"{app} is not a Flower app; make one with kernfed flower-app")
+    try:
+        config: dict[str, Any] = tomllib.loads(place.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
+    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{place} has no [tool.flwr.app.config]: {error}") from None
+    if not config.get("results"):
+        raise ValueError(f"{place} must set results in [tool.flwr.app.config]")
+    return config
+
+
+def _start(app: Path, settings: Mapping[str, Any]) -> str:
+    """Submit a run and return its number."""
+    with tempfile.TemporaryDirectory(prefix="kernfed-run-") as folder:
+        place = Path(folder) / "run.toml"
+        place.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
+        done = _flwr(app, "run", str(app.resolve()), "--run-config", str(place), "--format", "json")
+    told = _json(done.stdout)
+    if done.returncode or not told.get("success") or not told.get("run-id"):
+        reason = told.get("error-message") or done.stderr.strip() or done.stdout.strip()
+        raise RunFailed(f"the run could not be started: {reason}")
+    return str(told["run-id"])
+
+
+def _status(app: Path, run: str) -> tuple[str, str]:
+    """Status of a run and its details, as ``flwr list`` knows them."""
+    done = _flwr(app, "list", "--run-id", run, "--format", "json")
+    runs = _json(done.stdout).get("runs")
+    if done.returncode or not runs:
+        raise RunFailed(f"nothing is known of run {run}: {done.stderr.strip() or done.stdout.strip()}")
+    return str(runs[0]["status"]), str(runs[0].get("status-details", ""))
+
+
+def _relay(app: Path, run: str, report: Callable[[str], None]) -> None:
+    """Pass on what the ServerApp prints, until its log ends."""
+    command = [_executable(), "log", run, "--stream"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                          env=_environment(app)) as log:  # fmt: skip
+        assert log.stdout is not None
+        for line in log.stdout:
+            if "kernfed:" in line or "Error" in line:
+                report(line.rstrip())
+
+
+def _flwr(app: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run([_executable(), *words], capture_output=True, text=True, check=False, timeout=_CALL,
+                              env=_environment(app))  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise RunFailed(f"flwr {words[0]} did not answer within {_CALL:g} s; is the SuperLink running?") from None
+
+
+def _executable() -> str:
+    beside = Path(sys.executable).with_name("flwr")
+    found = str(beside) if beside.exists() else shutil.which("flwr")
+    if found is None:
+        raise ImportError("running on Flower needs Flower: pip install 'kernfed[flower]'")
+    return found
+
+
+def _environment(app: Path) -> dict[str, str]:
+    """Environment of this process, with telemetry off and the app's own connection unless another is set."""
+    usual = {"FLWR_HOME": str(app.resolve() / "home")}
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    return {**usual, **os.environ, **quiet}
+
+
+def _json(text: str) -> dict[str, Any]:
+    """The JSON object in what a command printed, or none."""
+    try:
+        found = json.loads(text[text.index("{") :])
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,179 @@
+"""Jobs of a run that nobody watches: train, predict, evaluate or forget, from plain settings, with results in a folder.
+
+A ServerApp ends with its run, so what a run found is read from files: ``<results>/<run>/result.json`` comes last and
+names the others. Without it a run has not succeeded.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernfed._validation import FloatArray, check_choice, check_count, check_number
+from kernfed.data import read_table, write_table
+from kernfed.federation.engine import Federation
+from kernfed.federation.evaluation import evaluate
+from kernfed.federation.folding import FoldingLearner
+from kernfed.files import atomic_path, load
+from kernfed.kahm.model import FoldingModel, SiteScores
+
+#: Settings every job has, with what they are unless they are given. An empty text or 0 stands for "not given".
+DEFAULTS: Mapping[str, str | int | float] = {
+    "job": "train", "results": "", "sites": "", "min-sites": 1, "min-replies": 0, "wait": 60.0, "timeout": 600.0,
+    "seed": 0, "caller": "flower", "model": "", "queries": "", "features": "", "site": "", "rows": "",
+    "measure": "rms", "batch-size": 100, "partition": "order", "layers": 1, "dtype": "float64", "aggregate": "min",
+    "k": 2, "hold": "sites",
+}  # fmt: skip
+RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a run shall do. ``folder`` is where its results go."""
+
+    kind: str
+    folder: Path
+    sites: tuple[str, ...] = ()
+    min_sites: int = 1
+    min_replies: int | None = None
+    wait: float = 60.0
+    timeout: float = 600.0
+    seed: int = 0
+    caller: str = "flower"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_settings(cls, given: Mapping[str, Any], run: str) -> "Job":
+        """Job from settings such as a run's configuration; unknown or wrong ones are refused, never ignored."""
+        unknown = sorted(set(given) - set(DEFAULTS))
+        if unknown:
+            raise ValueError(f"unknown setting {unknown[0]!r}; known are {', '.join(sorted(DEFAULTS))}")
+        found = {**DEFAULTS, **given}
+        for name, usual in DEFAULTS.items():
+            wanted: Any = (int, float) if isinstance(usual, float) else type(usual)
+            if not isinstance(found[name], wanted) or isinstance(found[name], bool):
+                raise ValueError(f"{name} must be {type(usual).__name__}, got {found[name]!r}")
+        if not Path(found["results"]).is_absolute():
+            raise ValueError(f"results must be an absolute path on the ServerApp's machine, got {found['results']!r}")
+        return cls(
+            kind=check_choice(found["job"], "job", tuple(JOBS)),
+            folder=Path(found["results"]) / run,
+            sites=tuple(name.strip() for name in found["sites"].split(",") if name.strip()),
+            min_sites=check_count(found["min-sites"], "min-sites"),
+            min_replies=check_count(found["min-replies"], "min-replies", at_least=0) or None,
+            wait=check_number(found["wait"], "wait", at_least=0),
+            timeout=check_number(found["timeout"], "timeout", above=0),
+            seed=check_count(found["seed"], "seed", at_least=0),
+            caller=found["caller"],
+            settings=found,
+        )  # fmt: skip
+
+    @property
+    def asking(self) -> dict[str, Any]:
+        """Options of every question."""
+        return {"min_replies": self.min_replies, "timeout": self.timeout}
+
+    def file(self, name: str) -> Path:
+        """The file that setting ``name`` must give."""
+        if not self.settings[name]:
+            raise ValueError(f"job {self.kind!r} needs the setting {name}, a path on the ServerApp's machine")
+        return Path(self.settings[name])
+
+
+def run_job(federation: Federation, job: Job) -> Path:
+    """Do the job and return the folder with its results: traffic.json, result.json, and what the job makes."""
+    job.folder.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    try:
+        found = JOBS[job.kind](federation, job)
+    finally:  # what left the sites must be known even where the job failed
+        federation.traffic.save(job.folder / "traffic.json")
+    result = {"job": job.kind, "seconds": time.monotonic() - started, "sites": list(federation.sites), **found,
+              "bytes_up": federation.traffic.bytes_up, "bytes_down": federation.traffic.bytes_down}  # fmt: skip
+    _write_json(job.folder / RESULT, result)
+    return job.folder
+
+
+def _train(federation: Federation, job: Job) -> dict[str, Any]:
+    s = job.settings
+    learner = FoldingLearner(s["measure"], s["batch-size"], s["partition"], s["layers"], s["dtype"], s["aggregate"],
+                             s["k"], hold=s["hold"])  # fmt: skip
+    model = learner.fit(federation, **job.asking)
+    return _saved(model, job)
+
+
+def _predict(federation: Federation, job: Job) -> dict[str, Any]:
+    model = _model(federation, job)
+    table = read_table(job.file("queries"), features=job.settings["features"] or None)
+    missing: Mapping[str, str] = {}
+    options: dict[str, Any] = {}
+    if isinstance(model, FoldingModel):
+        if model.connection is not None:
+            once: Any = _AskedOnce(model.connection)
+            model, options = replace(model, connection=once), job.asking
+        missing = model.answers(table.X, **options).missing
+    columns = {"row": np.arange(1, len(table) + 1), "prediction": model.predict(table.X, **options)}
+    if hasattr(model, "predict_proba"):
+        columns["probability"] = model.predict_proba(table.X, **options).max(axis=1)
+    if hasattr(model, "explain"):
+        found = model.explain(table.X, **options)
+        columns |= {"site": found.site, "batch": found.batch, "score": found.score}
+    write_table(job.folder / "predictions.parquet", columns)
+    return {"predictions": "predictions.parquet", "rows": len(table), "missing": dict(missing)}
+
+
+class _AskedOnce:
+    """A connection that puts the same queries to the sites once, however often their scores are wanted."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._asked: tuple[FloatArray, SiteScores] | None = None
+
+    def scores(self, model: FoldingModel, X: FloatArray, *, explain: bool = True, **options: Any) -> SiteScores:  # noqa: ARG002
+        """Scores with their batches, wanted or not: they come with the same message."""
+        if self._asked is None or self._asked[0] is not X:
+            self._asked = X, self._connection.scores(model, X, explain=True, **options)
+        return self._asked[1]
+
+
+def _evaluate(federation: Federation, job: Job) -> dict[str, Any]:
+    found = evaluate(_model(federation, job), federation, **job.asking)
+    _write_json(job.folder / "evaluation.json", found.to_json())
+    accuracy = found.pooled.accuracy if found.pooled.rows else None
+    return {"evaluation": "evaluation.json", "accuracy": accuracy, "missing": dict(found.missing)}
+
+
+def _forget(federation: Federation, job: Job) -> dict[str, Any]:
+    site = job.settings["site"]
+    if not site:
+        raise ValueError("job 'forget' needs the setting site, and rows to forget only these, as 3,17,20")
+    try:
+        rows = [int(number) for number in job.settings["rows"].split(",") if number.strip()]
+    except ValueError:
+        raise ValueError(f"rows must be row ids such as 3,17,20, got {job.settings['rows']!r}") from None
+    return _saved(_model(federation, job).forget(site, rows=rows or None), job)
+
+
+def _model(federation: Federation, job: Job) -> Any:
+    model = load(job.file("model"))
+    return model.connect(federation) if getattr(model, "hold", "machines") == "sites" else model
+
+
+def _saved(model: Any, job: Job) -> dict[str, Any]:
+    model.save(job.folder / "model.kfd")
+    return {"model": "model.kfd", "members": list(model.sites), "classes": model.classes_.tolist(),
+            "missing": dict(model.missing)}  # fmt: skip
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+JOBS: dict[str, Callable[[Federation, Job], dict[str, Any]]] = {
+    "train": _train, "predict": _predict, "evaluate": _evaluate, "forget": _forget,
+}  # fmt: skip

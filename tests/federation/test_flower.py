@@ -1,0 +1,286 @@
+"""The Flower engine in one process: the contract of all engines, and what is its own."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernfed
+from contracts.engines import EngineContract
+from kernfed.federation import Engine, Fault, Federation, FoldingLearner, Payload, Policy, Site, TooFewReplies, evaluate
+from kernfed.kahm.model import StaleModel
+from oracles.federation import Data, sites_data
+
+pytest.importorskip("flwr", reason="needs the extra flower: pip install 'kernfed[flower]'")
+
+from federation.flower_grid import InProcessGrid, client_app
+from kernfed.federation.flower import FlowerEngine, flower_federation, serve, site_from_config
+from kernfed.federation.jobs import DEFAULTS, Job, run_job
+
+
+def over_sites(sites: Mapping[str, Site], **options: Any) -> InProcessGrid:
+    """Grid whose ClientApp answers for sites that are here."""
+    configs = {number: {"site": name} for number, name in enumerate(sites, start=11)}
+    return InProcessGrid(client_app(lambda context: sites[context.node_config["site"]]), configs, **options)
+
+
+class TestFlower(EngineContract):
+    late, patience = 1.0, 0.4
+
+    def engine(self, data: Data, *, faults: Mapping[str, Fault] | None = None,
+               policies: Mapping[str, Policy] | None = None) -> Engine:  # fmt: skip
+        sites = {name: Site(name, X, y, policy=(policies or {}).get(name, Policy.open()))
+                 for name, (X, y) in data.items()}  # fmt: skip
+        grid = over_sites(sites)
+        numbers = {config["site"]: node for node, config in grid.configs.items()}
+        grid.names = {node: site for site, node in numbers.items()}
+        engine = FlowerEngine(grid, wait=5.0)
+        grid.faults = {numbers[site]: fault for site, fault in (faults or {}).items()}
+        return engine
+
+
+@pytest.fixture
+def data(rng: np.random.Generator) -> Data:
+    return sites_data(rng, ["a", "b", "c"])
+
+
+def node_configs(data: Data, folder: Path, **more: Any) -> dict[int, dict[str, Any]]:
+    """Configurations of nodes whose tables and stores are in ``folder``, open to every task."""
+    (folder / "site.toml").write_text('tasks = ["*"]\n')
+    configs = {}
+    for number, (name, (X, y)) in enumerate(data.items(), start=11):
+        np.savez(folder / f"{name}.npz", X=X, y=y)
+        paths = {"data": folder / f"{name}.npz", "store": folder / f"store-{name}", "policy": folder / "site.toml"}
+        configs[number] = {"site": name, "label": "y", **{key: str(path) for key, path in paths.items()}, **more}
+    return configs
+
+
+def over_files(data: Data, folder: Path, **more: Any) -> InProcessGrid:
+    return InProcessGrid(client_app(), node_configs(data, folder, **more))
+
+
+@pytest.mark.parametrize("hold", ["sites", "machines"])
+def test_models_are_those_of_the_local_engine_to_the_bit(data: Data, tmp_path: Path, hold: str) -> None:
+    queries = np.concatenate([X[:4] for X, _ in data.values()])
+    learner = FoldingLearner(batch_size=7, partition="random", hold=hold)
+    found = {}
+    names = [f"X[{i}]" for i in range(queries.shape[1])]
+    grid = over_files(data, tmp_path, holdout=0.3, seed=5)
+    for kind, federation in (
+        ("local", Federation.local(data, seed=5, holdout=0.3, columns=names)),
+        ("flower", flower_federation(grid, seed=5)),
+    ):
+        with federation:
+            model = learner.fit(federation)
+            model.save(tmp_path / kind)
+            tested = evaluate(model, federation)
+            fewer = model.forget("b") if hold == "machines" else model.forget("b", rows=[0, 3])
+            found[kind] = (model.scores(queries) if hold == "machines" else fewer.scores(queries),
+                           tested.pooled.confusion, fewer.scores(queries))  # fmt: skip
+    for one, other in zip(found["local"], found["flower"], strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert (tmp_path / "local").read_bytes() == (tmp_path / "flower").read_bytes()
+
+
+def test_a_second_run_finds_the_stores_of_the_first(data: Data, tmp_path: Path) -> None:
+    with flower_federation(over_files(data, tmp_path)) as federation:
+        model = FoldingLearner(batch_size=7).fit(federation)
+    queries = data["a"][0]
+    expected = model.scores(queries)
+    with flower_federation(over_files(data, tmp_path)) as later:
+        np.testing.assert_array_equal(model.connect(later).scores(queries), expected)
+    (tmp_path / "moved").mkdir()
+    with flower_federation(over_files(data, tmp_path / "moved")) as elsewhere, pytest.raises(StaleModel):
+        model.connect(elsewhere).scores(queries)
+
+
+def test_expected_sites_that_do_not_come_are_listed_and_unreachable(data: Data, tmp_path: Path) -> None:
+    grid = over_files(data, tmp_path)
+    engine = FlowerEngine(grid, expect=["a", "b", "c", "zulu"], wait=0.2)
+    assert engine.sites == ("a", "b", "c", "zulu")
+    with Federation(engine) as federation:
+        replies = federation.ask("describe", Payload(), min_replies=3)
+        assert replies.missing["zulu"].code == "unreachable"
+        grid.configs[99] = {**grid.configs[11], "site": "zulu"}  # it comes late
+        assert not federation.ask("describe", Payload()).missing
+
+
+def test_waiting_for_nodes_ends(data: Data, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"expected 4 site\(s\) within 0.1 s, 3 connected"):
+        FlowerEngine(over_files(data, tmp_path), min_sites=4, wait=0.1)
+
+
+def test_two_nodes_with_one_name_are_refused(data: Data, tmp_path: Path) -> None:
+    configs = node_configs(data, tmp_path)
+    configs[12]["site"] = "a"
+    with pytest.raises(ValueError, match=r"two nodes \(11 and 12\) say they are site 'a'"):
+        FlowerEngine(InProcessGrid(client_app(), configs))
+
+
+def test_a_node_under_another_name_than_registered_is_refused(data: Data, tmp_path: Path) -> None:
+    names = {11: "a", 12: "b", 13: "d"}
+    grid = InProcessGrid(client_app(), node_configs(data, tmp_path), names=names)
+    with flower_federation(grid) as federation:
+        replies = federation.ask("describe", Payload(), min_replies=2)
+        assert "site must be 'd', got 'c'" in replies.missing["d"].reason
+
+
+def test_what_a_client_app_raises_reaches_the_operator(data: Data, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def broken(context: Any) -> Site:
+        if context.node_config["site"] == "b":
+            raise ZeroDivisionError("no such denominator")
+        return site_from_config(context)
+
+    grid = InProcessGrid(client_app(broken), node_configs(data, tmp_path))
+    with flower_federation(grid, report=told.append) as federation:
+        replies = federation.ask("describe", Payload(), min_replies=2)
+        reason = replies.missing["b"].reason
+        assert reason.startswith("Traceback")
+        assert "in broken" in reason
+        assert "ZeroDivisionError: no such denominator" in reason
+        assert any("site b is missing" in text for text in told)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"data": "/none.npz"}, "/none.npz: there is no such file"),
+        ({"data": "relative.npz"}, "data in the node's configuration must be an absolute path, got 'relative.npz'"),
+        ({"label": "z"}, "'z'"),
+        ({"label": 5}, "label in the node's configuration must be text, got 5"),
+        ({"store": ""}, "store in the node's configuration must be text, got ''"),
+        ({"policy": "/none.toml"}, "no policy file at /none.toml"),
+        ({"holdout": 2.0}, "holdout must be < 1"),
+        ({"colour": "red"}, "unknown setting 'colour' in the node's configuration"),
+    ],
+)
+def test_wrong_node_configurations_are_told(data: Data, tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+    configs = node_configs(data, tmp_path)
+    configs[12] |= changes
+    with flower_federation(InProcessGrid(client_app(), configs)) as federation:
+        replies = federation.ask("describe", Payload(), min_replies=2)
+        assert told in replies.missing["b"].reason
+
+
+def test_without_a_policy_only_schema_and_scores_leave(data: Data, tmp_path: Path) -> None:
+    configs = node_configs(data, tmp_path)
+    for config in configs.values():
+        del config["policy"]
+    with flower_federation(InProcessGrid(client_app(), configs)) as federation:
+        assert FoldingLearner().fit(federation).sites == ("a", "b", "c")
+        with pytest.raises(TooFewReplies, match="allows describe, scores, not 'machines'"):
+            FoldingLearner(hold="machines").fit(federation)
+
+
+def test_node_without_a_name(data: Data, tmp_path: Path) -> None:
+    configs, told = node_configs(data, tmp_path), list[str]()
+    del configs[13]["site"]
+    with flower_federation(InProcessGrid(client_app(), configs), report=told.append) as federation:
+        assert federation.sites == ("a", "b")
+    assert any("node 13 does not say which site it is" in text and "must name its site" in text for text in told)
+
+
+def test_progress_is_told(data: Data, tmp_path: Path) -> None:
+    told: list[str] = []
+    with flower_federation(over_files(data, tmp_path), report=told.append) as federation:
+        federation.schema  # noqa: B018  asking is what counts
+    assert any("3 site(s) connected: a, b, c" in text for text in told)
+    assert any("3 of 3" in text and "bytes" in text for text in told)
+
+
+# Jobs ------------------------------------------------------------------------------------------------------------
+
+
+def job(folder: Path, run: str, **settings: Any) -> Job:
+    return Job.from_settings({"results": str(folder), **{k.replace("_", "-"): v for k, v in settings.items()}}, run)
+
+
+def test_jobs_train_predict_evaluate_forget(data: Data, tmp_path: Path) -> None:
+    queries = np.concatenate([X for X, _ in data.values()])
+    np.save(tmp_path / "queries.npy", queries)
+    results = tmp_path / "results"
+    with flower_federation(over_files(data, tmp_path, holdout=0.25)) as federation:
+        run_job(federation, job(results, "1", measure="distance", batch_size=8))
+        model = str(results / "1" / "model.kfd")
+        before = len(federation.engine._grid.pushed)  # type: ignore[attr-defined]
+        run_job(federation, job(results, "2", job="predict", model=model, queries=str(tmp_path / "queries.npy")))
+        assert len(federation.engine._grid.pushed) == before + 3, "one question per site and batch"  # type: ignore[attr-defined]
+        run_job(federation, job(results, "3", job="evaluate", model=model))
+        run_job(federation, job(results, "4", job="forget", model=model, site="b"))
+        run_job(federation, job(results, "5", job="forget", model=model, site="a", rows="1, 2"))
+        connected = kernfed.load(model)
+        fewer = kernfed.load(results / "5" / "model.kfd").connect(federation)
+        written = kernfed.data.read_table(
+            results / "2" / "predictions.parquet", features="probability", label="prediction", site="site"
+        )
+        assert fewer.members["a"].rows == connected.members["a"].rows - 2
+        tested = json.loads((results / "3" / "evaluation.json").read_text())
+        assert tested["pooled"]["rows"] > 0
+        told = json.loads((results / "4" / "result.json").read_text())
+        assert told["members"] == ["a", "c"]
+        traffic = json.loads((results / "2" / "traffic.json").read_text())
+        assert {entry["site"] for entry in traffic} == {"a", "b", "c"}
+    with Federation.local(data, holdout=0.25) as local:
+        expected = FoldingLearner("distance", 8).fit(local)
+        np.testing.assert_array_equal(written.y, expected.predict(queries))
+        np.testing.assert_array_equal(written.X[:, 0], expected.predict_proba(queries).max(axis=1))
+        np.testing.assert_array_equal(written.site, expected.explain(queries).site)
+
+
+def test_serve_does_the_job_of_the_run(data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from flwr.app import Context, RecordDict
+
+    config = {**DEFAULTS, "results": str(tmp_path / "results"), "sites": "a,b,c", "batch-size": 9}
+    serve(over_files(data, tmp_path), Context(77, 1, {}, RecordDict(), config))
+    assert (tmp_path / "results" / "77" / "model.kfd").is_file()
+    assert "train: results are in" in capsys.readouterr().out
+    config["min-replies"], config["timeout"] = 3, 0.5
+    grid = over_files(data, tmp_path)
+    grid.faults = {12: Fault("dead")}
+    with pytest.raises(TooFewReplies, match="'b'"):
+        serve(grid, Context(78, 1, {}, RecordDict(), config))
+    assert (tmp_path / "results" / "78" / "traffic.json").is_file()
+    assert not (tmp_path / "results" / "78" / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"job": "dance"}, "job must be one of"),
+        ({"colour": 1}, "unknown setting 'colour'"),
+        ({"results": "here"}, "results must be an absolute path"),
+        ({"timeout": "long"}, "timeout must be float, got 'long'"),
+        ({"batch-size": True}, "batch-size must be int, got True"),
+        ({"seed": -1}, "seed must be >= 0"),
+    ],
+)
+def test_wrong_jobs(tmp_path: Path, settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Job.from_settings({"results": str(tmp_path), **settings}, "1")
+
+
+def test_jobs_that_lack_something(data: Data, tmp_path: Path) -> None:
+    with Federation.local(data) as federation:
+        for settings, told in (
+            ({"job": "predict"}, "job 'predict' needs the setting model"),
+            ({"job": "forget"}, "job 'forget' needs the setting site"),
+            ({"job": "forget", "site": "a", "rows": "1;2"}, "rows must be row ids such as 3,17,20"),
+        ):
+            with pytest.raises(ValueError, match=told):
+                run_job(federation, job(tmp_path, "1", **settings))
+
+
+def test_without_flower_one_sentence() -> None:
+    code = (
+        "import sys; sys.modules['flwr'] = None; import kernfed, kernfed.federation; import kernfed.federation.flower"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("ImportError: the Flower engine needs Flower: pip install 'kernfed[flower]'")

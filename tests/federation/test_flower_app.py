@@ -1,0 +1,158 @@
+"""The Flower app that is written, and the command that runs it, with a stand-in for Flower's own command."""
+
+import io
+import json
+import os
+import stat
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from kernfed.cli import flower_run
+from kernfed.cli.flower_app import write_app
+from kernfed.cli.flower_run import RunFailed, parse_settings, run_app
+from kernfed.federation.jobs import DEFAULTS, Job
+
+#: A stand-in for ``flwr``: says what a script in the environment tells it to say.
+STAND_IN = """#!{python}
+import json, os, pathlib, sys
+script = json.loads(os.environ["SCRIPT"])
+word = sys.argv[1]
+if word == "run":
+    config = sys.argv[sys.argv.index("--run-config") + 1]
+    pathlib.Path(os.environ["SEEN"]).write_text(pathlib.Path(config).read_text())
+print(script[word]["out"])
+sys.exit(script[word].get("code", 0))
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    write_app(tmp_path / "app")
+    return tmp_path / "app"
+
+
+def flower_says(monkeypatch: pytest.MonkeyPatch, folder: Path, **script: dict[str, object]) -> None:
+    command = folder / "flwr"
+    command.write_text(STAND_IN.format(python=sys.executable))
+    command.chmod(0o755)
+    started = {"run": {"out": json.dumps({"success": True, "run-id": "17"})}, "log": {"out": "kernfed: at work"},
+               "stop": {"out": ""}}  # fmt: skip
+    monkeypatch.setenv("SCRIPT", json.dumps({**started, **script}))
+    monkeypatch.setenv("SEEN", str(folder / "seen.toml"))
+    monkeypatch.setattr(flower_run, "_executable", lambda: str(command))
+    monkeypatch.setattr(flower_run, "_LOOK", 0.01)
+
+
+def listed(status: str, details: str = "") -> dict[str, object]:
+    return {"out": "Listing...\n" + json.dumps({"runs": [{"status": status, "status-details": details}]})}
+
+
+def test_the_app_is_complete_and_installs_nothing(app: Path) -> None:
+    project = tomllib.loads((app / "pyproject.toml").read_text())
+    assert project["project"]["dependencies"] == []
+    config = project["tool"]["flwr"]["app"]["config"]
+    assert config == {**DEFAULTS, "results": str(app / "results")}
+    assert Job.from_settings(config, "1").folder == app / "results" / "1"
+    for name in ("server_app.py", "client_app.py"):
+        compile((app / "kernfed_app" / name).read_text(), name, "exec")
+    for name in ("make-certificates.sh", "make-node-key.sh"):
+        assert os.access(app / name, os.X_OK)
+    connection = tomllib.loads((app / "home" / "config.toml").read_text())["superlink"]["deployment"]
+    assert connection["root-certificates"] == str(app / "certificates" / "ca.crt")
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own
+def test_only_code_travels_to_the_sites(app: Path) -> None:
+    """Results, keys and certificates are not part of what Flower sends."""
+    build = pytest.importorskip("flwr.cli.build", reason="needs the extra flower: pip install 'kernfed[flower]'")
+    for name in ("results/1/result.json", "keys/a.json", "certificates/ca.json"):
+        (app / name).parent.mkdir(parents=True, exist_ok=True)
+        (app / name).write_text("{}")
+    names = zipfile.ZipFile(io.BytesIO(build.build_fab_from_disk(app))).namelist()
+    code = {"kernfed_app/__init__.py", "kernfed_app/client_app.py", "kernfed_app/server_app.py"}
+    assert {name for name in names if not name.startswith(".info")} == {"pyproject.toml", *code}
+
+
+def test_scripts_make_certificates_and_keys_that_others_cannot_read(app: Path) -> None:
+    subprocess.run([app / "make-certificates.sh", "link.example.org", "10.0.0.7"], check=True, capture_output=True)
+    shown = subprocess.run(["openssl", "x509", "-in", app / "certificates" / "server.pem", "-noout", "-text"],
+                           check=True, capture_output=True, text=True).stdout  # fmt: skip
+    assert "DNS:localhost, IP Address:127.0.0.1, DNS:link.example.org, IP Address:10.0.0.7" in shown
+    subprocess.run(["openssl", "verify", "-x509_strict", "-CAfile", app / "certificates" / "ca.crt",
+                    app / "certificates" / "server.pem"], check=True, capture_output=True)  # fmt: skip
+    subprocess.run([app / "make-node-key.sh", "north"], check=True, capture_output=True)
+    for name in ("certificates/ca.key", "certificates/server.key", "keys/north"):
+        assert not stat.S_IMODE((app / name).stat().st_mode) & 0o077
+    assert (app / "keys" / "north.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
+    before = (app / "certificates" / "ca.key").read_bytes()
+    again = subprocess.run([app / "make-certificates.sh"], capture_output=True, text=True, check=False)
+    assert again.returncode == 1
+    assert "exists already" in again.stderr
+    assert (app / "certificates" / "ca.key").read_bytes() == before
+
+
+@pytest.mark.parametrize("address", ["nowhere", "host:", ":1", "host:0", "host:70000", "host:x"])
+def test_wrong_addresses(tmp_path: Path, address: str) -> None:
+    with pytest.raises(ValueError, match="--address must be HOST:PORT"):
+        write_app(tmp_path / "app", address)
+    assert not (tmp_path / "app").exists()
+
+
+def test_an_app_is_not_written_over_something(app: Path) -> None:
+    with pytest.raises(ValueError, match="exists and is not empty"):
+        write_app(app)
+
+
+def test_a_completed_run_gives_its_results(app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flower_says(monkeypatch, tmp_path, list=listed("finished:completed"))
+    (app / "results" / "17").mkdir(parents=True)
+    (app / "results" / "17" / "result.json").write_text(json.dumps({"model": "model.kfd"}))
+    told: list[str] = []
+    hostile = 'quote " backslash \\ newline \n'
+    finished = run_app(app, {"job": "train", "caller": hostile, "seed": 3}, report=told.append)
+    assert finished.run == "17"
+    assert finished.product() == app / "results" / "17" / "model.kfd"
+    assert told == ["kernfed: at work"]
+    assert tomllib.loads((tmp_path / "seen.toml").read_text()) == {"job": "train", "caller": hostile, "seed": 3}
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ({"list": listed("finished:failed", "no site 'x'")}, r"run 17 failed \(finished:failed\): no site 'x'"),
+        ({"list": listed("finished:stopped")}, r"failed \(finished:stopped\): Flower gives no reason"),
+        ({"list": listed("finished:completed")}, "result.json is not here"),
+        ({"list": listed("running")}, "run 17 was running after 0.3 s and was stopped"),
+        ({"list": {"out": "no", "code": 1}}, "nothing is known of run 17: no"),
+        ({"run": {"out": "refused", "code": 1}}, "the run could not be started: refused"),
+        ({"run": {"out": json.dumps({"success": False, "error-message": "bad app"})}}, "not be started: bad app"),
+        ({"run": {"out": json.dumps({"success": True})}}, "the run could not be started"),
+    ],
+)
+def test_whatever_else_happens_is_a_failure(
+    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: dict[str, dict[str, object]], told: str
+) -> None:
+    flower_says(monkeypatch, tmp_path, **script)
+    with pytest.raises(RunFailed, match=told):
+        run_app(app, {"job": "train"}, timeout=0.3, report=lambda _: None)
+
+
+def test_settings_take_the_type_the_app_gives_them(app: Path) -> None:
+    found = parse_settings(app, ["batch-size=7", "timeout=5", "sites=a,b", "rows=1=2"])
+    assert found == {"batch-size": 7, "timeout": 5.0, "sites": "a,b", "rows": "1=2"}
+    for word, told in (("colour=1", "--set must be NAME=VALUE"), ("measure", "--set must be"), ("k=x", "k must be")):
+        with pytest.raises(ValueError, match=told):
+            parse_settings(app, [word])
+
+
+def test_a_folder_that_is_no_app(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not a Flower app; make one with kernfed flower-app"):
+        run_app(tmp_path, {})
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    with pytest.raises(ValueError, match="has no"):
+        run_app(tmp_path, {})
