@@ -241,7 +241,7 @@ def test_serve_does_the_job_of_the_run(data: Data, tmp_path: Path, capsys: pytes
     serve(over_files(data, tmp_path), Context(77, 1, {}, RecordDict(), config))
     assert (tmp_path / "results" / "77" / "model.kfd").is_file()
     assert "train: results are in" in capsys.readouterr().out
-    config["min-replies"], config["timeout"] = 3, 0.5
+    config["min-replies"], config["timeout"], config["wait"] = 3, 0.5, 1.0
     grid = over_files(data, tmp_path)
     grid.faults = {12: Fault("dead")}
     with pytest.raises(TooFewReplies, match="'b'"):

@@ -10,8 +10,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from kernfed import KAHM
 from kernfed._threads import resolve_jobs, single_blas_thread
 from kernfed.kahm.bank import BLOCK, Bank, fit_machines
-from kernfed.kahm.machine import recover_rows
+from kernfed.kahm.machine import fit_machine, recover_rows
 from kernfed.kahm.packing import pack_machines, unpack_machines
+from kernfed.kahm.products import gram_matrix, multiply
 from kernfed.kahm.tile import group_machines
 from oracles.kahm import literal_kahm
 
@@ -176,3 +177,20 @@ def test_jobs_follow_the_argument_then_joblib_then_blas():
     assert resolve_jobs(None) == max(blas_threads())
     with joblib.parallel_config(n_jobs=5):
         assert resolve_jobs(None) is None
+
+
+@pytest.mark.parametrize("shape", [(700, 900), (5, 3), (513, 2), (1, 1)])
+def test_products_in_blocks_are_products(shape, rng):
+    rows = rng.standard_normal(shape)
+    for threads in (1, 3):
+        np.testing.assert_allclose(gram_matrix(rows, threads), rows @ rows.T, atol=1e-11)
+        out = np.empty((shape[0], shape[0]))
+        multiply(rows, rows.T, out, threads)
+        np.testing.assert_allclose(out, rows @ rows.T, atol=1e-11)
+
+
+def test_threads_of_one_machine_change_no_bit(rng):
+    rows = rng.standard_normal((600, 1300))
+    one, two = (pack_machines([fit_machine(rows, threads=threads)]) for threads in (1, 2))
+    for name in one:
+        assert (one[name] == two[name]).all()

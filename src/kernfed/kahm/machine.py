@@ -5,7 +5,6 @@ memberships h(y) = R k(y), image A(y) = X' h / sum(h). All arrays live in the ma
 ``rows`` are L (N, r), so the image is ``mean + L' R k / (1' R k)``: one product with a stored (r, N) matrix.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray
+from kernfed.kahm.products import multiply
 from kernfed.kahm.spectrum import Frame, fit_frame, regularization
 
 #: Weights fall back to k / sum(k) where sum(h) <= FALLBACK_RATIO * sum(|h|): there the image is unbounded.
@@ -21,7 +21,6 @@ FALLBACK_RATIO = 1e-6
 LONGEST = {np.dtype(np.float32): 1e12, np.dtype(np.float64): 1e100}
 #: Rows behind the r rows of ``Layer.image``: the diagonal of R, totals 1'R, bounds on column sums of |R|, mean' L'R.
 EXTRA_ROWS = 4
-_ROWS_PER_BLOCK = 1024
 
 
 @dataclass(frozen=True)
@@ -91,23 +90,28 @@ def fit_machine(rows: FloatArray, *, subspace_dim: int | None = None, layers: in
     """
     rows = np.ascontiguousarray(rows, dtype=np.float64)
     kind = np.dtype(dtype)
-    if np.abs(rows).max() > LONGEST[kind]:
-        raise ValueError(f"X must stay below {LONGEST[kind]:.0e} in {kind}, got {np.abs(rows).max():.1e}; rescale it")
-    frame = fit_frame(rows, subspace_dim)
+    largest = max(float(rows.max()), -float(rows.min()))
+    if largest > LONGEST[kind]:
+        raise ValueError(f"X must stay below {LONGEST[kind]:.0e} in {kind}, got {largest:.1e}; rescale it")
+    frame = fit_frame(rows, subspace_dim, threads)
     dim = frame.scores.shape[1]
     depth = max(1, min(layers, dim))
     fitted = tuple(_fit_layer(frame, dim - level, threads) for level in range(depth))
-    cast: Any = {"dtype": kind, "copy": True, "order": "C"}
     return Machine(
         mean=frame.mean,
-        directions=np.array(frame.directions, **cast),
+        directions=_stored(frame.directions, kind),
         spanning=frame.spanning,
-        scores=np.array(frame.scores, **cast),
+        scores=_stored(frame.scores, kind),
         layers=tuple(
-            replace(layer, exponent=np.array(layer.exponent, **cast), image=np.array(layer.image, **cast))
-            for layer in fitted
+            replace(layer, exponent=_stored(layer.exponent, kind), image=_stored(layer.image, kind)) for layer in fitted
         ),
     )
+
+
+def _stored(array: FloatArray, kind: np.dtype[Any]) -> FloatArray:
+    """The array in its final type, contiguous and holding on to nothing larger."""
+    final = np.ascontiguousarray(array, dtype=kind)
+    return final if final.base is None else final.copy()
 
 
 def _fit_layer(frame: Frame, dim: int, threads: int) -> Layer:
@@ -117,8 +121,13 @@ def _fit_layer(frame: Frame, dim: int, threads: int) -> Layer:
     spectrum, basis = np.linalg.eigh(layer_kernel(exponent, frame.scores[:, :dim]))
     ones = basis.sum(axis=0)  # Q'1
     mean = frame.directions @ frame.mean if frame.spanning else frame.mean
-    turned = basis.T @ frame.rows if frame.gram is None else None  # Q'L
-    inner = np.einsum("ij,ij->i", turned, turned) if turned is not None else _quadratic(basis, frame.gram)
+    if frame.gram is None:
+        turned = basis.T @ frame.rows  # Q'L
+        inner = np.einsum("ij,ij->i", turned, turned)
+    else:  # diagonal of Q'GQ
+        turned = np.empty_like(basis)
+        multiply(frame.gram, basis, turned, threads)
+        inner = np.einsum("ij,ij->j", basis, turned)
     # Energies |q_i' X|^2 of the raw rows X = 1 mean' + L, as (151) has it.
     energies = inner + 2 * ones * (basis.T @ (frame.rows @ mean)) + ones**2 * (frame.mean @ frame.mean)
     energies = np.maximum(energies, 0.0)
@@ -128,33 +137,18 @@ def _fit_layer(frame: Frame, dim: int, threads: int) -> Layer:
         image[-4] = image[-3] = image[-2] = 1.0 / count  # no usable dimension: the image is the row mean
         return Layer(exponent, image, level)
     inverse = 1.0 / (np.maximum(spectrum, 0.0) + level)
-    if turned is not None:  # L'R = (Q'L)' (S + lambda)^-1 Q'
+    if frame.gram is None:  # L'R = (Q'L)' (S + lambda)^-1 Q'
         np.matmul((turned * inverse[:, None]).T, basis.T, out=image[:-EXTRA_ROWS])
     else:  # fewer rows than columns: R is the smaller factor
-        _multiply(frame.rows.T, (basis * inverse) @ basis.T, image[:-EXTRA_ROWS], threads)
+        resolvent = np.empty_like(basis)
+        multiply(basis * inverse, basis.T, resolvent, threads)
+        multiply(frame.rows.T, resolvent, image[:-EXTRA_ROWS], threads)
     image[-4] = basis**2 @ inverse
     image[-3] = basis @ (inverse * ones)
     # |R e_i|_1 <= sqrt(N) |R e_i|_2, the diagonal of R^2.
     image[-2] = np.sqrt(count * (basis**2 @ inverse**2))
     image[-1] = mean @ image[:-EXTRA_ROWS]
     return Layer(exponent, image, level)
-
-
-def _multiply(left: FloatArray, right: FloatArray, out: FloatArray, threads: int) -> None:
-    """``out = left @ right`` in blocks of rows that do not depend on the number of threads."""
-    starts = range(0, len(left), _ROWS_PER_BLOCK)
-    with ThreadPoolExecutor(threads) as pool:
-        list(
-            pool.map(
-                lambda i: np.matmul(left[i : i + _ROWS_PER_BLOCK], right, out=out[i : i + _ROWS_PER_BLOCK]), starts
-            )
-        )
-
-
-def _quadratic(basis: FloatArray, gram: Any) -> FloatArray:
-    """Diagonal of Q'GQ."""
-    diagonal: FloatArray = np.einsum("ij,ij->j", basis, gram @ basis)
-    return diagonal
 
 
 def layer_exponents(scores: FloatArray) -> FloatArray:

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.linalg import eigh
 
 from kernfed._validation import FloatArray
+from kernfed.kahm.products import gram_matrix
 
 #: SFM Algorithm 1: at most this many dimensions unless the caller asks for more.
 MAX_SUBSPACE_DIM = 20
@@ -44,7 +45,7 @@ class Frame:
     gram: FloatArray | None = None
 
 
-def fit_frame(rows: FloatArray, subspace_dim: int | None) -> Frame:
+def fit_frame(rows: FloatArray, subspace_dim: int | None, threads: int = 1) -> Frame:
     """Frame of ``rows`` (N, p) with the subspace dimension of SFM Algorithm 1 (``None``) or at most the given one."""
     count, width = rows.shape
     mean = rows.mean(axis=0)
@@ -54,7 +55,7 @@ def fit_frame(rows: FloatArray, subspace_dim: int | None) -> Frame:
         directions, scores = _span(centred)
         kept = scores[:, : _usable(scores[:, :limit])].copy()
         return Frame(mean, directions, True, scores, kept)
-    gram = centred @ centred.T if count <= width else None
+    gram = gram_matrix(centred, threads) if count <= width else None
     directions, scores = _leading(centred, gram, limit)
     dim = _usable(scores)
     return Frame(mean, directions[:dim], False, centred, scores[:, :dim].copy(), gram)
