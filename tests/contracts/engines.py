@@ -47,7 +47,8 @@ class Tampering:
     def carry(self, data: bytes, sites: Sequence[str], timeout: float) -> Mapping[str, bytes | Refusal]:
         self.asked.append(data)
         carried = self.inner.carry(data, sites, timeout)
-        changed = {site: self.edit(site, r) if isinstance(r, bytes) else r for site, r in carried.items()}
+        # In order of names, whatever the order of arrival: some lies are made of what another site said.
+        changed = {site: self.edit(site, r) if isinstance(r, bytes) else r for site, r in sorted(carried.items())}
         return {site: reply for site, reply in changed.items() if reply is not None}
 
     def close(self) -> None:
