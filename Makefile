@@ -26,7 +26,7 @@ $(VENV)/.test: pyproject.toml | $(BIN)/python
 $(TFHE)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(TFHE)
 	$(TFHE)/bin/python -m pip install --quiet torch==2.13.0 'numpy<2' 'setuptools<80'
-	$(TFHE)/bin/python -m pip install --quiet --editable '.[tfhe]' 'numpy<2' 'setuptools<80' 'pyarrow<21' pytest
+	$(TFHE)/bin/python -m pip install --quiet --editable '.[tfhe]' 'numpy<2' 'setuptools<80' 'pyarrow<21' pytest hypothesis
 	@touch $@
 
 .venv: $(VENV)/.test  ## the virtual environment with the core and the test tools
