@@ -68,18 +68,6 @@ class Machine:
         """Dimension n of the first layer's encodings."""
         return int(self.scores.shape[1])
 
-    @property
-    def coordinates(self) -> int:
-        """Number r of coordinates of an image."""
-        return int(self.directions.shape[0]) if self.spanning else self.width
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        arrays = [self.mean, self.directions, self.scores]
-        arrays += [array for layer in self.layers for array in (layer.exponent, layer.image)]
-        return int(sum(array.nbytes for array in arrays))
-
 
 def fit_machine(rows: FloatArray, *, subspace_dim: int | None = None, layers: int = 1,
                 dtype: npt.DTypeLike = np.float64, threads: int = 1) -> Machine:  # fmt: skip
