@@ -29,6 +29,7 @@ from kernfed.federation.schema import Schema
 from kernfed.kahm.bank import fit_machines
 from kernfed.kahm.batches import split_rows
 from kernfed.kahm.packing import pack_machines
+from kernfed.secure import classify
 from oracles.federation import Data, sites_data
 
 Edit = Callable[[str, bytes], bytes | Refusal | None]
@@ -266,6 +267,16 @@ class EngineContract(ABC):
             assert tuple(replies.missing) == ("bravo",)
             assert replies.missing["bravo"].code == "bad reply"
             assert told in replies.missing["bravo"].reason
+
+    @pytest.mark.parametrize("scheme", ["plain", "bfv"])
+    def test_answers_on_encrypted_scores(self, data: Data, scheme: str) -> None:
+        if scheme == "bfv":
+            pytest.importorskip("tenseal", reason="extra [fhe] not installed")
+        queries = np.concatenate([X[:3] for X, _ in data.values()])
+        with Federation(self.engine(data)) as federation:
+            model = FoldingLearner().fit(federation)
+            index = classify(model.scores_by_site(queries), scheme="plain", bits=8)
+            assert (model.predict(queries, secure=scheme) == model.classes_[index]).all()
 
     def test_replies_of_others_and_of_earlier_are_refused(self, data: Data) -> None:
         seen: dict[str, bytes] = {}
