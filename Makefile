@@ -18,8 +18,10 @@ $(VENV)/.core: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
+# PyTorch is asked for by number first, or its newest build comes with gigabytes for graphics cards.
 $(VENV)/.test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[test,fhe,flower]'
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable '.[test,fhe,flower,torch]'
 	@touch $@ $(VENV)/.core
 
 # concrete-python wants an older numpy and PyTorch, whose processor-only build has to be there first.

@@ -10,6 +10,9 @@ class Row:
 
     published : as printed, or None where nothing was published. ours : or None where it was not run; ``note`` says why.
     unit : of both: "fraction", "%", "bytes up" (from the sites), "bytes down" (to them), ...
+    deviation : standard deviation of ours over repetitions, where there were some. series, x : make the number a point
+    of a figure: of which curve, and where on the horizontal axis (see ``Axes``). matrix : a picture that belongs to the
+    number, such as collaboration weights, as rows of few digits.
     """
 
     label: str
@@ -17,6 +20,10 @@ class Row:
     ours: float | None
     unit: str
     note: str = ""
+    deviation: float | None = None
+    series: str = ""
+    x: float | None = None
+    matrix: tuple[tuple[float, ...], ...] | None = None
 
     @property
     def difference(self) -> float | None:
@@ -25,12 +32,23 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Axes:
+    """How the rows that have a ``series`` are drawn: names of both axes, and whether they are logarithmic."""
+
+    x: str
+    y: str
+    log_x: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True)
 class Experiment:
-    """A published table, or part of one.
+    """A published table or figure, or part of one.
 
     id : name on the command line and of the result file. source : paper and table. datasets : names of the data sets
     it uses; with none of them there is nothing to run, and rows that miss theirs are not run on their own. protocol :
     what is done, in words. run : (seed, quick) -> rows; ``quick`` is a slice of seconds, to see that everything works.
+    axes : of the figure that the rows make, if they make one.
     """
 
     id: str
@@ -39,6 +57,7 @@ class Experiment:
     datasets: tuple[str, ...]
     protocol: str
     run: Callable[[int, bool], list[Row]]
+    axes: Axes | None = None
 
 
 def not_run(label: str, published: float | None, unit: str, reason: str) -> Row:

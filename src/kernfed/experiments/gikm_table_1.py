@@ -44,7 +44,7 @@ def run(seed: int, quick: bool) -> list[Row]:
     return found
 
 
-def _run_column(name: str, data: Dataset, printed: dict[str, float], seed: int, batch_size: int) -> list[Row]:
+def _run_column(name: str, data: Dataset, printed: dict[str, float | None], seed: int, batch_size: int) -> list[Row]:
     parts = partition_one_class(data.y_train)
     sites = {f"class {data.y_train[part[0]]:03d}": part for part in parts}
     learner = FoldingLearner(measure="distance", batch_size=batch_size, partition="kmeans", dtype="float32")

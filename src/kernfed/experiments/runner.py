@@ -58,7 +58,8 @@ class Result:
         return {"id": self.experiment.id, "source": self.experiment.source, "date": today, "seed": self.seed,
                 "quick": self.quick, "not_run": self.not_run, "seconds": round(self.seconds, 3),
                 "bytes_up": self.bytes_up, "bytes_down": self.bytes_down, "machine": machine_facts(),
-                "rows": [asdict(row) for row in self.rows]}  # fmt: skip
+                "axes": None if self.experiment.axes is None else asdict(self.experiment.axes),
+                "rows": [_values(row) for row in self.rows]}  # fmt: skip
 
     def __str__(self) -> str:
         slice_note = ", quick slice: not comparable" if self.quick else ""
@@ -74,8 +75,15 @@ class Result:
         return "\n".join([title, *text, f"{self.seconds:.1f} s; {self.bytes_up:,} bytes up, {self.bytes_down:,} down"])
 
 
+def _values(row: Row) -> dict[str, Any]:
+    """Plain values of a row; what only some rows have is left out of the others."""
+    always = ("label", "published", "ours", "unit")
+    return {name: value for name, value in asdict(row).items() if name in always or value not in ("", None)}
+
+
 def _cells(row: Row) -> tuple[str, ...]:
     published, ours = _shown(row.published, row.unit, "-"), _shown(row.ours, row.unit, "not run")
+    ours += "" if row.deviation is None else f" ± {_shown(row.deviation, row.unit, '')}"
     difference = _shown(row.difference, row.unit, "", sign="+")
     return row.label, published, ours, difference, row.unit, row.note.removeprefix("not run: ")
 

@@ -1,30 +1,19 @@
-"""The numbers that the papers print, each under its paper, table, row and column."""
+"""Numbers printed in GIKM."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class PublishedTable:
-    """A printed table: values by row and column, all in one unit."""
-
-    caption: str
-    unit: str
-    columns: tuple[str, ...]
-    rows: Mapping[str, tuple[float, ...]]
-
+from kernfed.experiments.published.table import PublishedTable
 
 _GIKM_METHODS = ("Fashion MNIST", "CIFAR-10", "CIFAR-100")
 
-#: Tables by paper (short name) and number.
-TABLES: Mapping[tuple[str, int], PublishedTable] = {
-    ("GIKM", 1): PublishedTable(
+TABLES: Mapping[int, PublishedTable] = {
+    1: PublishedTable(
         "Validation of Assumption 1, each class owned by one client",
         "fraction",
         ("MNIST", "Freiburg Groceries", "CIFAR-10", "CIFAR-100"),
         {"E": (0.0045, 0.0039, 0.0055, 0.0049), "Accuracy": (0.9870, 0.8969, 0.9122, 0.7471)},
     ),
-    ("GIKM", 2): PublishedTable(
+    2: PublishedTable(
         "Test accuracy averaged over clients, non-iid label skew 20 %, mean of 3 runs",
         "%",
         _GIKM_METHODS,
@@ -42,7 +31,7 @@ TABLES: Mapping[tuple[str, int], PublishedTable] = {
             "PACFL": (97.54, 89.3, 73.10),
         },
     ),
-    ("GIKM", 3): PublishedTable(
+    3: PublishedTable(
         "Test accuracy averaged over clients, non-iid label skew 30 %, mean of 3 runs",
         "%",
         _GIKM_METHODS,
@@ -61,19 +50,3 @@ TABLES: Mapping[tuple[str, int], PublishedTable] = {
         },
     ),
 }
-
-
-def published(paper: str, table: int, row: str, column: str) -> float:
-    """The printed number in a cell.
-
-    >>> published("GIKM", 1, "Accuracy", "MNIST")
-    0.987
-    """
-    found = TABLES.get((paper, table))
-    if found is None:
-        known = ", ".join(f"{name} {number}" for name, number in TABLES)
-        raise ValueError(f"no table {table} of {paper}; there are {known}")
-    if row not in found.rows or column not in found.columns:
-        raise ValueError(f"{paper} Table {table} has rows {', '.join(found.rows)} and columns "
-                         f"{', '.join(found.columns)}, no cell {row!r}, {column!r}")  # fmt: skip
-    return found.rows[row][found.columns.index(column)]

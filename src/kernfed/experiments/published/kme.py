@@ -1,0 +1,7 @@
+"""Numbers printed in KME."""
+
+from collections.abc import Mapping
+
+from kernfed.experiments.published.table import PublishedTable
+
+TABLES: Mapping[int, PublishedTable] = {}
