@@ -1,0 +1,144 @@
+"""Write the generated pages: from paper to code, and the pictures.
+
+    python docs/generate.py            writes docs/papers.md and docs/figures/
+    python docs/generate.py --papers   only docs/papers.md
+
+Which code belongs to a numbered statement of a paper is read off docstrings, the catalogue of guarantees and the
+sources of experiments, so a page can neither forget nor invent one.
+"""
+
+import argparse
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import kernfed
+from kernfed.experiments.runner import list_experiments
+from kernfed.guarantees import CATALOG
+
+DOCS = Path(__file__).parent
+PAPERS = {
+    "SFM": "operator-theoretic kernel federated learning with the space folding measure",
+    "DP-KAHM": "kernel affine hull machines for differentially private learning",
+    "GIKM": "geometrically inspired kernel machines for collaborative learning",
+    "FedNewton": "federated kernel ridge regression with global gradients and local Hessians",
+    "KME": "personalised federated learning by kernel mean embeddings",
+}
+#: Numbered statements of each paper, in its own numbering.
+ITEMS = {
+    "SFM": {"Definition": range(1, 7), "Algorithm": range(1, 2), "Theorem": range(1, 10),
+            "Proposition": range(1, 4), "Table": range(1, 11), "Figure": (2, 3)},
+    "DP-KAHM": {"Definition": range(1, 16), "Algorithm": range(1, 2), "Theorem": range(1, 7),
+                "Table": range(3, 12), "Figure": (2, 4, 6, 8, 9, 12, 13, 14, 15, 16, 17)},
+    "GIKM": {"Definition": range(1, 6), "Theorem": range(1, 9), "Lemma": (1, 2, 3), "Table": range(1, 18),
+             "Figure": (2, 3)},
+    "FedNewton": {"Definition": range(1, 4), "Algorithm": range(1, 2), "Theorem": range(1, 5),
+                  "Table": (2, 3), "Figure": range(2, 6)},
+    "KME": {"Algorithm": range(1, 4), "Lemma": ("4.3",), "Theorem": ("4.4", "5.2"), "Corollary": ("4.6",),
+            "Example": ("4.2", "5.1"), "Table": (1, 2), "Figure": (1, 2, 3)},
+}  # fmt: skip
+_KINDS = "Definition|Algorithm|Theorem|Proposition|Lemma|Corollary|Example|Table|Figure"
+_NUMBERS = r"\d+(?:\.\d+)?(?:(?:\s*[-,]\s*|\s+and\s+)\d+(?:\.\d+)?)*"
+_GROUP = rf"(?:{_KINDS})s?\s+{_NUMBERS}"
+_REFERENCE = re.compile(rf"({'|'.join(PAPERS)})[\s,]+((?:{_GROUP}(?:\s*,\s*|\s+and\s+|\s*$)?)+)")
+_ONE_GROUP = re.compile(rf"({_KINDS})s?\s+({_NUMBERS})")
+
+
+def references(text: str) -> set[tuple[str, str, str]]:
+    """Numbered statements (paper, kind, number) that a text names.
+
+    >>> sorted(references("DP-KAHM Theorems 3-5 (SFM Theorem 9, GIKM Lemma 1 and Theorem 2)"))[-2:]
+    [('GIKM', 'Theorem', '2'), ('SFM', 'Theorem', '9')]
+    """
+    found = set()
+    for paper, groups in _REFERENCE.findall(text):
+        for kind, numbers in _ONE_GROUP.findall(groups):
+            found |= {(paper, kind, number) for number in _expand(numbers)}
+    return found
+
+
+def _expand(numbers: str) -> list[str]:
+    """``"3-5, 7 and 9"`` as single numbers."""
+    found: list[str] = []
+    for part in re.split(r"\s*,\s*|\s+and\s+", numbers):
+        first, _, last = (piece.strip() for piece in part.partition("-"))
+        found += [str(value) for value in range(int(first), int(last) + 1)] if last else [first]
+    return found
+
+
+def collect() -> dict[tuple[str, str, str], dict[str, None]]:
+    """Places in the code by statement, in the order found."""
+    places: dict[tuple[str, str, str], dict[str, None]] = defaultdict(dict)
+    for theorem in CATALOG:
+        kind, _, number = theorem.number.partition(" ")
+        places[theorem.paper, kind, number][f"`kernfed.guarantees.{theorem.function}` ({theorem.status})"] = None
+    for experiment in list_experiments():
+        for item in references(experiment.source):
+            places[item][f"`kernfed bench {experiment.id}`"] = None
+    source = Path(kernfed.__file__).parent
+    for name, text in _docstrings(ast.parse((DOCS / "pictures.py").read_text(encoding="utf-8")), "docs/pictures.py"):
+        for item in references(text):
+            places[item][f"`{name}`"] = None
+    for path in sorted(source.rglob("*.py")):
+        module = ".".join(("kernfed", *path.relative_to(source).with_suffix("").parts)).removesuffix(".__init__")
+        if module.startswith(("kernfed.guarantees", "kernfed.experiments", "kernfed.report", "kernfed.cli")):
+            continue  # told above, or not where a statement is computed
+        for name, text in _docstrings(ast.parse(path.read_text(encoding="utf-8")), module):
+            for item in references(text):
+                if not any(name.startswith(place.strip("`").split("`")[0]) for place in places[item]):
+                    places[item][f"`{name}`"] = None
+    return places
+
+
+def _docstrings(tree: ast.AST, prefix: str) -> list[tuple[str, str]]:
+    """Docstrings of a module and of what it defines, under their full names; inner private names lead to the outer."""
+    found = [(prefix, " ".join((ast.get_docstring(tree) or "").split()))] if isinstance(tree, ast.Module) else []
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            name = f"{prefix}.{node.name}" if not node.name.startswith("_") else prefix
+            found.append((name, " ".join((ast.get_docstring(node) or "").split())))
+            found += _docstrings(node, name)
+    return found
+
+
+def missing(places: dict[tuple[str, str, str], dict[str, None]]) -> list[str]:
+    """Statements that no code names."""
+    return [f"{paper} {kind} {number}" for paper, kinds in ITEMS.items() for kind, numbers in kinds.items()
+            for number in numbers if not places.get((paper, kind, str(number)))]  # fmt: skip
+
+
+def papers_page() -> str:
+    """The page *from paper to code*."""
+    places = collect()
+    lines = ["# From paper to code", "",
+             "Every numbered definition, algorithm, theorem, table and figure that says something computable, and the "
+             "code that computes it. This page is generated from docstrings by `python docs/generate.py`. Statements "
+             "about errors carry their status; [what is wrong in the papers](errata.md) says why.", ""]  # fmt: skip
+    for paper, title in PAPERS.items():
+        lines += [f"## {paper}: {title}", "", "| in the paper | in the code |", "|---|---|"]
+        for kind, numbers in ITEMS[paper].items():
+            for number in numbers:
+                code = ", ".join(places.get((paper, kind, str(number)), {})) or "**missing**"
+                lines.append(f"| {kind} {number} | {code} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Write what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--papers", action="store_true", help="only docs/papers.md")
+    only_papers = parser.parse_args().papers
+    (DOCS / "papers.md").write_text(papers_page(), encoding="utf-8")
+    lacking = missing(collect())
+    print(f"papers.md: {len(lacking)} missing" + (": " + ", ".join(lacking) if lacking else ""))
+    if not only_papers:
+        from pictures import draw_all
+
+        for path in draw_all(DOCS / "figures"):
+            print(path.name)
+
+
+if __name__ == "__main__":
+    main()
