@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TFHE   := .venv-tfhe
 
-.PHONY: help demo test test-all test-deployment lint types bench clean .venv
+.PHONY: help demo test test-all test-deployment chromium docs lint types bench clean .venv
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -49,7 +49,17 @@ lint: $(VENV)/.test  ## ruff: style and common mistakes
 types: $(VENV)/.test  ## mypy --strict
 	$(BIN)/mypy --strict
 
-test-all: $(VENV)/.test $(TFHE)/.ready  ## the suite with coverage, and encryption by TFHE in an environment of its own
+# The report is looked at in a real browser; without rights to install one its tests say that they were skipped.
+chromium:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } \
+	  || echo "no chromium: browser tests will be skipped"
+
+docs: $(VENV)/.test  ## the documentation site, in build/site
+	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+test-all: $(VENV)/.test $(TFHE)/.ready chromium  ## the suite with coverage, TFHE in its own environment, a browser
 	$(BIN)/python -m pytest -m "not deployment" --cov --cov-report=term
 	$(TFHE)/bin/python -m pytest tests/secure/test_tfhe.py
 

@@ -1,13 +1,17 @@
 """Seconds and bytes of runs on a Flower deployment of three nodes on this machine, with TLS and node keys.
 
-python benchmarks/flower.py [--rounds 3] [--rows 4000] [--width 256] [--out benchmarks/out]
+python benchmarks/flower.py [--rounds 5] [--rows 4000] [--width 256] [--megabytes 0] [--out benchmarks/out]
 
-Our overhead is the time of a round that asks every site for its schema over that of an empty round: Flower's own
-``send_and_receive`` with a ClientApp that returns at once and imports nothing of ours. Both alternate within one run.
-Bytes are what SuperLink and nodes count as network traffic of a run, against kernfed's own record.
+Our overhead is the time of a round that asks every site for its schema over that of an empty round: the same exchange
+through Flower's grid with a ClientApp that returns at once and imports nothing of ours. Both alternate within one run.
+A node looks for messages every 3 seconds, so single rounds scatter by that much; the medians are compared. Beside it
+stand the processor seconds that a site spends on importing kernfed and on answering, which no other load disturbs.
+Bytes are what SuperLink and nodes count as network traffic of a run, against kernfed's own record. With
+``--megabytes`` one more run collects machines of about that size (``hold="machines"``), which must arrive whole.
 """
 
 import argparse
+import filecmp
 import json
 import os
 import signal
@@ -28,15 +32,31 @@ from timing import machine_facts
 from kernfed.cli.console import Table, show
 from kernfed.cli.flower_app import write_app
 from kernfed.cli.flower_run import _environment, _executable, run_app
-from kernfed.data import write_table
+from kernfed.data import read_table, write_table
+from kernfed.federation import Federation, FoldingLearner
 
 SITES = ("a", "b", "c")
+#: Bytes of machines per row of 1,024 columns, about.
+_BYTES_PER_ROW = 9_350
 SERVER_APP = """
 import json, time
 from pathlib import Path
 from flwr.app import Message, RecordDict
 from flwr.serverapp import ServerApp
-from kernfed.federation.flower import flower_federation, serve
+from kernfed import Federation
+from kernfed.federation.flower import serve
+
+def empty_round(grid):
+    # What the engine does, with nothing of ours at the sites.
+    waiting = set()
+    for node in grid.get_node_ids():
+        waiting |= set(grid.push_messages([Message(RecordDict(), node, "query.empty")]))
+    pause = 0.05
+    while waiting:
+        waiting -= {reply.metadata.reply_to_message_id for reply in grid.pull_messages(list(waiting))}
+        if waiting:
+            time.sleep(pause)
+            pause = min(1.5 * pause, 1.0)
 
 app = ServerApp()
 
@@ -48,11 +68,10 @@ def main(grid, context):
         context.run_config = config
         return serve(grid, context)
     found = {"empty": [], "kernfed": []}
-    with flower_federation(grid, expect=config["sites"].split(",")) as federation:
+    with Federation.flower(grid, expect=config["sites"].split(",")) as federation:
         for _ in range(rounds):
             started = time.monotonic()
-            messages = [Message(RecordDict(), node, "query.empty") for node in grid.get_node_ids()]
-            assert len(list(grid.send_and_receive(messages, timeout=300))) == 3
+            empty_round(grid)
             found["empty"].append(time.monotonic() - started)
             started = time.monotonic()
             assert len(federation.schemas()) == 3
@@ -73,14 +92,20 @@ def empty(message, context):
 
 @app.query("kernfed")
 def query(message, context):
+    import os, time
+    before = time.process_time()
     from kernfed.federation.flower import answer
-    return answer(message, context)
+    imported = time.process_time()
+    reply = answer(message, context)
+    with open(os.environ["KERNFED_SPENT"], "a") as notes:
+        notes.write(f"{imported - before} {time.process_time() - imported}\\n")
+    return reply
 """
 
 
 @contextmanager
-def deployment(folder: Path, rows: int, width: int) -> Iterator[Path]:
-    """App of a deployment whose processes end with the block."""
+def deployment(folder: Path, rows: int, width: int, policy: str = "") -> Iterator[Path]:
+    """App of a deployment whose processes end with the block; ``policy`` is the sites' own, if not the default."""
     port = _free_port()
     app = folder / "app"
     write_app(app, f"127.0.0.1:{port}")
@@ -106,6 +131,9 @@ def deployment(folder: Path, rows: int, width: int) -> Iterator[Path]:
             write_table(folder / f"{site}.parquet", table)
             config = (f'site="{site}" data="{folder}/{site}.parquet" label="y" features="X" '
                       f'store="{folder}/store-{site}"')  # fmt: skip
+            if policy:
+                (folder / "site.toml").write_text(policy)
+                config += f' policy="{folder}/site.toml"'
             started.append(_process(app, "flower-supernode", "--superlink", f"127.0.0.1:{port}", "--root-certificates",
                                     keys / "ca.crt", "--auth-supernode-private-key", app / "keys" / site, "--port",
                                     port + number, "--node-config", config, *tls))  # fmt: skip
@@ -122,9 +150,15 @@ def deployment(folder: Path, rows: int, width: int) -> Iterator[Path]:
 
 def _process(app: Path, command: str, *words: object) -> "subprocess.Popen[bytes]":
     program = Path(sys.executable).with_name(command)
-    environment = {**_environment(app), "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+    environment = {**_environment(app), "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}",
+                   "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25", "KERNFED_SPENT": str(_spent(app))}  # fmt: skip
     return subprocess.Popen([program, *map(str, words)], env=environment, stdout=subprocess.DEVNULL,
                             stderr=subprocess.DEVNULL)  # fmt: skip
+
+
+def _spent(app: Path) -> Path:
+    """Where sites note their processor seconds."""
+    return app / "home" / "spent"
 
 
 def _free_port() -> int:
@@ -153,6 +187,7 @@ def measure(app: Path, folder: Path, rounds: int, rows: int, width: int) -> dict
 
     _, alternating = timed({"rounds": rounds})
     empty, ours = (statistics.median(alternating.result[name]) for name in ("empty", "kernfed"))
+    imports, answers = np.loadtxt(_spent(app), ndmin=2).T
     training, trained = timed({"job": "train"})
     np.save(folder / "queries.npy", np.random.default_rng(1).standard_normal((rows, width)))
     predicting, predicted = timed({"job": "predict", "model": str(trained.product()),
@@ -163,12 +198,31 @@ def measure(app: Path, folder: Path, rounds: int, rows: int, width: int) -> dict
     return {"empty_round": empty, "kernfed_round": ours, "overhead": ours - empty, "rounds": alternating.result,
             "training_run": training, "training_job": trained.result["seconds"], "prediction_run": predicting,
             "prediction_job": predicted.result["seconds"], "network": network,
+            "site_importing": float(np.median(imports)), "site_answering": float(np.median(answers)),
             "bytes_down": predicted.result["bytes_down"], "bytes_up": predicted.result["bytes_up"]}  # fmt: skip
+
+
+def measure_large(folder: Path, megabytes: int) -> dict[str, Any]:
+    """A model with machines of about this size over a deployment, against the same model made here."""
+    width, per_site = 1024, megabytes * 1_000_000 // (len(SITES) * _BYTES_PER_ROW)
+    with deployment(folder, per_site, width, 'tasks = ["*"]\n') as app:
+        told: list[str] = []
+        started = time.monotonic()
+        finished = run_app(app, {"sites": ",".join(SITES), "job": "train", "hold": "machines"}, report=told.append)
+        seconds = time.monotonic() - started
+    tables = {site: read_table(folder / f"{site}.parquet", features="X", label="y") for site in SITES}
+    with Federation.local({site: (table.X, table.y) for site, table in tables.items()},
+                          columns=tables["a"].columns) as federation:  # fmt: skip
+        FoldingLearner(hold="machines").fit(federation).save(folder / "local.kfd")
+    return {"seconds": seconds, "bytes_up": finished.result["bytes_up"], "job_seconds": finished.result["seconds"],
+            "equal_to_local": filecmp.cmp(finished.product(), folder / "local.kfd", shallow=False),
+            "progress": [line.partition("kernfed: ")[2] for line in told]}  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--megabytes", type=int, default=0, help="also collect machines of about this size")
     parser.add_argument("--rows", type=int, default=4000, help="rows per site, and queries")
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out")
@@ -179,9 +233,18 @@ def main() -> None:
     shown = [(key.replace("_", " "), f"{found[key]:.2f}") for key in
              ("empty_round", "kernfed_round", "overhead", "training_run", "training_job", "prediction_run",
               "prediction_job")]  # fmt: skip
+    apart = abs(found["network"]["total-bytes"] / (found["bytes_down"] + found["bytes_up"]) - 1)
     show(Table(("seconds, three nodes", "median"), shown))
+    show(f"processor seconds at a site: {found['site_importing']:.2f} to import kernfed, "
+         f"{found['site_answering']:.2f} to answer")  # fmt: skip
     show(f"bytes of the prediction batch: {found['bytes_down']:,} down and {found['bytes_up']:,} up by our record, "
-         f"{found['network']} by Flower's")  # fmt: skip
+         f"{found['network']['outbound-bytes']:,} and {found['network']['inbound-bytes']:,} by Flower's: "
+         f"{apart:.2%} apart")  # fmt: skip
+    if given.megabytes:
+        with tempfile.TemporaryDirectory(prefix="kernfed-flower-") as name:
+            found["large"] = measure_large(Path(name), given.megabytes)
+        show(f"machines of {found['large']['bytes_up']:,} bytes in {found['large']['seconds']:.1f} s, "
+             f"equal to the local engine's: {found['large']['equal_to_local']}")  # fmt: skip
     whole = {"benchmark": "flower", "machine": machine_facts(), "rows": given.rows, "width": given.width, **found}
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "flower.json").write_text(json.dumps(whole, indent=1) + "\n")

@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.linear_model import Ridge
+from sklearn.pipeline import Pipeline, make_pipeline
 from timing import Comparison, interleave, machine_facts, report
 
-import kernfed.federation.ridge_tasks  # noqa: F401  registers what sites answer
 from kernfed.data import DatasetNotFoundError, load_dataset
-from kernfed.federation import Federation
-from kernfed.federation.ridge import RidgeLearner
+from kernfed.federation import Federation, RidgeLearner
 from kernfed.ridge import RidgeModel
 
 HERE = Path(__file__).resolve().parent
@@ -54,10 +53,11 @@ def images(sizes: Sizes) -> tuple[str, Rows, npt.NDArray[np.int64]]:
         return "random rows", 0.3 * centres[labels] + 0.1 * rng.random((sizes.rows, sizes.width)), labels
 
 
-def pooled_ridge(X: Rows, y: npt.NDArray[np.int64], components: int, bandwidth: float) -> Ridge:
+def pooled_ridge(X: Rows, y: npt.NDArray[np.int64], components: int, bandwidth: float) -> Pipeline:
     """The same problem with scikit-learn: its features are sqrt(2) times ours, so lambda is doubled."""
-    features = RBFSampler(gamma=0.5 / bandwidth**2, n_components=components, random_state=0).fit_transform(X)
-    return Ridge(alpha=2 * REGULARIZATION * len(X), fit_intercept=False).fit(features, np.eye(10)[y])
+    features = RBFSampler(gamma=0.5 / bandwidth**2, n_components=components, random_state=0)
+    ridge = Ridge(alpha=2 * REGULARIZATION * len(X), fit_intercept=False)
+    return make_pipeline(features, ridge).fit(X, np.eye(10)[y])
 
 
 def federated_ridge(X: Rows, y: npt.NDArray[np.int64], sizes: Sizes, method: str = "conjugate") -> RidgeModel:
@@ -68,23 +68,30 @@ def federated_ridge(X: Rows, y: npt.NDArray[np.int64], sizes: Sizes, method: str
         return learner.fit(federation)
 
 
-def measured(sizes: Sizes, rounds: int) -> list[Comparison]:
+def measured(sizes: Sizes, rounds: int) -> tuple[list[Comparison], dict[str, float]]:
+    """Comparisons, and the accuracies of both on the first rows: they must have solved the same problem."""
     name, X, y = images(sizes)
     found: list[RidgeModel] = []
+    pooled: list[Pipeline] = []
     bandwidth = float(federated_ridge(X[:1000], y[:1000], QUICK, "dkrr").parameters.bandwidth)  # type: ignore[arg-type]
     seconds = interleave(
-        lambda: pooled_ridge(X, y, sizes.components, bandwidth),
+        lambda: pooled.append(pooled_ridge(X, y, sizes.components, bandwidth)),
         lambda: found.append(federated_ridge(X, y, sizes)),
         rounds,
     )
     work = f"conjugate, {len(X):,} x {sizes.width} {name}, M = {sizes.components}, {sizes.sites} sites"
     floats = 2 * sizes.components * 10 * 8 * sizes.sites
     last = found[-1].history_[-1]
+    seen = slice(0, 5000)
+    accuracy = {
+        "reference_accuracy": float((pooled[-1].predict(X[seen]).argmax(axis=1) == y[seen]).mean()),
+        "accuracy": found[-1].score(X[seen], y[seen]),
+    }
     return [
         Comparison(work, "RBFSampler + Ridge, pooled", *seconds, 1.5),
         Comparison("bytes up in a round", "2 M C floats per site", floats, last.bytes_up, 1.1, "bytes"),
         Comparison("bytes down in a round", "2 M C floats per site", floats, last.bytes_down, 1.1, "bytes"),
-    ]
+    ], accuracy
 
 
 def main() -> None:
@@ -93,8 +100,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="the best of so many counts (default: 2)")
     parser.add_argument("--out", type=Path, default=HERE / "out", help="folder for ridge.json")
     chosen = parser.parse_args()
-    rows = measured(QUICK if chosen.quick else FULL, chosen.rounds)
-    facts = {**machine_facts(), "quick": chosen.quick, "rounds": chosen.rounds}
+    rows, accuracy = measured(QUICK if chosen.quick else FULL, chosen.rounds)
+    facts = {**machine_facts(), **accuracy, "quick": chosen.quick, "rounds": chosen.rounds}
     report("ridge", f"Federated ridge regression, {facts['threads']} threads", rows, facts, chosen.out)
 
 

@@ -4,24 +4,31 @@ A multi-threaded matrix product may round differently for another number of thre
 runs under one BLAS thread per call, and parallelism comes from independent calls (machines, query chunks, sites).
 """
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from typing import Any
 
-from joblib.parallel import get_active_backend
 from threadpoolctl import OpenBLASController, ThreadpoolController
-
-
-@cache
-def _controller() -> ThreadpoolController:
-    """The pools of the libraries kernfed is built on; looking for them takes milliseconds, so it is done once."""
-    return ThreadpoolController()
-
 
 _lock = threading.Lock()
 _users = 0
-_limiter: list[object] = []
+#: What holds BLAS at one thread now, each with the libraries that it knew.
+_limiters: list[tuple[ThreadpoolController, Any]] = []
+#: The last look for libraries, and how many modules there were.
+_last_look: tuple[int, ThreadpoolController] | None = None
+
+
+def _controller() -> ThreadpoolController:
+    """The pools of the libraries loaded now.
+
+    Looking for them takes milliseconds; libraries come with modules, so without new ones nobody looks again.
+    """
+    global _last_look
+    if _last_look is None or _last_look[0] != len(sys.modules):
+        _last_look = len(sys.modules), ThreadpoolController()
+    return _last_look[1]
 
 
 @contextmanager
@@ -34,19 +41,34 @@ def single_blas_thread() -> Iterator[None]:
     """
     global _users
     with _lock:
-        if _users == 0:
-            _take_control()
-            _limiter.append(_controller().limit(limits=1, user_api="blas"))
         _users += 1
+        _hold()
+        controller = _controller()
     try:
-        with _controller().limit(limits=1, user_api="openmp"):
+        with controller.limit(limits=1, user_api="openmp"):
             yield
     finally:
         with _lock:
             _users -= 1
             if _users == 0:
                 _take_control()
-                _limiter.pop().restore_original_limits()  # type: ignore[attr-defined]
+                while _limiters:
+                    _limiters.pop()[1].restore_original_limits()
+
+
+def hold_new_libraries() -> None:
+    """Extend the limit, if one is in force, to a BLAS that was loaded since it was set."""
+    with _lock:
+        if _users:
+            _hold()
+
+
+def _hold() -> None:
+    """Set the limit of BLAS, unless it was set for the libraries loaded now."""
+    controller = _controller()
+    if not _limiters or _limiters[-1][0] is not controller:
+        _take_control()
+        _limiters.append((controller, controller.limit(limits=1, user_api="blas")))
 
 
 def _take_control() -> None:
@@ -64,8 +86,8 @@ def resolve_jobs(n_jobs: int | None) -> int | None:
     """
     if n_jobs is not None:
         return n_jobs
-    _, configured = get_active_backend()
-    if configured not in (None, 1):
+    joblib = sys.modules.get("joblib.parallel")  # where nobody imported it, nobody configured it
+    if joblib is not None and joblib.get_active_backend()[1] not in (None, 1):
         return None
     with _lock:
         if _users:  # somebody computes already, so BLAS shows one thread and the cores are taken

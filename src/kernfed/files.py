@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,26 @@ class Format:
 
 
 _formats: dict[str, Format] = {}
+_later: list[str] = []
 
 
 def register(name: str, version: int, model: type, dump: Callable[[Any], Record],
              load: Callable[[Record], Any]) -> None:  # fmt: skip
     """Make models of class ``model`` savable under ``name``."""
     _formats[name] = Format(name, version, model, dump, load)
+
+
+def register_later(module: str) -> None:
+    """Let ``module`` register its formats when one is met that is not known yet.
+
+    Whatever need not read estimators is then spared the libraries they are built on.
+    """
+    _later.append(module)
+
+
+def _register_all() -> None:
+    while _later:
+        import_module(_later.pop())
 
 
 class Savable:
@@ -91,6 +106,8 @@ def from_record(record: Record) -> Any:
 
 
 def _format_of(model: Any) -> Format:
+    if not any(type(model) is entry.model for entry in _formats.values()):
+        _register_all()
     for entry in _formats.values():
         if type(model) is entry.model:
             return entry
@@ -124,6 +141,8 @@ def _check_header(place: Path, header: Any) -> tuple[Format, Mapping[str, Any]]:
     if not isinstance(header, dict) or not {"container", "format", "version", "values"} <= header.keys():
         raise FileFormatError(f"{place} holds no kernfed header; it was written by another program")
     writer = header.get("package", "unknown")
+    if header["format"] not in _formats:
+        _register_all()
     if header["container"] != CONTAINER or header["format"] not in _formats:
         raise FileFormatError(
             f"{place} has format {header['format']!r} (container {header['container']}) written by kernfed {writer}, "

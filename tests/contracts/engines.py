@@ -145,6 +145,16 @@ class EngineContract(ABC):
             assert engine.asked == []
             assert len(federation.traffic) == 0
 
+    def test_every_site_may_be_asked_its_own(self, data: Data) -> None:
+        own = {"delta": _rows(2), "alpha": _rows(5)}
+        with Federation(self.engine(data)) as federation:
+            replies = federation.ask("add_rows", own)
+            assert {site: len(payload.arrays["ids"]) for site, payload in replies} == {"alpha": 5, "delta": 2}
+            sizes = {entry.site: entry.bytes_down for entry in federation.traffic}
+            assert sizes["alpha"] - sizes["delta"] >= 3 * 5 * 8
+            with pytest.raises(ValueError, match="no site 'zulu'"):
+                federation.ask("add_rows", {"zulu": _rows(1)})
+
     def test_nobody_asked_nobody_answers(self, federation: Federation) -> None:
         assert len(federation.ask("describe", Payload(), sites=[])) == 0
 

@@ -2,7 +2,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from kernfed.data import DataError, read_table, write, write_table
+from kernfed.data import DataError, read_table, write_table
 
 COLUMNS = {
     "f0": np.array([0.1, -1e-300, 3.0]),
@@ -39,7 +39,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
         file.write(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(write.pa.parquet, "write_table", fail)
+    monkeypatch.setattr(pyarrow.parquet, "write_table", fail)
     with pytest.raises(OSError, match="disk full"):
         write_table(path, {"a": [3, 4]})
     assert path.read_bytes() == before

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from kernfed.data import DataError
-from kernfed.experiments.rows import load_rows, missing_data, slice_rows
+from kernfed.experiments.rows import load_groups, load_rows, missing_data, slice_numbers, slice_rows, take_rows
 
 
 @pytest.fixture
@@ -74,3 +74,25 @@ def test_a_slice_is_a_seeded_part_with_every_class():
     assert np.array_equal(part.x_train, again.x_train)
     assert not np.array_equal(part.x_train, other.x_train)
     assert {row.tobytes() for row in part.x_train} <= {row.tobytes() for row in data.x_train}
+
+
+def test_rows_are_taken_by_number():
+    data = load_rows("digits", "none")
+    train, test = slice_numbers(data, 50, 20, 0)
+    part = take_rows(data, train, test)
+    assert np.array_equal(part.x_train, data.x_train[train])
+    assert np.array_equal(part.y_test, data.y_test[test])
+    assert np.array_equal(part.x_train, slice_rows(data, 50, 20, 0).x_train)
+    assert np.array_equal(take_rows(data, train).x_test, data.x_test)
+
+
+def test_groups_come_with_the_embeddings(folder, rng):
+    np.savez(folder / "mine.npz", **arrays(rng, group_train=np.array(["de", "en"] * 20)))
+    assert load_groups("mine").tolist() == ["de", "en"] * 20
+    np.savez(folder / "mine.npz", **arrays(rng))
+    assert load_groups("mine") is None
+    with pytest.raises(FileNotFoundError, match="other"):
+        load_groups("other")
+    np.savez(folder / "mine.npz", **arrays(rng, group_train=np.zeros(3, int)))
+    with pytest.raises(DataError, match="group_train must name 40 groups"):
+        load_groups("mine")

@@ -1,12 +1,22 @@
 import json
 import re
+from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from kernfed.experiments import runner
 from kernfed.experiments.experiment import Experiment, Row, not_run
-from kernfed.experiments.runner import Result, append_line, find_experiment, list_experiments, run_experiment
+from kernfed.experiments.runner import (
+    PAPERS,
+    Result,
+    append_line,
+    find_experiment,
+    list_experiments,
+    paper_of,
+    run_experiment,
+)
 
 
 def make(rows=(), datasets=("digits",), **options):
@@ -25,11 +35,32 @@ def probe(monkeypatch):
 
 def test_every_experiment_says_what_it_is():
     found = list_experiments()
-    assert [experiment.id for experiment in found] == sorted({experiment.id for experiment in found})
+    assert len({experiment.id for experiment in found}) == len(found)
     assert "gikm-table-1" in {experiment.id for experiment in found}
     for experiment in found:
         assert re.fullmatch(r"[a-z0-9-]+", experiment.id)
-        assert all((experiment.title, experiment.source, experiment.datasets, experiment.protocol))
+        assert all((experiment.title, experiment.source, experiment.protocol))
+
+
+def test_experiments_are_listed_by_paper_and_number(monkeypatch):
+    papers = [paper_of(experiment.source) for experiment in list_experiments()]
+    order = [(PAPERS.index(paper) if paper else len(PAPERS)) for paper in papers]
+    assert order == sorted(order)
+    from kernfed.experiments import gikm_table_1
+
+    made = [("own", "ours"), ("b-table-10", "GIKM Table 10"), ("b-table-2", "GIKM Table 2"),
+            ("a-figure-1", "SFM Figure 1"), ("b-table-2-even", "GIKM Table 2")]  # fmt: skip
+    experiments = tuple(replace(make(), id=name, source=source) for name, source in made)
+    modules = [namedtuple("Module", "name")(gikm_table_1.__name__)]
+    monkeypatch.setattr(runner.pkgutil, "iter_modules", lambda *_: modules)
+    monkeypatch.setattr(gikm_table_1, "EXPERIMENTS", experiments)
+    assert [found.id for found in list_experiments()] == [
+        "a-figure-1",
+        "b-table-2",
+        "b-table-2-even",
+        "b-table-10",
+        "own",
+    ]
 
 
 def test_an_unknown_id_is_refused():

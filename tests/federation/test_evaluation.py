@@ -1,11 +1,15 @@
 """Evaluation from counts: the same numbers as pooling the test rows, without pooling them."""
 
+import json
+
 import numpy as np
 import pytest
 
 import kernfed as kf
-from kernfed.federation import Fault, Policy, TooFewReplies
+from kernfed.federation import Fault, Payload, Policy, TooFewReplies
 from kernfed.federation.evaluation import BINS, Evaluation, Outcome, count_outcomes, evaluate_rows
+from kernfed.federation.regression import RegressionEvaluation, _check, error_sums
+from kernfed.files import to_record
 
 
 @pytest.fixture
@@ -114,6 +118,118 @@ def test_other_models_are_evaluated_too(sites):
     model = kf.KAHMClassifier().fit(X, y)
     with kf.Federation.local(sites, holdout=0.5) as federation:
         assert kf.evaluate(model, federation).accuracy > 0.9
+
+
+def test_the_number_of_questions_does_not_grow_with_the_sites(sites):
+    asked = {}
+    for count in (1, 3):
+        with kf.Federation.local(dict(list(sites.items())[:count]), holdout=0.3) as federation:
+            model = kf.FoldingLearner().fit(federation)
+            before = {entry.task: entry.messages for entry in federation.traffic if entry.site == "site-0"}
+            kf.evaluate(model, federation)
+            after = {entry.task: entry.messages for entry in federation.traffic if entry.site == "site-0"}
+            asked[count] = {task: after[task] - before.get(task, 0) for task in after}
+    assert asked[1] == asked[3] == {"describe": 0, "scores": 1, "held_out_queries": 1, "evaluate_scores": 1}
+
+
+def test_nobody_learns_the_probabilities_of_others_rows(sites):
+    with kf.Federation.local(sites, holdout=0.3) as federation:
+        model = kf.FoldingLearner().fit(federation)
+        kf.evaluate(model, federation)
+        sent = {entry.site: entry.bytes_down for entry in federation.traffic if entry.task == "evaluate_scores"}
+        for name, size in sent.items():
+            own = 8 * len(federation.engine.site(name).held_out().ids) * len(model.classes_)
+            assert own < size < own + 1000
+
+
+def test_no_site_gives_its_queries(sites):
+    policies = {name: Policy(tasks=("describe", "scores")) for name in sites}
+    with kf.Federation.local(sites, holdout=0.3, policies=policies) as federation:
+        model = kf.FoldingLearner().fit(federation)
+        found = kf.evaluate(model, federation, min_replies=0)
+        assert not found.sites
+        assert set(found.missing) == set(sites)
+
+
+# Regression --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def valued(rng):
+    """Sites whose y are numbers far from 0, which sums of squares would not survive."""
+    slope = rng.standard_normal(5)
+    rows = {f"site-{i}": rng.standard_normal((40 + 10 * i, 5)) for i in range(3)}
+    return {name: (X, 1e6 * (1 + i) + X @ slope + 0.1 * rng.standard_normal(len(X)))
+            for i, (name, X) in enumerate(rows.items())}  # fmt: skip
+
+
+def naive_errors(truth, predicted):
+    errors = [float(p) - float(t) for t, p in zip(truth, predicted, strict=True)]
+    mean = sum(map(float, truth)) / len(truth)
+    squared = sum(e * e for e in errors)
+    return (squared / len(errors), sum(map(abs, errors)) / len(errors),
+            1 - squared / sum((float(t) - mean) ** 2 for t in truth))  # fmt: skip
+
+
+def test_sums_of_sites_are_the_errors_of_the_pooled_rows(valued):
+    with kf.Federation.local(valued, holdout=0.4, seed=3) as federation:
+        model = kf.RidgeLearner("exact", task="regress", features="given", n_components=5).fit(federation)
+        found = kf.evaluate(model, federation)
+        kept = {name: federation.engine.site(name).held_out() for name in federation.sites}
+        information = {entry.information for entry in federation.traffic if entry.task.startswith("evaluate")}
+        given = kf.evaluate(model, federation, holdout={name: (rows.X, rows.y) for name, rows in kept.items()})
+    X, y = (np.concatenate([getattr(rows, part) for rows in kept.values()]) for part in ("X", "y"))
+    for sums, rows, truth in [(found.pooled, X, y), *((found.sites[n], kept[n].X, kept[n].y) for n in kept)]:
+        expected = naive_errors(truth, model.predict(rows))
+        np.testing.assert_allclose((sums.mean_squared_error, sums.mean_absolute_error, sums.r2), expected, rtol=1e-9)
+        assert sums.rows == len(truth)
+    assert given == found
+    assert found.r2 == found.pooled.r2
+    assert information == {"statistics"}
+    json.dumps(found.to_json(), allow_nan=False)
+    assert len(str(found).splitlines()) == 5
+
+
+def test_sums_of_errors_of_nothing_and_of_constants(rng):
+    nothing = error_sums(np.zeros(0), np.zeros(0))
+    assert nothing + nothing == nothing
+    assert np.isnan(nothing.r2)
+    assert RegressionEvaluation({"a": nothing}).to_json()["pooled"] == {
+        "rows": 0, "mean_squared_error": None, "mean_absolute_error": None, "r2": None
+    }  # fmt: skip
+    same = error_sums(np.full(4, 7.0), np.full(4, 8.0))
+    assert (same.mean_squared_error, same.mean_absolute_error) == (1.0, 1.0)
+    assert np.isnan(same.r2)
+    assert nothing + same == same + nothing == same
+    truth, guess = rng.standard_normal(30), rng.standard_normal(30)
+    parts = sum((error_sums(truth[i::3], guess[i::3]) for i in range(3)), nothing)
+    np.testing.assert_allclose(parts.r2, error_sums(truth, guess).r2, rtol=1e-12)
+
+
+def test_what_a_regressor_cannot_be_tested_on(valued, sites):
+    with kf.Federation.local(valued, holdout=0.3) as federation:
+        model = kf.RidgeLearner("exact", task="regress", features="given", n_components=5).fit(federation)
+    words = {name: (X, np.array(["no", "yes"])[y % 2]) for name, (X, y) in sites.items()}
+    with pytest.raises(ValueError, match="tested on numbers, y of site 'site-0'"):
+        kf.evaluate(model, federation, holdout=words)
+    with kf.Federation.local(words, holdout=0.3) as federation:
+        assert "tested on numbers" in kf.evaluate(model, federation, min_replies=0).missing["site-0"]
+    with kf.Federation.local(sites, holdout=0.3) as federation:
+        classifier = kf.RidgeLearner("exact", features="given", n_components=5).fit(federation)
+        record = to_record(classifier)
+        question = Payload(record.arrays, {"model": dict(record.values)})
+        replies = federation.ask("evaluate_regression", question, min_replies=0)
+        assert "that classifies has no errors" in replies.missing["site-0"].reason
+
+
+@pytest.mark.parametrize(
+    "lie", [{"rows": -1}, {"squared": -1.0}, {"spread": float("inf")}, {"mean": "much"}, {"more": 1}]
+)
+def test_sums_that_cannot_be_are_refused(lie):
+    sums = {"rows": 2, "squared": 1.0, "absolute": 1.0, "mean": 0.0, "spread": 1.0}
+    _check("a", Payload(values=sums))
+    with pytest.raises((ValueError, TypeError)):
+        _check("a", Payload(values={**sums, **lie}))
 
 
 def test_evaluation_prints_one_line_per_site():

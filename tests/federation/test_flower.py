@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import kernfed
-from contracts.engines import EngineContract
+from contracts.engines import EngineContract, read_message
 from kernfed.federation import Engine, Fault, Federation, FoldingLearner, Payload, Policy, Site, TooFewReplies, evaluate
 from kernfed.kahm.model import StaleModel
 from oracles.federation import Data, sites_data
@@ -142,10 +142,33 @@ def test_what_a_client_app_raises_reaches_the_operator(data: Data, tmp_path: Pat
     with flower_federation(grid, report=told.append) as federation:
         replies = federation.ask("describe", Payload(), min_replies=2)
         reason = replies.missing["b"].reason
-        assert reason.startswith("Traceback")
-        assert "in broken" in reason
-        assert "ZeroDivisionError: no such denominator" in reason
+        assert reason.startswith("ZeroDivisionError: no such denominator (in broken, line ")
+        assert f'File "{__file__}", line ' in reason
         assert any("site b is missing" in text for text in told)
+
+
+def test_what_a_task_raises_reaches_the_operator_and_nothing_of_others(
+    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from flwr.app import Context, RecordDict
+
+    from kernfed.federation.site import Site as AnySite
+
+    def broken(site: Any) -> Any:
+        if site.name == "b":
+            raise ZeroDivisionError("no such denominator")
+        return whole(site)
+
+    whole = AnySite.schema
+    monkeypatch.setattr(AnySite, "schema", broken)
+    config = {**DEFAULTS, "results": str(tmp_path / "results"), "sites": "a,b,c"}
+    with pytest.raises(TooFewReplies, match="'b': ZeroDivisionError: no such denominator"):
+        serve(over_files(data, tmp_path), Context(5, 1, {}, RecordDict(), config))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("kernfed: ")]
+    first = next(number for number, line in enumerate(lines) if "site b is missing (error)" in line)
+    assert f'File "{__file__}"' in "".join(lines[first:])
+    assert 'raise ZeroDivisionError("no such denominator")' in "".join(lines[first:])
+    assert str(tmp_path / "a.npz") not in "".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +208,70 @@ def test_node_without_a_name(data: Data, tmp_path: Path) -> None:
     with flower_federation(InProcessGrid(client_app(), configs), report=told.append) as federation:
         assert federation.sites == ("a", "b")
     assert any("node 13 does not say which site it is" in text and "must name its site" in text for text in told)
+
+
+#: What only some sites need, and only for some questions; each takes longer to import than a small question to answer.
+HEAVY = ("sklearn", "pandas", "pyarrow", "matplotlib", "torch", "joblib", "scipy.linalg", "scipy.special",
+         "scipy.optimize", "scipy.stats", "dp_accounting")  # fmt: skip
+
+ANSWERS = """
+import json, sys
+from flwr.app import Context, RecordDict
+from kernfed.federation.flower import site_from_config
+from kernfed.federation.message import _unpack
+node, *questions = [bytes.fromhex(word) for word in sys.stdin.read().split()]
+for question in questions:
+    reply = site_from_config(Context(1, 1, json.loads(node), RecordDict(), {})).answer(question)
+    assert "refusal" not in _unpack(reply)[0], _unpack(reply)[0]["refusal"]
+print([name for name in sys.argv[1].split(",") if name in sys.modules])
+"""
+
+
+def test_answering_imports_only_what_is_needed(data: Data, tmp_path: Path) -> None:
+    """A ClientApp is a new process for every question, so a site pays for what it imports each time."""
+    asked: dict[str, bytes] = {}
+
+    class Recording(FlowerEngine):
+        def carry(self, data: Any, sites: Any, timeout: float) -> Any:
+            asked[read_message(data)[0]["task"]] = data
+            return super().carry(data, sites, timeout)
+
+    grid = over_files(data, tmp_path)
+    with Federation(Recording(grid)) as federation:
+        FoldingLearner(batch_size=7).fit(federation).predict(data["a"][0])
+    assert set(asked) == {"describe", "scores"}
+    for name in ("numpy array", "parquet table"):
+        config = grid.configs[11]
+        if name == "parquet table":
+            columns = {f"X[{i}]": column for i, column in enumerate(data["a"][0].T)}
+            kernfed.data.write_table(tmp_path / "a.parquet", {**columns, "y": data["a"][1]})
+            config = {**config, "data": str(tmp_path / "a.parquet")}
+        words = [json.dumps(config).encode(), *asked.values()]
+        done = subprocess.run([sys.executable, "-c", ANSWERS, ",".join(HEAVY)], capture_output=True, text=True,
+                              check=False, input=" ".join(word.hex() for word in words))  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == str(["pyarrow"] if name == "parquet table" else [])
+
+
+def test_scores_of_a_model_that_exists_do_not_read_the_rows(data: Data, tmp_path: Path) -> None:
+    grid = over_files(data, tmp_path)
+    with flower_federation(grid) as federation:
+        model = FoldingLearner(batch_size=7).fit(federation)
+        expected = model.scores(data["a"][0])
+        for name in data:
+            (tmp_path / f"{name}.npz").unlink()
+        np.testing.assert_array_equal(model.scores(data["a"][0]), expected)
+        with pytest.raises(TooFewReplies, match="there is no such file"):
+            federation.schemas()
+
+
+def test_the_public_name(data: Data, tmp_path: Path) -> None:
+    told: list[str] = []
+    with kernfed.Federation.flower(over_files(data, tmp_path), seed=3, expect=["a"], report=told.append) as federation:
+        assert federation.seed == 3
+        assert federation.sites == ("a", "b", "c")
+        assert isinstance(federation.engine, FlowerEngine)
+    assert told
 
 
 def test_progress_is_told(data: Data, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def flower_says(monkeypatch: pytest.MonkeyPatch, folder: Path, **script: dict[st
     monkeypatch.setenv("SCRIPT", json.dumps({**started, **script}))
     monkeypatch.setenv("SEEN", str(folder / "seen.toml"))
     monkeypatch.setattr(flower_run, "_executable", lambda: str(command))
-    monkeypatch.setattr(flower_run, "_LOOK", 0.01)
+    monkeypatch.setattr(flower_run, "_LATE_LOOK", 0.01)
 
 
 def listed(status: str, details: str = "") -> dict[str, object]:

@@ -275,7 +275,7 @@ def test_an_entry_left_behind_by_a_killed_process_is_void(rng: np.random.Generat
     """The state is ahead of the entry: whatever the entry holds may be forgotten already."""
     site = make(rng, tmp_path)
     prepare(site)
-    tasks._next_generation(site, HANDLE)
+    tasks.next_generation(site, HANDLE)
     assert read_entry(site, HANDLE) is None
     assert prepare(site).generation == 3
 

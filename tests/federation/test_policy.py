@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kernfed.federation.policy import DEFAULT_TASKS, Policy, PolicyError
+from kernfed.federation.policy import DEFAULT_TASKS, MECHANISM_NAMES, Policy, PolicyError
 
 
 def test_defaults_let_only_schema_and_scores_leave() -> None:
@@ -33,6 +33,22 @@ def test_reading_a_file(tmp_path: Path) -> None:
     assert Policy.read(place) == Policy(("describe", "machines"), ("c",), 5, 3, True, 2.5)
     place.write_text("")
     assert Policy.read(str(place)) == Policy()
+    place.write_text('mechanisms = ["record-moments"]\nrecord_delta = 1e-6\nprivate_labels = true\n')
+    assert Policy.read(place) == Policy(record_delta=1e-6, mechanisms=("record-moments",), private_labels=True)
+
+
+@pytest.mark.parametrize(
+    "demand", [{"max_record_epsilon": 3.0}, {"mechanisms": ("record-gaussian",)}, {"private_labels": True}]
+)
+def test_a_demand_on_privacy_requires_it(demand: dict[str, Any]) -> None:
+    assert Policy(**demand).require_privacy
+    assert not Policy(record_delta=1e-6).require_privacy
+
+
+def test_policies_know_every_mechanism_that_releases_rows_or_sums() -> None:
+    from kernfed.federation.private import MECHANISMS
+
+    assert {*MECHANISM_NAMES, "randomized-labels"} == set(MECHANISMS)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +65,13 @@ def test_reading_a_file(tmp_path: Path) -> None:
         ("require_privacy = 1", "require_privacy must be true or false"),
         ("max_record_epsilon = 0", "max_record_epsilon must be > 0"),
         ("max_record_epsilon = inf", "max_record_epsilon must be a finite number"),
+        ("record_delta = 0", "record_delta must be > 0"),
+        ("record_delta = 1", "record_delta must be < 1"),
+        ('mechanisms = ["magic"]', "mechanisms must be some of element-laplace"),
+        ('mechanisms = ["randomized-labels"]', "mechanisms must be some of"),
+        ("mechanisms = []", "mechanisms must be some of"),
+        ('mechanisms = "record-moments"', "mechanisms must be a list of words"),
+        ('private_labels = "yes"', "private_labels must be true or false"),
         ("tasks = [", "site.toml: "),
         ("[tasks]\nall = true", "tasks must be a list of words"),
     ],

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kernfed._version import __version__
-from kernfed.cli import bench, data, demo, evaluate, flower_app, flower_run, plan, predict, train
+from kernfed.cli import audit, bench, data, demo, evaluate, flower_app, flower_run, plan, predict, report, train
 from kernfed.cli.running import Commands
 
 app = typer.Typer(
@@ -25,6 +25,8 @@ app.command("plan", epilog=plan.EXAMPLE)(plan.plan)
 app.command("train", epilog=train.EXAMPLE)(train.train)
 app.command("predict", epilog=predict.EXAMPLE)(predict.predict)
 app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
+app.command("audit", epilog=audit.EXAMPLE)(audit.audit)
+app.command("report", epilog=report.EXAMPLE)(report.report)
 app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
 app.command("flower-app", epilog=flower_app.EXAMPLE)(flower_app.flower_app)
 app.command("flower-run", epilog=flower_run.EXAMPLE)(flower_run.flower_run)

@@ -3,11 +3,12 @@
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernfed.cli.console import Json, Table, emit, format_bytes, format_seconds, progress
+from kernfed.cli.console import Json, Table, emit, format_bytes, format_seconds, note, progress
 
 if TYPE_CHECKING:
     from kernfed.data import Dataset
@@ -21,6 +22,8 @@ FORGOTTEN, KILLED = "site-3", "site-7"
 def demo(
     json: Json = False,
     seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.", min=0)] = 0,
+    out: Annotated[Path, typer.Option(help="HTML file for the report.")] = Path("kernfed-demo.html"),
+    report: Annotated[bool, typer.Option("--report/--no-report", help="Write the report.")] = True,
 ) -> None:
     """Ten sites, each with three of ten digits, learn together in one round what none can learn alone."""
     from kernfed.data import load_dataset, partition_label_skew
@@ -30,7 +33,7 @@ def demo(
     parts = partition_label_skew(digits.y_train, SITES, SHARE, seed)
     sites = {f"site-{number}": (digits.x_train[rows], digits.y_train[rows]) for number, rows in enumerate(parts)}
     results: list[dict[str, Any]] = []
-    with progress("digits", 6) as advance, Federation.local(sites, seed=seed) as federation:
+    with progress("digits", 6 + report) as advance, Federation.local(sites, seed=seed) as federation:
 
         def step(name: str, work: Callable[[], Any], note: str = "") -> Any:
             advance(0, name)
@@ -46,27 +49,35 @@ def demo(
 
         model = step("together, one round", trained)
         results[-1]["note"] = f"{format_bytes(federation.traffic.bytes_up)} left the sites"
-        step("each site alone, mean", lambda: _alone(model, digits), "sees three of ten digits")
+        sent = federation.traffic.to_json()
+        alone = step("each site alone, mean", lambda: _alone(model, digits), "sees three of ten digits")
         step("all data pooled", lambda: _pooled(digits, seed), "what may not be done")
         step("nearest neighbours, pooled", lambda: _neighbours(digits), "likewise")
+        if report:
+            advance(1, "report")
+            compared = {"all data pooled": results[2]["accuracy"]}
+            report = _write_report(out, model, digits, sites, alone, compared, sent)
         fewer = step(f"{FORGOTTEN} forgotten", lambda: _without(model, digits), "exact, nothing retrained")
         step(f"{KILLED} killed", lambda: _killed(federation, fewer, digits), "the others answer")
         traffic = federation.traffic.to_json()
     facts = {"sites": SITES, "train": len(digits.y_train), "test": len(digits.y_test), "classes_per_site": 3}
     rows = [(r["what"], f"{r['accuracy']:.1%}", format_seconds(r["seconds"]), r["note"]) for r in results]
     title = f"Handwritten digits at {SITES} sites: {facts['train']} images to learn from, {facts['test']} to recognise"
+    written = out.resolve() if report else None
     views: list[Table | str] = [Table(("what", "accuracy", "time", ""), rows, title), "", _owners(sites), "",
+             *([f"Report with figures: {written}"] if written else []),
              "Next: kernfed train --help, or the example in README.md"]  # fmt: skip
-    emit({"data": facts, "seed": seed, "results": results, "traffic": traffic}, json, *views)
+    result = {"data": facts, "seed": seed, "results": results, "traffic": traffic, "report": written}
+    emit(result, json, *views)
 
 
 def _accuracy(model: Any, digits: "Dataset", **options: Any) -> float:
     return float((model.predict(digits.x_test, **options) == digits.y_test).mean())
 
 
-def _alone(model: Any, digits: "Dataset") -> tuple[None, float]:
-    found = [_accuracy(model.local(site), digits) for site in model.sites]
-    return None, sum(found) / len(found)
+def _alone(model: Any, digits: "Dataset") -> tuple[dict[str, float], float]:
+    found = {site: _accuracy(model.local(site), digits) for site in model.sites}
+    return found, sum(found.values()) / len(found)
 
 
 def _pooled(digits: "Dataset", seed: int) -> tuple[None, float]:
@@ -93,6 +104,32 @@ def _killed(federation: Any, model: Any, digits: "Dataset") -> tuple[None, float
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingSites)  # the table says it
         return None, _accuracy(model, digits, min_replies=1)
+
+
+def _write_report(out: Path, model: Any, digits: "Dataset", sites: dict[str, Any], alone: dict[str, float],
+                  compared: dict[str, float], sent: Any) -> bool:  # fmt: skip
+    """The page about the model of all sites, as `kernfed report` writes it; whether it could be written."""
+    from kernfed.federation.evaluation import evaluate_rows
+    from kernfed.report import Evidence, model_report, write_html
+    from kernfed.report.evidence import count_labels, count_winners
+
+    evidence = Evidence(
+        evaluation=evaluate_rows(model, {"test images": (digits.x_test, digits.y_test)}),
+        alone=alone,
+        alone_on=f"all {len(digits.y_test)} test images",
+        compared=compared,
+        labels={name: count_labels(y) for name, (_, y) in sites.items()},
+        labels_of="training images",
+        winners=count_winners(model, digits.x_test),
+        traffic=sent,
+    )
+    page = model_report(model, evidence, title="Ten sites learn to read digits together")
+    try:
+        write_html(page, out)
+    except OSError as error:  # the demo is worth seeing also where nothing can be written
+        note(f"no report was written: {error}; name a place with --out")
+        return False
+    return True
 
 
 def _owners(sites: dict[str, Any]) -> Table:

@@ -1,4 +1,4 @@
-"""``kernfed evaluate``: accuracy, confusion and calibration of a model, per site."""
+"""``kernfed evaluate``: accuracy, confusion and calibration of a model, or the errors of a regressor, per site."""
 
 from pathlib import Path
 from typing import Annotated
@@ -24,9 +24,15 @@ def evaluate(
     """Test a model on labelled rows, site by site and all together."""
     from kernfed.federation import load
     from kernfed.federation.evaluation import evaluate_rows
+    from kernfed.federation.regression import is_regressor, regression_rows
 
     loaded = load(model)
     table = read_queries(loaded, data, features, label=label, site=site)
+    if is_regressor(loaded):
+        with progress(f"testing on {len(table):,} rows"):
+            errors = regression_rows(loaded, rows_by_site(table))
+        emit(errors.to_json(), json, str(errors))
+        return
     with progress(f"testing on {len(table):,} rows"):
         found = evaluate_rows(loaded, rows_by_site(table))
     classes = [str(name) for name in found.classes_]

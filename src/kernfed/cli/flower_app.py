@@ -71,6 +71,8 @@ _ENVIRONMENT = """\
 # Source this in every shell that starts a part of Flower:  . app/environment.sh
 # No telemetry, no search for updates; the configuration of Flower's commands is in home/config.toml.
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 RAY_USAGE_STATS_ENABLED=0
+# Seconds after which a node looks again whether there is something to do; Flower's own is 1.
+export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.25
 FLWR_HOME="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/home"
 export FLWR_HOME
 """
@@ -140,6 +142,16 @@ address = {address}
 root-certificates = {certificate}
 """
 
+_VIRTUAL_CONNECTION = """\
+[superlink]
+default = "simulation"
+
+[superlink.simulation]
+address = {address}
+insecure = true
+options.num-supernodes = {nodes}
+"""
+
 
 def flower_app(
     folder: Annotated[Path, typer.Argument(help="Folder to write; it must not exist or be empty.")],
@@ -147,15 +159,19 @@ def flower_app(
     results: Annotated[
         Path | None, typer.Option(help="Folder for results on the SuperLink's machine; default inside the app.")
     ] = None,
+    simulate: Annotated[
+        int, typer.Option(help="Number of virtual sites, for Flower's simulation on one machine.", min=0)
+    ] = 0,
     json: Json = False,
 ) -> None:
     """Write a Flower app that trains and predicts with kernfed, and scripts for its certificates and keys."""
-    written = write_app(folder, address, results)
+    written = write_app(folder, address, results, simulate)
     emit({"folder": folder, "files": written}, json, *(f"{folder / name}" for name in written),
          f"Next: {folder}/make-certificates.sh, then the operator's guide, docs/operator.md")  # fmt: skip
 
 
-def write_app(folder: Path, address: str = "127.0.0.1:9092", results: Path | None = None) -> list[str]:
+def write_app(folder: Path, address: str = "127.0.0.1:9092", results: Path | None = None,
+              simulate: int = 0) -> list[str]:  # fmt: skip
     """Write the app into ``folder`` and return the names of its files."""
     from kernfed.federation.jobs import DEFAULTS
 
@@ -174,8 +190,8 @@ def write_app(folder: Path, address: str = "127.0.0.1:9092", results: Path | Non
         "environment.sh": _ENVIRONMENT,
         "make-certificates.sh": _CERTIFICATES,
         "make-node-key.sh": _NODE_KEY,
-        "home/config.toml": _CONNECTION.format(
-            address=_toml(address), certificate=_toml(str(home / "certificates" / "ca.crt"))
+        "home/config.toml": (_VIRTUAL_CONNECTION if simulate else _CONNECTION).format(
+            address=_toml(address), certificate=_toml(str(home / "certificates" / "ca.crt")), nodes=simulate
         ),
         ".gitignore": "home/\ncertificates/\nkeys/\nresults/\n",
     }

@@ -13,7 +13,8 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,8 +24,9 @@ import typer
 from kernfed.cli.console import Json, emit, format_bytes, format_seconds, note
 
 EXAMPLE = "Example: kernfed flower-run app train --set measure=distance --out model.kfd"
-#: Seconds that one call of Flower's command may take, and between two looks at a run.
-_CALL, _LOOK = 120.0, 2.0
+#: Seconds that one call of Flower's command may take, and between two looks at a run while its log goes on and after:
+#: every look is a process that imports Flower, and the log ends when the run does.
+_CALL, _LOOK, _LATE_LOOK = 120.0, 20.0, 2.0
 _PRODUCTS = ("model", "predictions", "evaluation")
 
 
@@ -93,16 +95,18 @@ def run_app(app: Path, settings: Mapping[str, Any], *, timeout: float = 3600.0,
     results = Path({**_config(app), **settings}["results"])
     deadline = time.monotonic() + timeout
     run = _start(app, settings)
-    relay = threading.Thread(target=_relay, args=(app, run, report), daemon=True)
-    relay.start()
-    status, details = "pending", ""
-    while not status.startswith("finished"):
-        if time.monotonic() > deadline:
-            _flwr(app, "stop", run)
-            raise RunFailed(f"run {run} was {status} after {timeout:g} s and was stopped")
-        time.sleep(_LOOK)
-        status, details = _status(app, run)
-    relay.join(10.0)  # the last lines of the log say why
+    with _relayed_log(app, run, report) as relay:
+        status, details = "pending", ""
+        while not status.startswith("finished"):
+            if time.monotonic() > deadline:
+                _flwr(app, "stop", run)
+                raise RunFailed(f"run {run} was {status} after {timeout:g} s and was stopped")
+            if relay.is_alive():
+                relay.join(min(_LOOK, max(0.0, deadline - time.monotonic())))
+            else:
+                time.sleep(_LATE_LOOK)
+            status, details = _status(app, run)
+        relay.join(_CALL)  # the last lines of the log say why
     if status != "finished:completed":
         raise RunFailed(f"run {run} failed ({status}): {details or 'Flower gives no reason'}; see flwr log {run}")
     folder = results / run
@@ -176,15 +180,25 @@ def _status(app: Path, run: str) -> tuple[str, str]:
     return str(runs[0]["status"]), str(runs[0].get("status-details", ""))
 
 
-def _relay(app: Path, run: str, report: Callable[[str], None]) -> None:
-    """Pass on what the ServerApp prints, until its log ends."""
+@contextmanager
+def _relayed_log(app: Path, run: str, report: Callable[[str], None]) -> Iterator[threading.Thread]:
+    """Pass on what the ServerApp prints for us, in a thread that ends with the log, at the latest with the block."""
     command = [_executable(), "log", run, "--stream"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                           env=_environment(app)) as log:  # fmt: skip
-        assert log.stdout is not None
-        for line in log.stdout:
-            if "kernfed:" in line or "Error" in line:
-                report(line.rstrip())
+
+        def relay() -> None:
+            for line in log.stdout or ():
+                if "kernfed:" in line or "Error" in line:
+                    report(line.rstrip())
+
+        thread = threading.Thread(target=relay, daemon=True)
+        thread.start()
+        try:
+            yield thread
+        finally:
+            log.terminate()
+            thread.join()
 
 
 def _flwr(app: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -57,8 +57,9 @@ class Commands(TyperGroup):
 
 
 def is_bad_input(error: Exception) -> bool:
-    """Whether the user can mend it: wrong values, files, options, or a missing extra."""
-    return isinstance(error, INPUT_ERRORS) or hasattr(error, "format_message")
+    """Whether the user can mend it: wrong values, files, options, a missing extra, or what a site refuses."""
+    refused = type(error).__name__ == "TooFewReplies"  # importing the class would load all of the package
+    return refused or isinstance(error, INPUT_ERRORS) or hasattr(error, "format_message")
 
 
 def sentence(error: Exception) -> str:

@@ -13,13 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet
 
 from kernfed._validation import FloatArray
 from kernfed.data.table import LONGEST_NAME, DataError, Roles, Table, check_block, check_finite_labels, place
 
 _BATCH_ROWS = 4096
 _PAGE_BUFFER = 1 << 16
+#: Numpy's names of Arrow's numbers, by Arrow's.
+_BUFFERS = {"halffloat": "=f2", "float": "=f4", "double": "=f8",
+            **{f"{sign}int{8 * size}": f"={kind}{size}" for size in (1, 2, 4, 8)
+               for sign, kind in (("", "i"), ("u", "u"))}}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,10 @@ class Source:
 @contextmanager
 def open_parquet(path: Path) -> Iterator[Source]:
     """A Parquet file, decoded a few thousand rows at a time."""
+    import pyarrow.parquet  # here, for the other kinds do without
+
     # By default whole row groups are held while they are decoded, in the worst case the file.
-    with pa.parquet.ParquetFile(path, pre_buffer=False, buffer_size=_PAGE_BUFFER) as file:
+    with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=_PAGE_BUFFER) as file:
 
         def batches(roles: Roles) -> Iterator[pa.RecordBatch]:
             yield from file.iter_batches(_BATCH_ROWS, columns=[*roles.features, *roles.described])
@@ -165,7 +170,7 @@ def _numbers(path: Path, name: str, array: pa.Array, first_row: int, width: int)
     array = _checked_present(path, name, array, first_row)
     if not _is_list(array.type):
         return _plain_numbers(array).reshape(-1, 1)
-    lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
+    lengths = _to_numpy(pc.list_value_length(array))
     odd = lengths != width
     if odd.any() or not width:
         row = int(np.argmax(odd))
@@ -181,8 +186,19 @@ def _numbers(path: Path, name: str, array: pa.Array, first_row: int, width: int)
 def _plain_numbers(array: pa.Array) -> npt.NDArray[Any]:
     if pa.types.is_decimal(array.type):
         array = array.cast(pa.float64())
-    values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
-    return values
+    return _to_numpy(array)
+
+
+def _to_numpy(array: pa.Array) -> npt.NDArray[Any]:
+    """Values (m,) of numbers none of which is missing, read-only.
+
+    Integers and floats are taken from Arrow's buffer: its own conversion imports pandas wherever that is installed,
+    which takes longer than reading most tables.
+    """
+    kind = _BUFFERS.get(str(array.type))
+    if kind is None or array.null_count or not len(array):
+        return np.asarray(array.to_numpy(zero_copy_only=False))
+    return np.frombuffer(array.buffers()[1], kind, len(array), array.offset * np.dtype(kind).itemsize)
 
 
 def _checked_present(path: Path, name: str, array: pa.Array, first_row: int) -> pa.Array:
@@ -203,7 +219,7 @@ def _described(path: Path, name: str, array: pa.Array, first_row: int) -> pa.Arr
     """One batch of labels, sites or ids."""
     array = _checked_present(path, name, array, first_row)
     if _is_text(array.type):
-        lengths = pc.utf8_length(array).to_numpy(zero_copy_only=False)
+        lengths = _to_numpy(pc.utf8_length(array))
         if lengths.max() > LONGEST_NAME:
             where = place(path, name, first_row + int(np.argmax(lengths)))
             raise DataError(f"{where}: expected at most {LONGEST_NAME} characters, got {lengths.max()}")
@@ -219,7 +235,7 @@ def _as_numpy(source: Source, name: str, chunks: list[pa.Array]) -> npt.NDArray[
         column = _typed(column)
     if _is_text(column.type):
         return np.array(column.to_pylist(), dtype=np.str_)
-    values: npt.NDArray[Any] = column.to_numpy()
+    values = np.concatenate([_to_numpy(chunk) for chunk in column.chunks])
     check_finite_labels(source.path, name, values)
     return values
 

@@ -4,12 +4,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow as pa
-
 from kernfed._validation import check_choice
 from kernfed.data.arrays import read_npy, read_npz
-from kernfed.data.arrow import open_ipc, open_parquet, read_rows
-from kernfed.data.delimited import open_csv
 from kernfed.data.table import DataError, Table, select_columns, unreadable
 
 _KINDS = {
@@ -22,7 +18,6 @@ _KINDS = {
     ".npz": "npz",
     ".npy": "npy",
 }
-_OPENERS = {"Parquet": open_parquet, "Arrow": open_ipc, "CSV": open_csv}
 
 
 def read_table(
@@ -61,8 +56,23 @@ def read_table(
             if any(name is not None for name in (features, label, site, ids)):
                 raise DataError(f"{path}: an npy file is a bare matrix without named columns; use npz for labels")
             return read_npy(path, dtype)
-        with _OPENERS[kind](path) as source:
+        return _read_columns(path, kind, features, label, site, ids, dtype)
+    except (OSError, MemoryError, UnicodeDecodeError) as error:
+        raise unreadable(path, kind, error) from None
+
+
+def _read_columns(path: Path, kind: str, features: str | Sequence[str] | None, label: str | None, site: str | None,
+                  ids: str | None, dtype: str) -> Table:  # fmt: skip
+    """Table of a file that Arrow reads; Arrow is imported only here."""
+    import pyarrow as pa
+
+    from kernfed.data.arrow import open_ipc, open_parquet, read_rows
+    from kernfed.data.delimited import open_csv
+
+    openers = {"Parquet": open_parquet, "Arrow": open_ipc, "CSV": open_csv}
+    try:
+        with openers[kind](path) as source:
             roles = select_columns(path, source.schema.names, source.numeric, features, label, site, ids, source.lists)
             return read_rows(source, roles, dtype)
-    except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
+    except pa.ArrowException as error:
         raise unreadable(path, kind, error) from None

@@ -4,14 +4,15 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 
 from kernfed.data.table import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def write_table(path: str | os.PathLike[str], columns: Mapping[str, npt.ArrayLike]) -> Path:
@@ -20,6 +21,9 @@ def write_table(path: str | os.PathLike[str], columns: Mapping[str, npt.ArrayLik
     In Parquet a matrix (n, w) becomes a column of lists; CSV has no lists. The file appears whole or not at
     all: it is written beside its place and then moved there.
     """
+    import pyarrow.csv  # here, so that whoever only reads arrays is spared it
+    import pyarrow.parquet
+
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".parquet"):
@@ -31,16 +35,18 @@ def write_table(path: str | os.PathLike[str], columns: Mapping[str, npt.ArrayLik
     try:
         with beside.open("xb") as file:
             if suffix == ".csv":
-                pa.csv.write_csv(table, file)
+                pyarrow.csv.write_csv(table, file)
             else:
-                pa.parquet.write_table(table, file)
+                pyarrow.parquet.write_table(table, file)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
     return path
 
 
-def _as_arrow(path: Path, columns: Mapping[str, npt.ArrayLike], *, lists: bool) -> pa.Table:
+def _as_arrow(path: Path, columns: Mapping[str, npt.ArrayLike], *, lists: bool) -> "pa.Table":
+    import pyarrow as pa
+
     if not columns:
         raise DataError(f"{path}: a table needs at least 1 column, got none")
     arrays: dict[str, pa.Array] = {}

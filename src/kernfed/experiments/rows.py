@@ -4,7 +4,10 @@ Embeddings are a file ``<name>.npz`` in the data folder (KERNFED_DATA) with arra
 (m, p) and y_test (m,).
 """
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from kernfed._random import generator
 from kernfed._validation import IntArray, check_choice, check_rows
@@ -49,13 +52,39 @@ def load_rows(name: str, scaling: str) -> Dataset:
     return Dataset(name, found[0], found[1], found[2], found[3], names, f"embeddings {name}; scaling: {scaling}")
 
 
+def load_groups(name: str) -> npt.NDArray[Any] | None:
+    """Group of every training row (n,), such as its language: array group_train of ``<name>.npz``, None without one."""
+    folder = data_folder()
+    if missing_data(name) or folder is None:
+        raise FileNotFoundError(missing_data(name))
+    with open_npz(folder / f"{name}.npz") as file:
+        if "group_train" not in file:
+            return None
+        groups, count = file["group_train"], len(file["y_train"])
+    if groups.shape != (count,) or groups.dtype.kind not in "iuUS":
+        raise DataError(f"{name}.npz: group_train must name {count} groups, got {groups.dtype} of {groups.shape}")
+    return groups
+
+
+def take_rows(data: Dataset, train: IntArray, test: IntArray | None = None, note: str = "") -> Dataset:
+    """The training rows numbered ``train``, and the test rows numbered ``test`` or all."""
+    chosen = np.arange(len(data.y_test)) if test is None else test
+    note = note or f"{len(train)} and {len(chosen)} rows"
+    return Dataset(data.name, data.x_train[train], data.y_train[train], data.x_test[chosen], data.y_test[chosen],
+                   data.class_names, f"{data.note}; {note}")  # fmt: skip
+
+
 def slice_rows(data: Dataset, n_train: int, n_test: int, seed: int) -> Dataset:
     """A random slice with about as many rows of each class in training, for quick runs."""
+    train, test = slice_numbers(data, n_train, n_test, seed)
+    return take_rows(data, train, test, f"slice of {len(train)} and {len(test)} rows")
+
+
+def slice_numbers(data: Dataset, n_train: int, n_test: int, seed: int) -> tuple[IntArray, IntArray]:
+    """Training and test rows of such a slice."""
     draws = generator(seed, "slice", data.name)
     train = _per_class(data.y_train, n_train, draws)
-    test = np.sort(draws.choice(len(data.y_test), min(n_test, len(data.y_test)), replace=False))
-    return Dataset(data.name, data.x_train[train], data.y_train[train], data.x_test[test], data.y_test[test],
-                   data.class_names, f"{data.note}; slice of {len(train)} and {len(test)} rows")  # fmt: skip
+    return train, np.sort(draws.choice(len(data.y_test), min(n_test, len(data.y_test)), replace=False))
 
 
 def _per_class(labels: IntArray, count: int, draws: np.random.Generator) -> IntArray:

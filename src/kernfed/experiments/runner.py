@@ -10,6 +10,7 @@ import json
 import os
 import pkgutil
 import platform
+import re
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +26,11 @@ from kernfed.experiments.experiment import Experiment, Row
 from kernfed.experiments.rows import missing_data
 from kernfed.files import atomic_path
 
-__all__ = ["Experiment", "Result", "Row", "find_experiment", "list_experiments", "machine_facts", "run_experiment"]
+__all__ = ["PAPERS", "Experiment", "Result", "Row", "find_experiment", "list_experiments", "machine_facts", "paper_of",
+           "row_cells", "run_experiment"]  # fmt: skip
+
+#: Short names of the papers, in the order in which they are listed.
+PAPERS = ("SFM", "DP-KAHM", "GIKM", "FedNewton", "KME")
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Result:
         if self.not_run:
             return f"{title}\nnot run: {self.not_run}"
         lines: list[tuple[str, ...]] = [("", "published", "ours", "difference", "unit", "note")]
-        lines += [_cells(row) for row in self.rows]
+        lines += [row_cells(row) for row in self.rows]
         widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
         sides = (str.ljust, str.rjust, str.rjust, str.rjust, str.ljust, str.ljust)
         text = ["  ".join(side(cell, width) for side, cell, width in zip(sides, line, widths, strict=True)).rstrip()
@@ -81,7 +86,8 @@ def _values(row: Row) -> dict[str, Any]:
     return {name: value for name, value in asdict(row).items() if name in always or value not in ("", None)}
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def row_cells(row: Row) -> tuple[str, ...]:
+    """Label, published, ours, difference, unit and note of a row, as text."""
     published, ours = _shown(row.published, row.unit, "-"), _shown(row.ours, row.unit, "not run")
     ours += "" if row.deviation is None else f" ± {_shown(row.deviation, row.unit, '')}"
     difference = _shown(row.difference, row.unit, "", sign="+")
@@ -96,15 +102,32 @@ def _shown(value: float | None, unit: str, absent: str, sign: str = "") -> str:
     return f"{value:{sign}.4g}" if digits is None else f"{value:{sign},.{digits}f}"
 
 
+def paper_of(source: str) -> str:
+    """Short name of the paper at the beginning of an experiment's source; empty for none of them.
+
+    >>> paper_of("DP-KAHM Table 8"), paper_of("ours")
+    ('DP-KAHM', '')
+    """
+    return next((paper for paper in PAPERS if source.startswith(paper)), "")
+
+
+def _place(experiment: Experiment) -> tuple[int, list[tuple[str, int]], str]:
+    """By paper, then by id with its numbers as numbers: table 2 before table 10."""
+    paper = paper_of(experiment.source)
+    parts = re.findall(r"(\D*)(\d*)", experiment.id)
+    order = [(word, int(number or 0)) for word, number in parts]
+    return PAPERS.index(paper) if paper else len(PAPERS), order, experiment.id
+
+
 def list_experiments() -> tuple[Experiment, ...]:
-    """All experiments, by id."""
+    """All experiments: by paper, then by table and figure."""
     found: dict[str, Experiment] = {}
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
         for experiment in getattr(importlib.import_module(module.name), "EXPERIMENTS", ()):
             if experiment.id in found:
                 raise ValueError(f"two experiments have the id {experiment.id!r}; the second is in {module.name}")
             found[experiment.id] = experiment
-    return tuple(found[name] for name in sorted(found))
+    return tuple(sorted(found.values(), key=_place))
 
 
 def find_experiment(name: str) -> Experiment:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import softmax
+import scipy  # its parts are loaded when they are used
 
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_choice, check_count, check_number, check_rows
@@ -108,7 +108,7 @@ class AveragingModel(Savable):
 
     def predict_proba(self, X: npt.ArrayLike) -> FloatArray:
         """Probabilities (n, C) in the order of ``classes_``."""
-        probabilities: FloatArray = softmax(self._logits(X), axis=1)
+        probabilities: FloatArray = scipy.special.softmax(self._logits(X), axis=1)
         return probabilities
 
     def _logits(self, X: npt.ArrayLike) -> FloatArray:

@@ -31,8 +31,9 @@ class Engine(Protocol):
     def sites(self) -> tuple[str, ...]:
         """Names of the sites that can be asked, sorted."""
 
-    def carry(self, data: bytes, sites: Sequence[str], timeout: float) -> Mapping[str, bytes | Refusal]:
-        """Put the question ``data`` to ``sites`` and return within ``timeout`` seconds.
+    def carry(self, data: bytes | Mapping[str, bytes], sites: Sequence[str],
+              timeout: float) -> Mapping[str, bytes | Refusal]:  # fmt: skip
+        """Put the question ``data``, or one for each site, to ``sites`` and return within ``timeout`` seconds.
 
         A site that cannot be reached or is too late is absent, or present with a refusal that says why.
         """
@@ -111,6 +112,20 @@ class Federation:
         )
         return cls(engine, seed=seed, on_missing=on_missing)
 
+    @classmethod
+    def flower(cls, grid: Any, *, seed: int = 0, caller: str = "flower", expect: Sequence[str] = (), min_sites: int = 1,
+               wait: float = 60.0, report: Callable[[str], None] | None = None) -> "Federation":  # fmt: skip
+        """Federation of the nodes of a Flower run, inside a ServerApp: ``grid`` is what its main function is given.
+
+        ``expect`` names the sites that shall take part; without it the run waits for ``min_sites``, either way at most
+        ``wait`` seconds. ``report`` hears of progress and of missing sites, in lines of text. ``caller`` is who asks,
+        as the sites' policies know them. Needs the extra ``[flower]``.
+        """
+        from kernfed.federation.flower import flower_federation  # the only module that needs Flower
+
+        return flower_federation(grid, seed=seed, caller=caller, expect=expect, min_sites=min_sites, wait=wait,
+                                 report=report)  # fmt: skip
+
     @property
     def sites(self) -> tuple[str, ...]:
         """Names of all sites, sorted."""
@@ -133,29 +148,38 @@ class Federation:
         """What all sites agree on; raises ``SchemaMismatch`` where they do not."""
         return agree(self.schemas())
 
-    def ask(self, task: str, payload: Payload, *, sites: Sequence[str] | None = None, timeout: float = 600.0,
-            min_replies: int | None = None, check: Callable[[str, Payload], None] | None = None,
+    def ask(self, task: str, payload: Payload | Mapping[str, Payload], *, sites: Sequence[str] | None = None,
+            timeout: float = 600.0, min_replies: int | None = None,
+            check: Callable[[str, Payload], None] | None = None,
             question_id: str | None = None) -> Replies:  # fmt: skip
-        """Ask ``sites`` (default all) and return what fits.
+        """Ask ``sites`` (default all) and return what fits. A mapping of payloads asks every site it names its own.
 
         ``check(site, payload)`` raises ``ValueError`` for a payload that must not be used: the site then counts as
         missing. ``min_replies`` (default: all asked) is how many must remain, or ``TooFewReplies`` is raised. A
         question repeated with the same ``question_id`` changes nothing at the sites.
         """
-        asked = sorted(set(self.sites if sites is None else sites))
+        known = self.sites if isinstance(payload, Payload) else tuple(payload)
+        asked = sorted(set(known if sites is None else sites))
         strangers = [site for site in asked if site not in self.sites]
         if strangers:
             raise ValueError(f"no site {strangers[0]!r}; there are {', '.join(map(repr, self.sites[:20]))}")
         check_number(timeout, "timeout", above=0)
         needed = len(asked) if min_replies is None else check_count(min_replies, "min_replies", at_least=0)
-        question = Question(self.run, question_id or secrets.token_hex(12), task, payload, self.caller)
-        data = encode_question(question)
+        identity = question_id or secrets.token_hex(12)
+        own = dict.fromkeys(asked, payload) if isinstance(payload, Payload) else {site: payload[site] for site in asked}
+        questions = {site: Question(self.run, identity, task, own[site], self.caller) for site in asked}
+        data: bytes | dict[str, bytes]
+        if isinstance(payload, Payload):  # the same for all, so encoded once
+            data = encode_question(Question(self.run, identity, task, payload, self.caller))
+        else:
+            data = {site: encode_question(question) for site, question in questions.items()}
         started = time.monotonic()
         carried = self.engine.carry(data, asked, timeout)
         payloads: dict[str, Payload] = {}
         missing: dict[str, Refusal] = {}
         for site in asked:
-            found = self._receive(site, question, carried.get(site), len(data), check)
+            down = len(data if isinstance(data, bytes) else data[site])
+            found = self._receive(site, questions[site], carried.get(site), down, check)
             if isinstance(found, Refusal):
                 missing[site] = found
                 if self._on_missing is not None:

@@ -1,7 +1,8 @@
 """How well a model does at every site, from counts: no test row is pooled and no test label leaves its site.
 
 A model that is whole (ridge, machines) travels to the sites, and counts come back. For a model whose machines stay at
-their sites, a site's held-out rows travel as the queries they are, and their scores return to it to be counted.
+their sites, the sites' held-out rows travel together as the queries they are, and every site gets the probabilities of
+its own to count. Either way the number of questions does not depend on the number of sites.
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from kernfed._validation import FloatArray, IntArray
 from kernfed.federation.engine import Federation
 from kernfed.federation.message import Payload
+from kernfed.federation.regression import RegressionEvaluation, evaluate_regressor, is_regressor, regression_rows
 from kernfed.federation.site import Refused, Site, check_site_rows, task
 from kernfed.files import Record, from_record, labels_from_values, labels_to_values, to_record
 
@@ -115,15 +117,20 @@ def count_outcomes(classes: npt.NDArray[Any], labels: npt.NDArray[Any], probabil
 
 
 def evaluate(model: Any, federation: Federation, holdout: Mapping[str, Any] | None = None, *,
-             min_replies: int | None = None, timeout: float = 600.0) -> Evaluation:  # fmt: skip
-    """Accuracy, confusion and calibration of ``model`` at every site.
+             min_replies: int | None = None,
+             timeout: float = 600.0) -> Evaluation | RegressionEvaluation:  # fmt: skip
+    """Accuracy, confusion and calibration of ``model`` at every site; of a regressor its errors and R^2.
 
     Without ``holdout`` each site tests on the rows it kept aside (``Federation.local(..., holdout=0.2)``); with
     ``{site: (X, y)}`` on these, which the caller holds anyway.
     """
+    options: Any = {"min_replies": min_replies, "timeout": timeout}
+    if is_regressor(model):
+        if holdout is not None:
+            return regression_rows(model, holdout)
+        return evaluate_regressor(model, federation, **options)
     if holdout is not None:
         return evaluate_rows(model, holdout)
-    options: Any = {"min_replies": min_replies, "timeout": timeout}
     if getattr(model, "connection", None) is not None:
         return _evaluate_by_scores(model, federation, options)
     record = to_record(model)
@@ -144,7 +151,7 @@ def evaluate_rows(model: Any, holdout: Mapping[str, Any]) -> Evaluation:
 
 
 def _evaluate_by_scores(model: Any, federation: Federation, options: Any) -> Evaluation:
-    """Fetch each site's held-out rows as queries, score them, and let the site count."""
+    """Fetch the sites' held-out rows as queries, score them together, and let every site count its own."""
 
     def check(site: str, payload: Payload) -> None:
         if payload.arrays["X"].ndim != 2 or payload.arrays["X"].shape[1] != model.width:
@@ -152,17 +159,19 @@ def _evaluate_by_scores(model: Any, federation: Federation, options: Any) -> Eva
 
     queries = federation.ask("held_out_queries", Payload(), sites=model.sites, check=check, **options)
     missing = {site: refusal.reason for site, refusal in queries.missing.items()}
-    tested: dict[str, Outcome] = {}
-    for site, payload in queries:
-        probabilities = model.predict_proba(payload.arrays["X"]) if len(payload.arrays["X"]) else None
-        shape = (0, len(model.classes_))
-        answer = np.zeros(shape) if probabilities is None else probabilities
-        question = Payload({"probabilities": answer}, {"classes": labels_to_values(model.classes_)})
-        counted = federation.ask("evaluate_scores", question, sites=[site], check=_checker(shape[1]), min_replies=0,
-                                 timeout=options["timeout"])  # fmt: skip
-        missing |= {name: refusal.reason for name, refusal in counted.missing.items()}
-        tested |= {name: _outcome(found) for name, found in counted}
-    return Evaluation(model.classes_, tested, missing)
+    if not len(queries):
+        return Evaluation(model.classes_, {}, missing)
+    together = np.concatenate([payload.arrays["X"] for _, payload in queries])
+    probabilities = np.zeros((0, len(model.classes_)))
+    if len(together):
+        probabilities = model.predict_proba(together, **options)
+    ends = np.cumsum([len(payload.arrays["X"]) for _, payload in queries])
+    classes = labels_to_values(model.classes_)
+    questions = {site: Payload({"probabilities": own}, {"classes": classes})
+                 for (site, _), own in zip(queries, np.split(probabilities, ends[:-1]), strict=True)}  # fmt: skip
+    counted = federation.ask("evaluate_scores", questions, check=_checker(len(model.classes_)), **options)
+    missing |= {site: refusal.reason for site, refusal in counted.missing.items()}
+    return Evaluation(model.classes_, {site: _outcome(found) for site, found in counted}, missing)
 
 
 def _checker(classes: int) -> Any:

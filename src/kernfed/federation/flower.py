@@ -6,15 +6,16 @@ the same message; replies are found by the id of the question they answer, never
 
 import sys
 import time
-import traceback
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kernfed._validation import check_count, check_number
-from kernfed.data import read_table
+from kernfed.data import Table, read_table
 from kernfed.federation.engine import Federation
-from kernfed.federation.message import Refusal, Reply, encode_reply
+from kernfed.federation.flower_progress import Progress
+from kernfed.federation.message import Refusal, Reply, encode_reply, error_refusal
 from kernfed.federation.policy import Policy
 from kernfed.federation.site import Site
 from kernfed.federation.store import SiteStore
@@ -29,12 +30,16 @@ except ImportError as error:
 ACTION = "kernfed"
 _TYPE = f"query.{ACTION}"
 _RECORD, _BYTES, _NAME = "kernfed", "message", "site"
+#: What the configuration of a virtual node of Flower's simulation says.
+_VIRTUAL = "partition-id"
 #: How far clocks of machines may differ, in seconds: a message is valid that much longer than its question waits.
 _CLOCKS = 60.0
 #: Seconds between two looks for replies, at first and at most; Flower's own loop always waits 3.
 _FIRST_LOOK, _LONGEST_LOOK = 0.05, 1.0
 #: Seconds after which the operator is told again who is being waited for.
 _REMINDER = 15.0
+#: More sites than this are not listed one by one.
+_FEW = 20
 #: What Flower says of a node that vanished, and of a ClientApp that could not be loaded.
 _GONE, _NOT_LOADED = 5, 1
 
@@ -54,6 +59,8 @@ class FlowerEngine:
         self._grid = grid
         self._expected = frozenset(expect)
         self._report = report or (lambda _: None)
+        self._progress = Progress(self._report)
+        self._progress.watch(grid)
         self._nodes: dict[str, int] = {}
         check_count(min_sites, "min_sites", at_least=0)
         self._find_nodes(max(min_sites, len(self._expected)), check_number(wait, "wait", at_least=0))
@@ -63,7 +70,8 @@ class FlowerEngine:
         """Names of the sites found or expected, sorted."""
         return tuple(sorted(self._expected | set(self._nodes)))
 
-    def carry(self, data: bytes, sites: Sequence[str], timeout: float) -> Mapping[str, bytes | Refusal]:
+    def carry(self, data: bytes | Mapping[str, bytes], sites: Sequence[str],
+              timeout: float) -> Mapping[str, bytes | Refusal]:  # fmt: skip
         """Send the question to the sites' nodes and return when all have answered or time is up."""
         deadline = time.monotonic() + timeout
         if any(site not in self._nodes for site in sites):  # a node may have come since
@@ -71,12 +79,17 @@ class FlowerEngine:
         answers: Answers = {site: Refusal("unreachable", f"no node of site {site!r} is connected")
                             for site in sites if site not in self._nodes}  # fmt: skip
         nodes = {site: self._nodes[site] for site in sites if site in self._nodes}
-        for site, reply in self._exchange(_wrap(data), nodes, deadline).items():
+        if isinstance(data, bytes):
+            contents = dict.fromkeys(nodes, _wrap(data))
+        else:
+            contents = {site: _wrap(data[site]) for site in nodes}
+        for site, reply in self._exchange(contents, nodes, deadline).items():
             answers[site] = _open(site, reply)
         return answers
 
     def close(self) -> None:
-        """Nothing to release: the grid belongs to the run."""
+        """Leave the grid, which belongs to the run, as it was."""
+        self._progress.close()
 
     def _find_nodes(self, number: int, wait: float) -> None:
         """Wait until the sites are there: all that are expected, otherwise ``number`` of them."""
@@ -90,8 +103,8 @@ class FlowerEngine:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_LOOK)
         absent = sorted(self._expected - set(self._nodes))
-        self._report(f"{len(self._nodes)} site(s) connected: {', '.join(sorted(self._nodes))}"
-                     + (f"; not connected: {', '.join(absent)}" if absent else ""))  # fmt: skip
+        self._report(f"{len(self._nodes)} site(s) connected: {_listed(self._nodes)}"
+                     + (f"; not connected: {_listed(absent)}" if absent else ""))  # fmt: skip
         if len(self._nodes) < number and not self._expected:
             raise ValueError(f"expected {number} site(s) within {wait:g} s, {len(self._nodes)} connected")
 
@@ -99,7 +112,7 @@ class FlowerEngine:
         found = [(int(node.node_id), str(node.name)) for node in self._grid.get_nodes()]
         known = {node: site for site, node in self._nodes.items()}
         nameless = {str(node): node for node, name in found if not name and node not in known}
-        for key, reply in self._exchange(RecordDict(), nameless, deadline).items() if nameless else ():
+        for key, reply in self._exchange(dict.fromkeys(nameless, RecordDict()), nameless, deadline).items():
             if isinstance(reply, Message) and reply.has_content() and _NAME in reply.content.config_records:
                 known[nameless[key]] = str(reply.content.config_records[_NAME].get(_NAME))
             else:
@@ -116,37 +129,60 @@ class FlowerEngine:
             sites[site] = node
         self._nodes = sites
 
-    def _exchange(self, content: RecordDict, nodes: Mapping[str, int], deadline: float) -> dict[str, Message | Refusal]:
-        """Replies by key of ``nodes``, until all are here or the deadline has come."""
+    def _exchange(self, contents: Mapping[str, RecordDict], nodes: Mapping[str, int],
+                  deadline: float) -> dict[str, Message | Refusal]:  # fmt: skip
+        """Replies by key of ``nodes`` to what each is sent, until all are here or the deadline has come."""
         if not nodes:
             return {}
-        ttl = max(1.0, deadline - time.monotonic()) + _CLOCKS
-        keys = sorted(nodes)
-        # One by one: the list that comes back then tells for certain which message was not accepted. Chunks that the
-        # SuperLink has already are not sent again, so the same question to many sites is uploaded once.
-        sent = {key: list(self._grid.push_messages([Message(content, nodes[key], _TYPE, ttl=ttl)])) for key in keys}
-        waiting = {ids[0]: key for key, ids in sent.items() if ids and ids[0]}
+        size = sum({id(content): _size(content) for content in contents.values()}.values())
+        self._progress.start({}, size, deadline)
+        waiting = self._send(contents, nodes, max(1.0, deadline - time.monotonic()) + _CLOCKS)
+        self._progress.start(dict(waiting), size, deadline)
         replies: dict[str, Message | Refusal] = {
             key: Refusal("unreachable", f"the SuperLink takes no message for node {nodes[key]}")
-            for key in keys if key not in waiting.values()
+            for key in nodes if key not in waiting.values()
         }  # fmt: skip
         pause, reminded = _FIRST_LOOK, time.monotonic()
         while waiting:
-            for reply in _newest(self._grid.pull_messages(list(waiting)), waiting):
+            for reply in self._newest(waiting):
                 key = waiting.pop(reply.metadata.reply_to_message_id)
                 replies[key] = reply
-                self._report(f"{len(replies)} of {len(keys)}: {key} answered, {_size(reply):,} bytes")
+                came = _size(reply.content) if reply.has_content() else 0
+                if len(nodes) <= _FEW or len(replies) % _FEW == 0 or len(replies) == len(nodes):
+                    self._report(f"{len(replies)} of {len(nodes)}: {key} answered, {came:,} bytes")
             now = time.monotonic()
             if not waiting or now >= deadline:
                 break
             if now - reminded >= _REMINDER:
                 reminded = now
-                self._report(f"waiting for {', '.join(sorted(waiting.values()))}, {deadline - now:.0f} s left")
+                self._report(f"waiting for {_listed(waiting.values())}, {deadline - now:.0f} s left")
             time.sleep(min(pause, max(0.0, deadline - now)))
             pause = min(1.5 * pause, _LONGEST_LOOK)
         if waiting:
-            self._report(f"no answer in time from {', '.join(sorted(waiting.values()))}")
+            self._report(f"no answer in time from {_listed(waiting.values())}")
         return replies
+
+    def _send(self, contents: Mapping[str, RecordDict], nodes: Mapping[str, int], ttl: float) -> dict[str, str]:
+        """Keys of ``nodes`` by the id of the message that was accepted for each.
+
+        They go one by one: the list that comes back then tells for certain which message was not accepted. Chunks that
+        the SuperLink has already are not sent again, so the same question to many sites is uploaded once.
+        """
+        waiting = {}
+        for key in sorted(nodes):
+            ids = list(self._grid.push_messages([Message(contents[key], nodes[key], _TYPE, ttl=ttl)]))
+            if ids and ids[0]:
+                waiting[ids[0]] = key
+        return waiting
+
+    def _newest(self, waiting: Mapping[str, str]) -> list[Message]:
+        """Replies to questions that are still open, one each; none once the time is up."""
+        try:
+            replies: Iterable[Message] = self._grid.pull_messages(list(waiting))
+        except TimeoutError:
+            return []
+        return list({reply.metadata.reply_to_message_id: reply for reply in replies
+                     if reply.metadata.reply_to_message_id in waiting}.values())  # fmt: skip
 
 
 def flower_federation(grid: Grid, *, seed: int = 0, caller: str = "flower", expect: Sequence[str] = (),
@@ -172,7 +208,7 @@ def serve(grid: Grid, context: Context) -> None:
     job = Job.from_settings(context.run_config, run=str(context.run_id))
 
     def report(text: str) -> None:
-        print(f"kernfed: {text}", flush=True)
+        print("\n".join(f"kernfed: {line}" for line in text.splitlines()), flush=True)
 
     with flower_federation(grid, seed=job.seed, caller=job.caller, expect=job.sites, min_sites=job.min_sites,
                            wait=job.wait, report=report) as federation:  # fmt: skip
@@ -194,20 +230,37 @@ def answer(message: Message, context: Context, make_site: Callable[[Context], Si
     try:
         site = (make_site or site_from_config)(context)
         reply = site.answer(message.content.array_records[_RECORD][_BYTES].data)
-    except Exception:  # whatever it is, the operator must see it and the other sites must go on
-        told = traceback.format_exc()
-        print(told, file=sys.stderr, flush=True)
-        reply = encode_reply(Reply(name, "", "", "", "", refusal=Refusal("error", told)))
+    except Exception as error:  # whatever it is, the operator must see it and the other sites must go on
+        refusal = error_refusal(error)
+        print(refusal.reason, file=sys.stderr, flush=True)
+        reply = encode_reply(Reply(name, "", "", "", "", refusal=refusal))
     return Message(_wrap(reply), reply_to=message)
 
 
 def site_name(context: Context) -> str:
-    """Name of the site in the node's configuration."""
-    name = context.node_config.get("site")
+    """Name of the site in the node's configuration; that of a virtual node without one is its number: site-007."""
+    config = node_config(context)
+    name = config.get("site")
+    if name is None and _VIRTUAL in config:
+        return f"site-{int(config[_VIRTUAL]):03}"
     if not isinstance(name, str) or not name:
         raise ValueError(f"the node's configuration must name its site, got {name!r}; "
                          "start it with --node-config 'site=\"a\" data=\"/path\" ...'")  # fmt: skip
     return name
+
+
+def node_config(context: Context) -> Mapping[str, Any]:
+    """The node's configuration. Virtual nodes of Flower's simulation take theirs from the run's folder ``nodes``.
+
+    It holds a file of settings for each of them, ``*.toml``, in the order of their names.
+    """
+    folder = context.run_config.get("nodes")
+    if _VIRTUAL not in context.node_config or not folder:
+        return context.node_config
+    files, number = sorted(Path(str(folder)).glob("*.toml")), int(context.node_config[_VIRTUAL])
+    if number >= len(files):
+        raise ValueError(f"virtual node {number} needs its settings, {folder} holds {len(files)} files *.toml")
+    return tomllib.loads(files[number].read_text(encoding="utf-8"))
 
 
 def site_from_config(context: Context) -> Site:
@@ -217,7 +270,7 @@ def site_from_config(context: Context) -> Site:
     schema and scores leave), holdout, seed, scaling and encoder may be given. Paths are absolute, for a ClientApp does
     not choose its working folder.
     """
-    config = context.node_config
+    config = node_config(context)
     known = {"site", "data", "label", "store", "features", "ids", "policy", "holdout", "seed", "scaling", "encoder"}
     unknown = sorted(set(config) - known)
     if unknown:
@@ -227,11 +280,13 @@ def site_from_config(context: Context) -> Site:
     if label is None:
         raise ValueError('the node\'s configuration must name the column of labels: label="y"')
     policy = Policy.read(_path(config, "policy")) if "policy" in config else Policy()
-    table = read_table(data, features=features, label=label, ids=ids)
-    assert table.y is not None
-    return Site(site_name(context), table.X, table.y, ids=table.ids, store=SiteStore(store), policy=policy,
-                columns=table.columns, scaling=_text(config, "scaling") or "", encoder=_text(config, "encoder") or "",
-                holdout=float(config.get("holdout", 0.0)), seed=int(config.get("seed", 0)))  # fmt: skip
+
+    def read() -> Table:
+        return read_table(data, features=features, label=label, ids=ids)
+
+    return Site(site_name(context), read, store=SiteStore(store), policy=policy, scaling=_text(config, "scaling") or "",
+                encoder=_text(config, "encoder") or "", holdout=float(config.get("holdout", 0.0)),
+                seed=int(config.get("seed", 0)))  # fmt: skip
 
 
 def _text(config: Mapping[str, Any], word: str) -> str | None:
@@ -283,13 +338,11 @@ def _error_of(name: str, reply: Message) -> Refusal:
     return Refusal("error", f"the ClientApp of site {name!r} failed (Flower error {code}): {reason}")
 
 
-def _newest(replies: Iterable[Message], waiting: Mapping[str, str]) -> list[Message]:
-    """Replies to questions that are still open, one each."""
-    return list({reply.metadata.reply_to_message_id: reply for reply in replies
-                 if reply.metadata.reply_to_message_id in waiting}.values())  # fmt: skip
+def _listed(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _FEW} more" if len(ordered) > _FEW else ""
+    return ", ".join(ordered[:_FEW]) + more
 
 
-def _size(reply: Message) -> int:
-    if not reply.has_content():
-        return 0
-    return sum(len(array.data) for record in reply.content.array_records.values() for array in record.values())
+def _size(content: RecordDict) -> int:
+    return sum(len(array.data) for record in content.array_records.values() for array in record.values())

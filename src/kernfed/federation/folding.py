@@ -10,15 +10,18 @@ import numpy.typing as npt
 
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
+from kernfed.federation import folding_changes  # noqa: F401  registers what sites do for a model that changes
 from kernfed.federation.engine import Federation, Replies, TooFewReplies, connects
-from kernfed.federation.message import Payload, digest
+from kernfed.federation.message import Payload
+from kernfed.federation.releases import folding_handle
 from kernfed.federation.schema import Schema, agree
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.bank import Bank
-from kernfed.kahm.compose import check_subspace_dim
 from kernfed.kahm.folding import ABSENT
 from kernfed.kahm.model import FoldingModel, FoldingParameters, Member, SiteScores, StaleModel
 from kernfed.kahm.packing import unpack_machines
+from kernfed.kahm.spectrum import check_subspace_dim
+from kernfed.kahm.terms import Terms
 
 #: Queries per message, in numbers: memory stays bounded and every message far below what transports allow.
 _NUMBERS_PER_MESSAGE = 8_000_000
@@ -38,16 +41,27 @@ class FoldingLearner:
     layers, subspace_dim, dtype : of every machine
     aggregate : "min", or "kth" to survive wrong sites; k : which smallest
     hold : "sites" (only scores leave a site) or "machines" (the model contains rows; every site's policy must allow it)
+    privacy : a mechanism of ``kernfed.privacy``: ElementLaplace, ElementStaircase or RecordGaussian for noisy rows,
+        RecordMoments for those of classes. A site releases once, keeps what it released and makes its machines of that
+    labels : RandomizedLabels, or None where labels, classes and rows per class are public
+    smoothing, fabricate : of noisy rows, batch by batch: steps ("coupled_bootstrap", a number, None), and whether their
+        images take their place. rows_per_class : rows fabricated from the moments of a class; give them a
+        ``batch_size`` of as many
     """
 
     def __init__(self, measure: str = "rms", batch_size: int = 100, partition: str = "order", layers: int = 1,
-                 dtype: str = "float64", aggregate: str = "min", k: int = 2, hold: str = "sites", privacy: None = None,
-                 *, subspace_dim: int | str = "auto") -> None:  # fmt: skip
+                 dtype: str = "float64", aggregate: str = "min", k: int = 2, hold: str = "sites", privacy: Any = None,
+                 *, subspace_dim: int | str = "auto", labels: Any = None,
+                 smoothing: str | int | None = "coupled_bootstrap", fabricate: bool = False,
+                 rows_per_class: int = 1000) -> None:  # fmt: skip
         self.parameters = FoldingParameters(measure, batch_size, partition, layers, check_subspace_dim(subspace_dim),
                                             dtype, aggregate, k)  # fmt: skip
         self.hold = check_choice(hold, "hold", ("sites", "machines"))
-        if privacy is not None:
-            raise ValueError(f"privacy must be None, got {privacy!r}: this version trains on the rows as they are")
+        self.recipe = None
+        if privacy is not None or labels is not None:
+            from kernfed.federation.private_tasks import Recipe  # slow to import, and only needed here
+
+            self.recipe = Recipe(privacy, labels, 0 if smoothing is None else smoothing, fabricate, rows_per_class)
 
     def fit(self, federation: Federation, *, min_replies: int | None = None, timeout: float = 600.0) -> FoldingModel:
         """Ask every site to describe its data and to model its classes.
@@ -57,16 +71,18 @@ class FoldingLearner:
         """
         if min_replies is not None:
             check_count(min_replies, "min_replies")
-        described = federation.describe(min_replies=min_replies, timeout=timeout)
+        request = None if self.recipe is None else self.recipe.to_values()
+        described = _describe(federation, request, min_replies=min_replies, timeout=timeout)
         schemas = {site: Schema.from_values(payload.values) for site, payload in described}
         schema = agree(schemas)
         if len(schema.classes) < 2:
             raise ValueError(f"the sites must have at least 2 classes together, got {list(schema.classes)}")
         parameters = replace(self.parameters, seed=federation.seed)
-        handle = digest(parameters.to_values())
-        replies = _prepare(federation, handle, parameters, schema.width, schemas, min_replies, timeout)
+        terms = None if self.recipe is None else self.recipe.terms(schema.width)
+        handle = folding_handle(parameters, request)
+        replies = _prepare(federation, handle, parameters, schema.width, terms, schemas, min_replies, timeout)
         replies = replace(replies, missing={**described.missing, **replies.missing})
-        model = _model_of(federation, handle, parameters, schema, replies)
+        model = _model_of(federation, handle, parameters, schema, terms, replies)
         if self.hold == "machines":
             model = replace(model, banks=_collect_machines(federation, model, model.sites, timeout), connection=None)
         return model
@@ -82,18 +98,37 @@ def query_chunks(queries: int, width: int) -> list[tuple[int, int]]:
 
 
 def folding_question(handle: str, parameters: FoldingParameters, queries: FloatArray, *, prepare: bool = False,
-              explain: bool = False, generation: dict[str, int] | None = None) -> Payload:  # fmt: skip
-    """Payload of the task "scores": queries X, and which state of which machines is meant."""
+              explain: bool = False, generation: dict[str, int] | None = None,
+              privacy: Mapping[str, Any] | None = None) -> Payload:  # fmt: skip
+    """Payload of the task "scores": queries X, and which state of which machines is meant.
+
+    To ``prepare`` machines of released rows the question says how to release them.
+    """
     values = {"handle": handle, "parameters": parameters.to_values(), "prepare": prepare, "explain": explain,
               "generation": generation or {}}  # fmt: skip
+    if privacy is not None:
+        values["privacy"] = privacy
     return Payload({"X": queries}, values)
 
 
-def _prepare(federation: Federation, handle: str, parameters: FoldingParameters, width: int,
+def _describe(federation: Federation, request: Mapping[str, Any] | None, sites: Sequence[str] | None = None,
+              **options: Any) -> Replies:  # fmt: skip
+    """Schemas of the sites; by randomised labels where labels are not public."""
+    if request is None or request["labels"] is None:
+        return federation.describe(sites, **options)
+    question = Payload(values={"privacy": request})
+
+    def check(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
+        Schema.from_values(payload.values)
+
+    return federation.ask("describe", question, sites=sites, check=check, **options)
+
+
+def _prepare(federation: Federation, handle: str, parameters: FoldingParameters, width: int, terms: Terms | None,
              described: Mapping[str, Schema | None], min_replies: int | None, timeout: float) -> Replies:  # fmt: skip
     """Let sites model their classes. The question is that for scores, of no query: nothing else needs allowing.
 
-    What they model must be what they ``described``, where they did.
+    What they model must be what they ``described``, where they did, and released under these ``terms``.
     """
 
     def check(site: str, payload: Payload) -> None:
@@ -102,17 +137,23 @@ def _prepare(federation: Federation, handle: str, parameters: FoldingParameters,
             check_number(float(payload.values["temperature"]), "temperature", above=0)
         for name in ("generation", "machines", "rows"):
             check_count(payload.values[name], name)
+        if terms is not None:
+            terms.check_told(payload.values["privacy"])
         held, schema = labels_from_values(payload.values["classes"]).tolist(), described[site]
         if schema is not None and (held != list(schema.classes) or payload.values["rows"] != schema.n_rows):
             raise ValueError(f"the site described {schema.n_rows} rows of classes {list(schema.classes)[:20]}, "
                              f"and models {payload.values['rows']} of {held[:20]}")  # fmt: skip
 
-    question = folding_question(handle, parameters, np.zeros((0, width)), prepare=True)
+    empty: FloatArray = np.zeros((0, width))
+    request = None
+    if terms is not None:
+        empty, request = terms.project(empty), terms.request
+    question = folding_question(handle, parameters, empty, prepare=True, privacy=request)
     return federation.ask("scores", question, sites=sorted(described), min_replies=min_replies, timeout=timeout,
                           check=check)  # fmt: skip
 
 
-def _model_of(federation: Federation, handle: str, parameters: FoldingParameters, schema: Schema,
+def _model_of(federation: Federation, handle: str, parameters: FoldingParameters, schema: Schema, terms: Terms | None,
               replies: Replies) -> FoldingModel:  # fmt: skip
     held = {site: labels_from_values(payload.values["classes"]).tolist() for site, payload in replies}
     classes = np.array(sorted({label for labels in held.values() for label in labels}))
@@ -121,7 +162,10 @@ def _model_of(federation: Federation, handle: str, parameters: FoldingParameters
     missing = {site: refusal.reason for site, refusal in replies.missing.items()}
     if missing:
         _warn(missing)
-    model = FoldingModel(parameters, handle, classes, schema.width, members, missing, schema.columns)
+    if terms is not None:
+        terms = terms.with_told({site: payload.values["privacy"] for site, payload in replies})
+    model = FoldingModel(parameters, handle, classes, schema.width, members, missing, schema.columns,
+                         privacy=terms)  # fmt: skip
     return replace(model, connection=FoldingConnection(federation))
 
 
@@ -138,6 +182,8 @@ def _collect_machines(federation: Federation, model: FoldingModel, sites: Sequen
                       timeout: float = 600.0) -> dict[str, Bank]:  # fmt: skip
     """Fetch the machines of sites; all must agree."""
     banks: dict[str, Bank] = {}
+    private = model.privacy
+    width = model.width if private is None or private.basis is None else private.basis.shape[1]
 
     def check(site: str, payload: Payload) -> None:
         machines = unpack_machines(payload.arrays)
@@ -145,8 +191,8 @@ def _collect_machines(federation: Federation, model: FoldingModel, sites: Sequen
         groups = payload.arrays["groups"]
         if len(machines) != member.machines or groups.shape != (len(machines),):
             raise ValueError(f"expected {member.machines} machines with their classes, got {len(machines)}")
-        if any(machine.width != model.width for machine in machines):
-            raise ValueError(f"machines must have {model.width} columns")
+        if any(machine.width != width for machine in machines):
+            raise ValueError(f"machines must have {width} columns")
         if set(groups.tolist()) != set(range(len(member.classes))):
             raise ValueError("machines must cover the site's classes")
         if not all(np.isfinite(array).all() for array in payload.arrays.values()):
@@ -158,7 +204,8 @@ def _collect_machines(federation: Federation, model: FoldingModel, sites: Sequen
 
     generation = {site: model.members[site].generation for site in sites}
     question = Payload(values={"handle": model.handle, "generation": generation})
-    federation.ask("machines", question, sites=sites, timeout=timeout, check=check)
+    federation.ask("machines" if private is None else "released_machines", question, sites=sites, timeout=timeout,
+                   check=check)  # fmt: skip
     return banks
 
 
@@ -208,7 +255,7 @@ class FoldingConnection:
                timeout: float = 600.0) -> SiteScores:  # fmt: skip
         """Scores of all members, in messages of bounded size."""
         X = X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)  # others do not travel
-        chunks = [X[start:stop] for start, stop in query_chunks(len(X), model.width)]
+        chunks = [X[start:stop] for start, stop in query_chunks(len(X), X.shape[1])]
         parts: list[Replies] = []
         missing: dict[str, str] = {}
         for chunk in chunks:
@@ -280,7 +327,8 @@ class FoldingConnection:
                 raise ValueError("data can be given on the local engine only; elsewhere a site brings its own")
             add(site, data)
         try:
-            known = self.federation.describe([*model.sites, site], min_replies=0)
+            request = None if model.privacy is None else model.privacy.request
+            known = _describe(self.federation, request, [*model.sites, site], min_replies=0)
             if site in known.missing:
                 raise ValueError(f"site {site!r} does not answer: {known.missing[site].reason}")
             schemas = {name: Schema.from_values(payload.values) for name, payload in known}
@@ -295,14 +343,17 @@ class FoldingConnection:
 
     def add_rows(self, model: FoldingModel, site: str, X: Any, y: Any, ids: Any) -> FoldingModel:
         """Model with further rows at ``site``."""
-        values = {"y": labels_to_values(np.asarray(y))}
+        values: dict[str, Any] = {"y": labels_to_values(np.asarray(y))}
+        if model.privacy is not None:  # the rows are released for this model, and for no other
+            values["handle"] = model.handle
         arrays = {"X": np.asarray(X, dtype=np.float64), **({} if ids is None else {"ids": np.asarray(ids)})}
         self.federation.ask("add_rows", Payload(arrays, values), sites=[site])
         return self._refresh(model, site)
 
     def _refresh(self, model: FoldingModel, site: str, schema: Schema | None = None) -> FoldingModel:
         """Model with what ``site`` now holds; the other members stay as they are."""
-        replies = _prepare(self.federation, model.handle, model.parameters, model.width, {site: schema}, 0, 600.0)
+        replies = _prepare(self.federation, model.handle, model.parameters, model.width, model.privacy, {site: schema},
+                           0, 600.0)  # fmt: skip
         refusal = replies.missing.get(site)
         if refusal is not None and refusal.code == "empty":
             return model._without(site)
@@ -321,7 +372,8 @@ class FoldingConnection:
             members = {name: replace(member, classes=tuple(moved[number] for number in member.classes))
                        for name, member in known.items()}  # fmt: skip
         members[site] = _member(replies[site], position)
-        new = replace(model, members=members, classes_=classes)
+        terms = model.privacy and model.privacy.with_told({site: replies[site].values["privacy"]})
+        new = replace(model, members=members, classes_=classes, privacy=terms)
         if model.banks is None:
             return new
         return replace(new, banks={**model.banks, **_collect_machines(self.federation, new, [site])})

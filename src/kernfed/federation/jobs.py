@@ -16,7 +16,7 @@ import numpy as np
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
 from kernfed.data import read_table, write_table
 from kernfed.federation.engine import Federation
-from kernfed.federation.evaluation import evaluate
+from kernfed.federation.evaluation import Evaluation, evaluate
 from kernfed.federation.folding import FoldingLearner
 from kernfed.files import atomic_path, load
 from kernfed.kahm.model import FoldingModel, SiteScores
@@ -26,7 +26,7 @@ DEFAULTS: Mapping[str, str | int | float] = {
     "job": "train", "results": "", "sites": "", "min-sites": 1, "min-replies": 0, "wait": 60.0, "timeout": 600.0,
     "seed": 0, "caller": "flower", "model": "", "queries": "", "features": "", "site": "", "rows": "",
     "measure": "rms", "batch-size": 100, "partition": "order", "layers": 1, "dtype": "float64", "aggregate": "min",
-    "k": 2, "hold": "sites",
+    "k": 2, "hold": "sites", "nodes": "",
 }  # fmt: skip
 RESULT = "result.json"
 
@@ -143,8 +143,9 @@ class _AskedOnce:
 def _evaluate(federation: Federation, job: Job) -> dict[str, Any]:
     found = evaluate(_model(federation, job), federation, **job.asking)
     _write_json(job.folder / "evaluation.json", found.to_json())
-    accuracy = found.pooled.accuracy if found.pooled.rows else None
-    return {"evaluation": "evaluation.json", "accuracy": accuracy, "missing": dict(found.missing)}
+    name, value = ("accuracy", found.accuracy) if isinstance(found, Evaluation) else ("r2", found.r2)
+    figure = {name: None if np.isnan(value) else value}
+    return {"evaluation": "evaluation.json", **figure, "missing": dict(found.missing)}
 
 
 def _forget(federation: Federation, job: Job) -> dict[str, Any]:

@@ -92,10 +92,12 @@ class LocalEngine:
         """The site itself, for whoever set it up."""
         return self._sites[name]
 
-    def carry(self, data: bytes, sites: Sequence[str], timeout: float) -> Mapping[str, bytes | Refusal]:
+    def carry(self, data: bytes | Mapping[str, bytes], sites: Sequence[str],
+              timeout: float) -> Mapping[str, bytes | Refusal]:  # fmt: skip
         """Ask every site in its own thread and return when all have answered or time is up."""
         answers: dict[str, bytes | Refusal] = {}
-        threads = [threading.Thread(target=self._ask, args=(name, data, answers), daemon=True) for name in sites]
+        own = dict.fromkeys(sites, data) if isinstance(data, bytes) else data
+        threads = [threading.Thread(target=self._ask, args=(name, own[name], answers), daemon=True) for name in sites]
         deadline = time.monotonic() + timeout
         for thread in threads:
             thread.start()

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import reprlib
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,6 +62,16 @@ class Refusal:
 
     code: str
     reason: str
+
+
+def error_refusal(error: BaseException) -> Refusal:
+    """Refusal for what went wrong at a site, in a line of its own, and the way there.
+
+    The way is files, lines and code, not the values they held.
+    """
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    way = "".join(traceback.format_tb(error.__traceback__))
+    return Refusal("error", f"{type(error).__name__}: {error} (in {place.name}, line {place.lineno})\n{way}".rstrip())
 
 
 @dataclass(frozen=True)

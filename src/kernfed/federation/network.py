@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import logsumexp
+import scipy  # its parts are loaded when they are used
 
 from kernfed._validation import FloatArray
 
@@ -57,7 +57,7 @@ def loss_and_gradient(weights: Weights, X: FloatArray, y: Classes) -> tuple[floa
     """Mean cross-entropy of class numbers y (n,) for rows X (n, p), and its gradient."""
     *inputs, outputs = _activations(weights, X)
     rows = np.arange(len(y))
-    logs = outputs - logsumexp(outputs, axis=1, keepdims=True)
+    logs = outputs - scipy.special.logsumexp(outputs, axis=1, keepdims=True)
     loss = -float(logs[rows, y].mean())
     slope = np.exp(logs)  # of the loss in the outputs: softmax minus one-hot, over n
     slope[rows, y] -= 1

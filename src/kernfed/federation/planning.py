@@ -1,6 +1,6 @@
 """A dry run: what would leave each site, to the byte, before anything is sent."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,6 +9,7 @@ import numpy as np
 
 from kernfed.federation.folding import FoldingLearner, folding_question, query_chunks
 from kernfed.federation.message import Payload, Question, Reply, digest, encode_question, encode_reply
+from kernfed.federation.releases import folding_handle
 from kernfed.federation.schema import Schema
 from kernfed.federation.traffic import Traffic
 from kernfed.files import labels_to_values
@@ -24,26 +25,37 @@ def plan_folding(learner: FoldingLearner, schemas: Mapping[str, Schema], queries
 
     The very messages are made, with zeros in them: with ``hold="sites"`` the sizes are exact for a federation of this
     ``seed`` and ``caller`` (k-means may leave a cluster empty and need a digit less). Machines (``hold="machines"``)
-    are counted at the size they have when no two rows are alike, which is the most they can have.
+    are counted at the size they have when no two rows are alike, which is the most they can have. Where labels are
+    randomised, how many rows a class will have is not known, and sizes are about right.
     """
     traffic, parameters = Traffic(), replace(learner.parameters, seed=seed)
-    handle = digest(parameters.to_values())
-    width = next(iter(schemas.values())).width
+    recipe = learner.recipe
+    columns = next(iter(schemas.values())).width
+    terms = None if recipe is None else recipe.terms(columns)
+    request = None if terms is None else terms.request
+    width = columns if terms is None or terms.basis is None else terms.basis.shape[1]
+    handle = folding_handle(parameters, request)
     generation = dict.fromkeys(schemas, 1)
-    prepare = folding_question(handle, parameters, np.zeros((0, width)), prepare=True)
+    prepare = folding_question(handle, parameters, np.zeros((0, width)), prepare=True, privacy=request)
+    ask = Payload() if request is None or request["labels"] is None else Payload(values={"privacy": request})
     asked = [stop - start for start, stop in query_chunks(queries, width)] if queries else []
     fetch = Payload(values={"handle": handle, "generation": generation})
     for site, schema in sorted(schemas.items()):
         classes = {"classes": labels_to_values(schema.labels)}
-        batches = sum(batch_count(count, parameters.batch_size) for count in schema.counts)
+        counts = schema.counts if recipe is None or recipe.by_row else (recipe.rows_per_class,) * len(schema.counts)
+        batches = sum(batch_count(count, parameters.batch_size) for count in counts)
         temperature = f"{1.0:.16e}" if len(schema.classes) > 1 else None
         prepared = {**classes, "generation": 1, "machines": batches, "rows": schema.n_rows, "temperature": temperature}
+        prepared |= (
+            {} if terms is None else {"privacy": dict.fromkeys(("element", "record", "spent"), [f"{1.0:.16e}"] * 2)}
+        )
         found = {count: {"scores": np.zeros((count, len(schema.classes)))} for count in {0, *asked}}
         note = partial(_note, traffic, site, caller)
-        note("describe", "schema", Payload(), Payload(values=schema.to_values()))
+        note("describe", "schema", ask, Payload(values=schema.to_values()))
         note("scores", "scores", prepare, Payload(found[0], prepared))
         if learner.hold == "machines":
-            note("machines", "rows", fetch, Payload(_machine_arrays(parameters, schema), classes))
+            name, kind = ("machines", "rows") if recipe is None else ("released_machines", "released")
+            note(name, kind, fetch, Payload(_machine_arrays(parameters, counts, width), classes))
             continue
         for count in asked:
             scores = folding_question(handle, parameters, np.zeros((count, width)), generation=generation)
@@ -51,18 +63,18 @@ def plan_folding(learner: FoldingLearner, schemas: Mapping[str, Schema], queries
     return traffic
 
 
-def _machine_arrays(parameters: FoldingParameters, schema: Schema) -> dict[str, Any]:
+def _machine_arrays(parameters: FoldingParameters, counts: Sequence[int], width: int) -> dict[str, Any]:
     """Arrays of the size that the machines of a site have together, as ``pack_machines`` makes them."""
-    rows = [len(part) for count in schema.counts
+    rows = [len(part) for count in counts
             for part in np.array_split(np.arange(count), batch_count(count, parameters.batch_size))]  # fmt: skip
-    numbers = sum(machine_size(n, schema.width, parameters.layers, parameters.subspace_dim) for n in rows)
-    dims = [min(parameters.subspace_dim or MAX_SUBSPACE_DIM, schema.width, n - 1) for n in rows]
+    numbers = sum(machine_size(n, width, parameters.layers, parameters.subspace_dim) for n in rows)
+    dims = [min(parameters.subspace_dim or MAX_SUBSPACE_DIM, width, n - 1) for n in rows]
     layers = sum(max(1, min(parameters.layers, dim)) for dim in dims)
     nothing, kind = np.zeros(0), np.dtype(parameters.dtype)
     return {
         "shapes": np.zeros((len(rows), 5), dtype=np.int64), "groups": np.zeros(len(rows), dtype=np.int64),
-        "mean": np.zeros((len(rows), schema.width)), "regularization": np.zeros(layers),
-        "image": np.zeros(numbers - len(rows) * schema.width, dtype=kind),  # and what the next three hold
+        "mean": np.zeros((len(rows), width)), "regularization": np.zeros(layers),
+        "image": np.zeros(numbers - len(rows) * width, dtype=kind),  # and what the next three hold
         "directions": nothing.astype(kind), "scores": nothing.astype(kind), "exponent": nothing.astype(kind),
     }  # fmt: skip
 

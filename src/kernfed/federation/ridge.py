@@ -14,6 +14,8 @@ from kernfed.federation.engine import Federation, TooFewReplies
 from kernfed.federation.folding import MissingSites
 from kernfed.federation.ridge_system import Recorder, RidgeSystem, Sites, SitesLost, SiteSurvey, ask_survey
 from kernfed.federation.schema import agree
+from kernfed.files import register_later
+from kernfed.kahm.terms import Terms
 from kernfed.ridge.conjugate import conjugate_step, start_conjugate
 from kernfed.ridge.exact import minimise
 from kernfed.ridge.heterogeneity import Heterogeneity, measure_heterogeneity
@@ -23,6 +25,7 @@ from kernfed.ridge.objective import diverged
 from kernfed.ridge.parameters import FEATURES, TASKS, RidgeParameters, check_path
 
 ClassWeight = str | Mapping[Any, float] | None
+register_later("kernfed.federation.ridge_private")  # the format of models made of released sums
 
 
 class DivergenceWarning(UserWarning):
@@ -42,6 +45,7 @@ class _Progress:
     heterogeneity: Heterogeneity = field(default_factory=Heterogeneity)
     path: dict[float, float] = field(default_factory=dict)
     chosen: float | None = None
+    terms: Terms | None = None
 
     def begin(self, system: RidgeSystem) -> FloatArray:
         """Where to start: the average of the local solutions, or where all were when a site was lost."""
@@ -73,12 +77,14 @@ class RidgeLearner:
     local_steps, learning_rate, proximal : of "fedavg" and "fedprox"; by default 2 as in FedNewton, 1 over the largest
         trace of a site's Hessian, and the regularisation
     diagnose : measure the sites' heterogeneity, by about 40 further exchanges
+    privacy : ``kernfed.privacy.RecordRidge``, with method="exact" and a given bandwidth: every site releases noisy sums
+        once. Few features (100, say) suffer less from the noise. Rows of Fourier features have norm at most 1
     """
 
     def __init__(self, method: str = "conjugate", rounds: int = 10, n_components: int = 2000,
                  bandwidth: float | Sequence[float] | str = "median", regularization: float | Sequence[float] = 1e-3,
                  task: str = "classify", class_weight: ClassWeight = None, features: str = "fourier",
-                 privacy: None = None, *, tolerance: float = 1e-10, local_steps: int = 2,
+                 privacy: Any = None, *, tolerance: float = 1e-10, local_steps: int = 2,
                  learning_rate: float | None = None, proximal: float | None = None,
                  diagnose: bool = False) -> None:  # fmt: skip
         self.method = check_choice(method, "method", METHODS)
@@ -89,8 +95,6 @@ class RidgeLearner:
         self.task = check_choice(task, "task", TASKS)
         self.class_weight = _check_class_weight(class_weight, task)
         self.features = check_choice(features, "features", FEATURES)
-        if privacy is not None:
-            raise ValueError(f"privacy must be None, got {privacy!r}: this version sends sums of the rows as they are")
         self.tolerance = check_number(tolerance, "tolerance", at_least=0)
         self.local_steps = check_count(local_steps, "local_steps")
         self.learning_rate = None if learning_rate is None else check_number(learning_rate, "learning_rate", above=0)
@@ -98,6 +102,12 @@ class RidgeLearner:
             raise ValueError(f"proximal is for method='fedprox', got {proximal!r} with method={method!r}")
         self.proximal = None if proximal is None else check_number(proximal, "proximal", at_least=0)
         self.diagnose = bool(diagnose)
+        self.privacy = None
+        if privacy is not None:
+            from kernfed.federation.ridge_private import check_private_ridge  # slow to import, and only needed here
+
+            self.privacy = check_private_ridge(privacy, method, bandwidth, features, len(self.regularization),
+                                               class_weight, self.diagnose)  # fmt: skip
 
     def fit(self, federation: Federation, *, min_replies: int | None = None, timeout: float = 600.0) -> RidgeModel:
         """Learn from all sites.
@@ -107,7 +117,9 @@ class RidgeLearner:
         """
         recorder = Recorder(federation)
         median = self.features == "fourier" and self.bandwidth == "median"
-        surveys, missing = ask_survey(federation, self.task, median, min_replies=min_replies, timeout=timeout)
+        request = None if self.privacy is None else _request(self.privacy)
+        surveys, missing = ask_survey(federation, self.task, median, min_replies=min_replies, timeout=timeout,
+                                      privacy=request)  # fmt: skip
         progress = _Progress(recorder, tuple(sorted(surveys)), missing)
         bandwidth = _common_bandwidth(surveys) if median else self.bandwidth
         while True:
@@ -147,6 +159,9 @@ class RidgeLearner:
 
     def _run(self, sites: Sites, progress: _Progress) -> None:
         """Train with ``sites``, from where ``progress`` is."""
+        if self.privacy is not None:
+            self._run_released(sites, progress)
+            return
         if self.method == "exact" and len(self.regularization) == 1 and not self.diagnose:
             progress.chosen = self.regularization[0]
             self._run_exact(sites, progress)
@@ -177,6 +192,14 @@ class RidgeLearner:
         solution = minimise(*sites.moments(), progress.chosen)
         progress.parameters, progress.weights, progress.stopped = sites.parameters, solution.weights, "converged"
         progress.recorder.add(1, solution.objective, solution.gradient_norm)
+
+    def _run_released(self, sites: Sites, progress: _Progress) -> None:
+        from kernfed.federation.ridge_private import solve_released
+
+        progress.chosen = self.regularization[0]
+        weights, progress.terms = solve_released(sites, self.privacy, progress.chosen)  # type: ignore[arg-type]
+        progress.parameters, progress.weights, progress.stopped = sites.parameters, weights, "converged"
+        progress.recorder.add(1)
 
     def _run_second_order(self, system: RidgeSystem, progress: _Progress) -> None:
         """Rounds of two exchanges each, until there are enough or the gradient is small."""
@@ -245,8 +268,13 @@ class RidgeLearner:
         if self.method == "newton":
             _warn_divergence(recorder, progress.heterogeneity)
         parameters = replace(progress.parameters, regularization=(progress.chosen,))
-        return RidgeModel(parameters, progress.weights, self.method, tuple(recorder.rounds), progress.stopped,
-                          progress.heterogeneity, progress.path, progress.missing)  # fmt: skip
+        parts = (parameters, progress.weights, self.method, tuple(recorder.rounds), progress.stopped,
+                 progress.heterogeneity, progress.path, progress.missing)  # fmt: skip
+        if progress.terms is None:
+            return RidgeModel(*parts)
+        from kernfed.federation.ridge_private import PrivateRidgeModel
+
+        return PrivateRidgeModel(*parts, privacy=progress.terms)
 
 
 #: How to start, how to go on, and what it means that a method cannot.
@@ -254,6 +282,12 @@ _SECOND_ORDER: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "newton": (start_newton, newton_step, "diverged"),
     "conjugate": (start_conjugate, conjugate_step, "converged"),
 }
+
+
+def _request(mechanism: Any) -> dict[str, Any]:
+    from kernfed.federation.private import mechanism_to_values
+
+    return mechanism_to_values(mechanism)
 
 
 # Settings ---------------------------------------------------------------------------------------------------------

@@ -51,8 +51,8 @@ class SiteStart:
     trace: float
 
 
-def ask_survey(federation: Federation, task: str, median: bool, *, min_replies: int | None,
-               timeout: float) -> tuple[dict[str, SiteSurvey], dict[str, str]]:  # fmt: skip
+def ask_survey(federation: Federation, task: str, median: bool, *, min_replies: int | None, timeout: float,
+               privacy: Mapping[str, Any] | None = None) -> tuple[dict[str, SiteSurvey], dict[str, str]]:  # fmt: skip
     """Surveys of the sites that answer, and why the others do not."""
     surveys: dict[str, SiteSurvey] = {}
 
@@ -63,7 +63,8 @@ def ask_survey(federation: Federation, task: str, median: bool, *, min_replies: 
             raise ValueError(f"expected rows and their median distance, got {rows} and {found}")
         surveys[site] = SiteSurvey(Schema.from_values(payload.values["schema"]), int(rows), found)
 
-    question = Payload(values={"task": task, "median": median, "seed": federation.seed})
+    asked = {"task": task, "median": median, "seed": federation.seed}
+    question = Payload(values=asked if privacy is None else {**asked, "privacy": privacy})
     replies = federation.ask("ridge_survey", question, min_replies=min_replies, timeout=timeout, check=read)
     return surveys, {site: refusal.reason for site, refusal in replies.missing.items()}
 

@@ -14,6 +14,7 @@ import numpy as np
 from kernfed._random import generator
 from kernfed._validation import FloatArray, check_count, check_number, check_rows
 from kernfed.federation.message import Payload, digest
+from kernfed.federation.releases import require_private
 from kernfed.federation.site import Refused, Rows, Site, data_digest, task, when_forgetting
 from kernfed.files import FileFormatError, Record
 from kernfed.kernels import median_bandwidth
@@ -30,20 +31,26 @@ _KEPT = 4
 _MEDIAN_ROWS = 300
 #: Names for a site's policy.
 RIDGE_TASKS = ("ridge_survey", "ridge_start", "ridge_apply", "ridge_solve", "ridge_descend", "ridge_moments",
-               "ridge_validate", "ridge_dimension")  # fmt: skip
+               "ridge_validate", "ridge_dimension", "ridge_release")  # fmt: skip
 
 
-@task("ridge_survey", "counts")
+@task("ridge_survey", "counts", private=True)
 def survey(site: Site, payload: Payload) -> Payload:
     """The site's schema (without labels to regress), its rows, and their median distance or 0 if not asked for."""
     values = payload.values
-    rows = _rows(site)
+    if "privacy" in values:
+        from kernfed.federation.ridge_private import read_mechanism  # it builds on this module
+
+        read_mechanism(site, values["privacy"])
+        rows = learning_rows(site)
+    else:
+        rows = _rows(site)
     _check_labels(site, rows, str(values["task"]))
     schema = site.schema().to_values()
     if values["task"] == "regress":  # every value of y would be a class
         schema |= {"classes": {"dtype": "<i8", "labels": []}, "counts": []}
     median = 0.0
-    if values["median"] and len(rows.X) > 1:
+    if values["median"] and len(rows.X) > 1 and "privacy" not in values:
         draws = generator(values["seed"], site.name, "ridge", "bandwidth")
         median = median_bandwidth(rows.X, draws, _MEDIAN_ROWS)
     return Payload({"facts": np.array([float(len(rows.X)), median])}, {"schema": schema})
@@ -52,7 +59,7 @@ def survey(site: Site, payload: Payload) -> Payload:
 @task("ridge_start", "statistics")
 def start(site: Site, payload: Payload) -> Payload:
     """The site's own solutions (L, M, C), b (M, C), s, mass and trace; its factor stays for the rounds to come."""
-    parameters = _parameters(payload.values)
+    parameters = read_parameters(payload.values)
     local = _prepare(site, parameters)
     scalars = np.array([local.constant, local.mass, local.trace])
     return Payload({"solutions": local.solutions, "linear": local.linear, "scalars": scalars})
@@ -91,19 +98,27 @@ def gradient_steps(site: Site, payload: Payload) -> Payload:
 @task("ridge_moments", "statistics")
 def moments(site: Site, payload: Payload) -> Payload:
     """Moments of all features and targets: M^2 numbers, from which rows can be recovered if there are few."""
-    parameters = _parameters(payload.values)
+    parameters = read_parameters(payload.values)
     rows = _rows(site)
-    targets, weights = _targets(parameters, rows)
+    targets, weights = read_targets(parameters, rows)
     features = parameters.feature_map()
     found = weighted_moments(rows.X, targets, weights, None if features is None else features.transform)
     mass = float(len(rows.X) if weights is None else weights.sum())
     return Payload({**found.to_arrays(), "mass": np.array([mass])})
 
 
+@task("ridge_release", "released")
+def release(site: Site, payload: Payload) -> Payload:
+    """Moments with noise, under differential privacy."""
+    from kernfed.federation.ridge_private import release_sums  # it builds on this module, and is slow to import
+
+    return release_sums(site, payload)
+
+
 @task("ridge_validate", "statistics")
 def validate(site: Site, payload: Payload) -> Payload:
     """Leave-one-out losses (L,) of the candidates' averages (L, M, C)."""
-    parameters = _parameters(payload.values)
+    parameters = read_parameters(payload.values)
     local = _prepare(site, parameters)
     averages = payload.arrays["averages"]
     if averages.shape != local.solutions.shape or not np.isfinite(averages).all():
@@ -123,13 +138,13 @@ def dimension(site: Site, payload: Payload) -> Payload:
 # Rows and problems ------------------------------------------------------------------------------------------------
 
 
-def _check_privacy(site: Site) -> None:
-    if site.policy.require_privacy:
-        raise Refused("policy", f"the policy of site {site.name!r} requires privacy, and this learner offers none")
-
-
 def _rows(site: Site) -> Rows:
-    _check_privacy(site)
+    require_private(site)
+    return learning_rows(site)
+
+
+def learning_rows(site: Site) -> Rows:
+    """Rows that the site learns from, or a refusal where there are none."""
     rows = site.rows()
     if not len(rows.y):
         raise Refused("empty", f"site {site.name!r} has no rows that it may speak of")
@@ -147,14 +162,16 @@ def _check_labels(site: Site, rows: Rows, task_name: str) -> None:
                                     f"{rows.y[rows.y != np.floor(rows.y)][0]}; use task='regress'")  # fmt: skip
 
 
-def _targets(parameters: RidgeParameters, rows: Rows) -> tuple[FloatArray, FloatArray | None]:
+def read_targets(parameters: RidgeParameters, rows: Rows) -> tuple[FloatArray, FloatArray | None]:
+    """Targets and weights of rows, or a refusal where their labels are not those of the problem."""
     try:
         return parameters.targets(rows.y), parameters.row_weights(rows.y)
     except ValueError as error:  # rows came since the survey
         raise Refused("stale", str(error)) from None
 
 
-def _parameters(values: Mapping[str, Any]) -> RidgeParameters:
+def read_parameters(values: Mapping[str, Any]) -> RidgeParameters:
+    """The problem in a question, or a refusal."""
     try:
         return RidgeParameters.from_values(values["parameters"])
     except (KeyError, TypeError, ValueError) as error:
@@ -166,7 +183,7 @@ def _prepare(site: Site, parameters: RidgeParameters) -> LocalRidge:
     rows = _rows(site)
     if rows.X.shape[1] != parameters.width:
         raise Refused("bad question", f"site {site.name!r} has {rows.X.shape[1]} columns, not {parameters.width}")
-    _targets(parameters, rows)
+    read_targets(parameters, rows)
     handle, data = digest(parameters.to_values()), data_digest(rows)
     with site.store.locked():
         found = _read(site, handle)
@@ -178,7 +195,7 @@ def _prepare(site: Site, parameters: RidgeParameters) -> LocalRidge:
 
 def _problem(site: Site, payload: Payload) -> tuple[LocalRidge, float]:
     """The factored problem a question refers to, and the regularisation it names."""
-    _check_privacy(site)
+    require_private(site)
     handle = str(payload.values["handle"])
     with site.store.locked():
         found = _read(site, handle)

@@ -7,7 +7,6 @@ and whatever happens it answers: with a payload, or with a refusal that says why
 import datetime
 import hashlib
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +26,7 @@ from kernfed.federation.message import (
     decode_question,
     digest,
     encode_reply,
+    error_refusal,
 )
 from kernfed.federation.policy import Policy
 from kernfed.federation.schema import Schema
@@ -68,12 +68,16 @@ class Rows:
 
 @dataclass(frozen=True)
 class Task:
-    """A question that sites can answer. ``changes``: whether it alters the store, so that a repetition must not."""
+    """A question that sites can answer. ``changes``: whether it alters the store, so that a repetition must not.
+
+    ``private``: whether the task itself sees to what the site's policy demands of privacy.
+    """
 
     name: str
     run: Callable[["Site", Payload], Payload]
     information: str
     changes: bool
+    private: bool = False
 
 
 _tasks: dict[str, Task] = {}
@@ -81,16 +85,20 @@ _forgetters: list[Callable[["Site"], None]] = []
 
 
 def when_forgetting(function: Callable[["Site"], None]) -> Callable[["Site"], None]:
-    """Register what else of a site's store is made of its rows, and must go when some are forgotten."""
+    """Register what else of a site's store is made of rows, and must go when some (``site.leaving``) are forgotten."""
     _forgetters.append(function)
     return function
 
 
-def task(name: str, information: str, *, changes: bool = False) -> Callable[[Any], Any]:
+#: Information about single rows: where privacy is required, it leaves only by tasks that see to it.
+_RAW = ("rows", "counts")
+
+
+def task(name: str, information: str, *, changes: bool = False, private: bool = False) -> Callable[[Any], Any]:
     """Register a function (site, payload) -> payload as the answer to ``name``; ``information`` is what leaves."""
 
     def add(function: Callable[["Site", Payload], Payload]) -> Callable[["Site", Payload], Payload]:
-        _tasks[name] = Task(name, function, information, changes)
+        _tasks[name] = Task(name, function, information, changes, private)
         return function
 
     return add
@@ -125,37 +133,68 @@ def _plain_labels(labels: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
 
 
 class Site:
-    """One participant. ``answer`` is all that the outside reaches."""
+    """One participant. ``answer`` is all that the outside reaches.
 
-    def __init__(self, name: str, X: npt.ArrayLike, y: npt.ArrayLike, *, ids: npt.ArrayLike | None = None,
-                 store: SiteStore | None = None, policy: Policy | None = None, columns: tuple[str, ...] = (),
-                 scaling: str = "", encoder: str = "", holdout: float = 0.0, seed: int = 0) -> None:  # fmt: skip
+    Rows are X (n, p) and y (n,), or a function without arguments in the place of X that returns a table (``X``, ``y``,
+    ``ids``, ``columns``) and is called when a question first needs the rows: scores of models that exist do not.
+    """
+
+    def __init__(self, name: str, X: npt.ArrayLike | Callable[[], Any], y: npt.ArrayLike = (), *,
+                 ids: npt.ArrayLike | None = None, store: SiteStore | None = None, policy: Policy | None = None,
+                 columns: tuple[str, ...] = (), scaling: str = "", encoder: str = "", holdout: float = 0.0,
+                 seed: int = 0) -> None:  # fmt: skip
         self.name = name
         self.seed = seed
         self.holdout = check_number(holdout, "holdout", at_least=0, below=1)
         self.store = store if store is not None else SiteStore()
         self.policy = policy if policy is not None else Policy()
-        self._given = check_site_rows(X, y, ids, name)
-        if len(columns) not in (0, self._given.X.shape[1]):
-            raise ValueError(f"columns of site {name!r} must name {self._given.X.shape[1]} columns, got {len(columns)}")
         self._about = (tuple(columns), scaling, encoder)
+        self._read: Callable[[], Any] | None = X if callable(X) else None
+        if not callable(X):
+            self._given = check_site_rows(X, y, ids, name)
+            if len(columns) not in (0, self._given.X.shape[1]):
+                raise ValueError(
+                    f"columns of site {name!r} must name {self._given.X.shape[1]} columns, got {len(columns)}"
+                )
         self._lock = threading.Lock()
         #: Id of the question that is being answered.
         self.question = ""
+        #: Ids of the rows that are being forgotten.
+        self.leaving: tuple[int, ...] = ()
         #: Working memory of tasks (assembled banks); rebuilt from the store at will.
         self.cache: dict[str, Any] = {}
 
     # Rows -----------------------------------------------------------------------------------------------------
 
-    def rows(self) -> Rows:
-        """Rows to learn from: given and added, without those forgotten, kept aside, or of classes too small."""
+    @cached_property
+    def _given(self) -> Rows:
+        """Rows of the table that the site was given; others are set from the start."""
+        assert self._read is not None
+        table = self._read()
+        self._about = (tuple(table.columns), *self._about[1:])
+        return check_site_rows(table.X, table.y, table.ids, self.name)
+
+    @property
+    def width(self) -> int:
+        """Columns of the site's rows."""
+        return int(self._given.X.shape[1])
+
+    def rows(self, *, every_class: bool = False) -> Rows:
+        """Rows to learn from: given and added, without those forgotten, kept aside, or of classes too small.
+
+        ``every_class`` includes small ones, for whoever leaves them out later.
+        """
         rows = self._all_rows()
         if self.holdout:
             rows = rows.take(~self._kept_aside(rows))
-        if self.policy.min_rows_per_class > 1 and len(rows.y):
-            labels, counts = np.unique(rows.y, return_counts=True)
-            rows = rows.take(np.isin(rows.y, labels[counts >= self.policy.min_rows_per_class]))
-        return rows
+        return rows if every_class else self.without_small_classes(rows)
+
+    def without_small_classes(self, rows: Rows) -> Rows:
+        """Rows of the classes that the policy lets the site speak of."""
+        if self.policy.min_rows_per_class == 1 or not len(rows.y):
+            return rows
+        labels, counts = np.unique(rows.y, return_counts=True)
+        return rows.take(np.isin(rows.y, labels[counts >= self.policy.min_rows_per_class]))
 
     def held_out(self) -> Rows:
         """Rows that the site keeps aside to test models on; nothing is learned from them."""
@@ -234,8 +273,10 @@ class Site:
         """
         self.check_known(ids)
         with self.store.locked():
+            self.leaving = tuple(ids.tolist())
             for discard in _forgetters:
                 discard(self)
+            self.leaving = ()
             state = self.store.read_state()
             state["forgotten"] = sorted({*state["forgotten"], *ids.tolist()})
             for handle in retired:
@@ -248,9 +289,9 @@ class Site:
                 labels = labels_from_values(added.values["y"])[kept]
                 self.store.write(Record(arrays, {"y": labels_to_values(labels)}), "rows")
 
-    def schema(self) -> Schema:
-        """Description of the site's data."""
-        rows = self.rows()
+    def schema(self, rows: Rows | None = None) -> Schema:
+        """Description of the site's data, or of ``rows`` made of them."""
+        rows = self.rows() if rows is None else rows
         labels, counts = np.unique(rows.y, return_counts=True) if len(rows.y) else (np.array([]), np.array([]))
         columns, scaling, encoder = self._about
         return Schema(self._given.X.shape[1], tuple(labels.tolist()), tuple(counts.tolist()), columns, scaling, encoder)
@@ -268,9 +309,7 @@ class Site:
         except Refused as refused:
             return self._reply(question, refusal=refused.refusal)
         except Exception as error:  # the operator must see it, and the other sites must go on
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"{type(error).__name__}: {error} (in {place.name}, line {place.lineno})"
-            return self._reply(question, refusal=Refusal("error", text))
+            return self._reply(question, refusal=error_refusal(error))
 
     def _answer(self, question: Question) -> bytes:
         known = _tasks.get(question.task)
@@ -281,6 +320,9 @@ class Site:
             raise Refused("policy", f"the policy of site {self.name!r} allows {allowed}, not {question.task!r}")
         if not self.policy.welcomes(question.caller):
             raise Refused("policy", f"the policy of site {self.name!r} does not answer caller {question.caller!r}")
+        if self.policy.require_privacy and known.information in _RAW and not known.private:
+            raise Refused("policy", f"the policy of site {self.name!r} requires privacy, and {question.task!r} would "
+                                    f"send {known.information} without any")  # fmt: skip
         with self._lock:  # one question at a time; sites work in parallel, a site does not
             self.question = question.id
             if known.changes:
@@ -344,6 +386,13 @@ def data_digest(rows: Rows) -> str:
 
 
 @task("describe", "schema")
-def describe(site: Site, payload: Payload) -> Payload:  # noqa: ARG001  every task has this signature
-    """The site's schema."""
+def describe(site: Site, payload: Payload) -> Payload:
+    """The site's schema; where ``privacy`` is asked that randomises labels, by randomised labels."""
+    if "privacy" in payload.values:
+        from kernfed.federation.private_tasks import released_schema  # it builds on this module
+
+        return Payload(values=released_schema(site, payload.values["privacy"]).to_values())
+    if site.policy.private_labels:
+        raise Refused("policy", f"the policy of site {site.name!r} requires randomised labels, this learner takes them "
+                                "as public")  # fmt: skip
     return Payload(values=site.schema().to_values())

@@ -2,7 +2,9 @@
 
 state.json            rows forgotten and queries answered
 rows.safetensors      rows that were added after the site was set up
-models/<handle>/...   what a learner left: machines, membership, factors
+<learner>/<handle>    what a learner left: machines, membership, factors
+releases/<name>       what was released under differential privacy, so that it is released once
+ledger.jsonl          what these releases cost: the privacy ledger
 answers/<id>          answers to questions that changed something, so that a repeated question changes nothing
 
 Every file carries a checksum of its content, so that a damaged one is noticed and never used.

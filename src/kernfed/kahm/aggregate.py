@@ -14,8 +14,8 @@ AGGREGATES = ("min", "kth")
 def combine(scores: FloatArray, holds: npt.NDArray[np.bool_], aggregate: str, k: int, absent: float) -> FloatArray:
     """Scores (n, C) of the federation from scores (Q, n, C) by site, of which only those with ``holds`` (Q, C) count.
 
-    "min" is GIKM (56), SFM (105). "kth" is the k-th smallest among the sites that hold the class, or the largest where
-    fewer do. A class that nobody holds scores ``absent``.
+    "min" is GIKM Definition 3 (18) and SFM Definition 2 (105). "kth" is the k-th smallest among the sites that hold
+    the class, or the largest where fewer do. A class that nobody holds scores ``absent``.
     """
     hidden = np.where(holds[:, None, :], scores, np.inf)
     if aggregate == "min":

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from joblib import Parallel, delayed
 
 from kernfed._threads import resolve_jobs, single_blas_thread
 from kernfed._validation import FloatArray
@@ -83,9 +82,14 @@ class Bank:
         work_to_do = len(starts) * BLOCK * sum(tile.basis.size + tile.image_size for tile in self.tiles)
         jobs = resolve_jobs(n_jobs) if work_to_do > _WORTH_A_POOL else 1
         with single_blas_thread():
-            work = Parallel(n_jobs=jobs, prefer="threads", require="sharedmem")
-            fallbacks = work(delayed(self._score_block)(queries, start, measure, values, winners) for start in starts)
-        return BankScores(values, winners, sum(fallbacks))
+            if jobs == 1:
+                found = [self._score_block(queries, start, measure, values, winners) for start in starts]
+            else:
+                from joblib import Parallel, delayed  # here, for most answers need no pool
+
+                work = Parallel(n_jobs=jobs, prefer="threads", require="sharedmem")
+                found = work(delayed(self._score_block)(queries, start, measure, values, winners) for start in starts)
+        return BankScores(values, winners, sum(found))
 
     def machine_scores(self, queries: FloatArray, measure: str, n_jobs: int | None = None) -> FloatArray:
         """``measure`` of every machine: (n, M)."""
@@ -169,6 +173,8 @@ def _earlier(member: np.intp, owners: npt.NDArray[np.intp]) -> npt.NDArray[np.bo
 def fit_machines(batches: Sequence[FloatArray], *, subspace_dim: int | None = None, layers: int = 1,
                  dtype: npt.DTypeLike = np.float64, n_jobs: int | None = None) -> list[Machine]:  # fmt: skip
     """One machine per batch of rows, in parallel through joblib and independent of the number of jobs."""
+    from joblib import Parallel, delayed  # here, for a site that only answers fits nothing
+
     jobs = resolve_jobs(n_jobs)
     if len(batches) == 1:
         return [_fit_alone(batches[0], subspace_dim, layers, dtype, max(jobs or 1, 1))]

@@ -2,7 +2,6 @@
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.cluster import KMeans
 
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray
@@ -29,6 +28,8 @@ def split_rows(rows: FloatArray, batch_size: int, partition: str,
         return list(np.array_split(everything, count))
     if partition == "random":
         return [np.sort(part) for part in np.array_split(generator.permutation(everything), count)]
+    from sklearn.cluster import KMeans  # here, for sites that only answer need no scikit-learn
+
     with single_blas_thread():
         seed = int(generator.integers(2**31))
         labels = KMeans(n_clusters=count, n_init=1, random_state=seed).fit_predict(rows)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize_scalar
+import scipy  # its parts are loaded when they are used
 
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray
@@ -71,5 +71,6 @@ def fit_temperature(scores: FloatArray, labels: npt.NDArray[np.intp]) -> float:
         return float(np.log(np.exp(-gaps / temperature).sum(axis=1)).mean() + own / temperature)
 
     middle, reach = np.log(spread), _DECADES * np.log(10.0)
-    best = minimize_scalar(loss, bounds=(middle - reach, middle + reach), method="bounded", options={"xatol": 1e-6})
+    bounds, options = (middle - reach, middle + reach), {"xatol": 1e-6}
+    best = scipy.optimize.minimize_scalar(loss, bounds=bounds, method="bounded", options=options)
     return float(np.exp(best.x))

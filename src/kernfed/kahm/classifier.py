@@ -21,8 +21,8 @@ from kernfed.files import Savable
 from kernfed.kahm.bank import Bank, BankScores, fit_machines
 from kernfed.kahm.batches import PARTITIONS, split_rows
 from kernfed.kahm.calibration import CALIBRATION_ROWS, fit_temperature, leave_one_out_scores, softmin
-from kernfed.kahm.compose import DTYPES, check_subspace_dim
 from kernfed.kahm.folding import MEASURES
+from kernfed.kahm.spectrum import DTYPES, check_subspace_dim
 
 #: Checks of scikit-learn's ``check_estimator`` that fail, with the reason. None does.
 EXPECTED_FAILED_CHECKS: dict[str, str] = {}

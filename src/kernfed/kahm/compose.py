@@ -21,16 +21,7 @@ from kernfed.kahm.bank import Bank, fit_machines
 from kernfed.kahm.batches import PARTITIONS, split_rows
 from kernfed.kahm.folding import MEASURES
 from kernfed.kahm.machine import Machine, explicit_images
-
-DTYPES = ("float64", "float32")
-
-
-def check_subspace_dim(value: object) -> int | None:
-    """``"auto"`` as None, otherwise a positive integer."""
-    if isinstance(value, str):
-        check_choice(value, "subspace_dim", ("auto",))
-        return None
-    return check_count(value, "subspace_dim")
+from kernfed.kahm.spectrum import DTYPES, check_subspace_dim
 
 
 class _Hull(Savable, BaseEstimator):  # type: ignore[misc]
@@ -65,7 +56,7 @@ class _Hull(Savable, BaseEstimator):  # type: ignore[misc]
         return self.bank_.scores(queries, check_choice(measure, "measure", MEASURES)).values[:, 0]
 
     def distance(self, Y: npt.ArrayLike) -> FloatArray:
-        """Distance ``|y - A(y)|`` of DP-KAHM (48), (53), (60): (n,)."""
+        """Distance ``|y - A(y)|`` of DP-KAHM Definitions 2, 4, 6 (48), (53), (60) and GIKM Definition 2: (n,)."""
         return self.folding(Y, "distance")
 
     def image(self, Y: npt.ArrayLike) -> FloatArray:
@@ -101,7 +92,7 @@ class _Hull(Savable, BaseEstimator):  # type: ignore[misc]
 
 
 class KAHM(_Hull):
-    """Kernel affine hull machine (DP-KAHM Definition 1, SFM Appendix A): a model of one set of points.
+    """Kernel affine hull machine (DP-KAHM Definition 1, GIKM Definition 1, SFM Appendix A): a model of points.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ def folding(measure: str, squared_distance: FloatArray, query_norm: FloatArray, 
 
 
 def matching_score(distances: FloatArray) -> FloatArray:
-    """Class-matching score DP-KAHM (63) of distances (n, C): ``exp(-d_c^2 / sum_c d_c^2)``.
+    """Class-matching score, DP-KAHM Definition 8 (63), of distances (n, C): ``exp(-d_c^2 / sum_c d_c^2)``.
 
     An absent class (infinite distance) scores 0 and is left out of the sum; if every class matches exactly all
     score 1. The scores do not sum to one.
@@ -77,7 +77,10 @@ def matching_score(distances: FloatArray) -> FloatArray:
 
 
 def membership_probability(distances: FloatArray, width: int) -> FloatArray:
-    """GIKM (44): ``exp(-distance / p)`` with p the width of the data, an uncalibrated membership in (0, 1]."""
+    """``exp(-distance / p)`` with p the width of the data, an uncalibrated membership in (0, 1]: GIKM Theorem 5 (44).
+
+    GIKM Lemma 2 reads it as a probability, which it is not: at p = 784 it is near 1 for every class.
+    """
     probability: FloatArray = np.exp(-distances / width)
     return probability
 
@@ -94,5 +97,5 @@ def folding_feature(scores: FloatArray) -> FloatArray:
 
 
 def folding_kernel(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Space folding kernel SFM (29) of one class from its feature values (n,) and (m,): (n, m)."""
+    """Space folding kernel SFM (29) of one class from its feature values (n,) and (m,): (n, m); SFM Proposition 1."""
     return np.outer(first, second)

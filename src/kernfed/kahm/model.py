@@ -14,9 +14,10 @@ from kernfed.kahm.aggregate import AGGREGATES, Explanation, combine, unprotected
 from kernfed.kahm.bank import Bank
 from kernfed.kahm.batches import PARTITIONS
 from kernfed.kahm.calibration import softmin
-from kernfed.kahm.compose import DTYPES
 from kernfed.kahm.folding import ABSENT, MEASURES
 from kernfed.kahm.packing import pack_machines, unpack_machines
+from kernfed.kahm.spectrum import DTYPES
+from kernfed.kahm.terms import Terms, dump_terms, load_terms
 
 
 class NotConnected(RuntimeError):
@@ -108,7 +109,8 @@ class FoldingModel(Savable):
     """Global classifier SFM (118), GIKM (56): the class with the smallest measure over all sites.
 
     ``hold="sites"``: the machines stay where their rows are and queries travel to them; the file holds a handle and no
-    rows. ``hold="machines"``: ``banks`` holds every site's machines, which contain its rows.
+    rows. ``hold="machines"``: ``banks`` holds every site's machines, which contain its rows. ``privacy``: under which
+    terms of differential privacy rows were released, None where they were taken as they are.
     """
 
     parameters: FoldingParameters
@@ -120,6 +122,13 @@ class FoldingModel(Savable):
     columns: tuple[str, ...] = ()
     banks: Mapping[str, Bank] | None = None
     connection: Connection | None = field(default=None, compare=False)
+    privacy: Terms | None = None
+
+    def __str__(self) -> str:
+        where = "at the sites" if self.banks is None else "in this model"
+        privacy = "none" if self.privacy is None else self.privacy.line()
+        return (f"FoldingModel of {len(self.classes_)} classes, {self.width} columns and {len(self.members)} site(s), "
+                f"machines {where}\nprivacy: {privacy}")  # fmt: skip
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -160,7 +169,7 @@ class FoldingModel(Savable):
 
         ``options`` are ``timeout`` and ``min_replies`` of ``Federation.ask``.
         """
-        queries = check_rows(X, width=self.width)
+        queries = self._queries(X)
         if self.banks is not None:
             return self._bank_scores(queries)
         return self._connected().scores(self, queries, explain=explain, **options)
@@ -182,8 +191,7 @@ class FoldingModel(Savable):
         and nobody but the asking key holder reads the answer; see ``kernfed.secure``.
         """
         if secure is not None:
-            queries = check_rows(X, width=self.width)
-            return self._connected().secure_predict(self, queries, scheme=secure, bits=bits, **options)
+            return self._connected().secure_predict(self, self._queries(X), scheme=secure, bits=bits, **options)
         return np.asarray(self.classes_[self.scores(X, **options).argmin(axis=1)])
 
     def predict_proba(self, X: npt.ArrayLike, **options: Any) -> FloatArray:
@@ -225,6 +233,11 @@ class FoldingModel(Savable):
         """A new model with further rows at ``site``; only the machines they enter are fitted again."""
         self._check_member(site)
         return self._connected().add_rows(self, site, X, y, ids)
+
+    def _queries(self, X: npt.ArrayLike) -> FloatArray:
+        """Queries as the machines know them."""
+        queries = check_rows(X, width=self.width)
+        return queries if self.privacy is None else self.privacy.project(queries)
 
     def _without(self, site: str) -> "FoldingModel":
         members = {name: member for name, member in self.members.items() if name != site}
@@ -278,9 +291,13 @@ def _dump(model: FoldingModel) -> Record:
         "missing": dict(model.missing), "columns": list(model.columns),
     }  # fmt: skip
     arrays: dict[str, npt.NDArray[Any]] = {}
+    if model.privacy is not None:
+        values["privacy"] = dump_terms(model.privacy)
     if model.banks is not None:
         arrays = pack_machines([machine for site in model.sites for machine in model.banks[site].machines])
         arrays["groups"] = np.concatenate([model.banks[site].groups for site in model.sites]).astype(np.int64)
+    if model.privacy is not None and model.privacy.basis is not None:
+        arrays["basis"] = model.privacy.basis
     return Record(arrays, values)
 
 
@@ -295,11 +312,14 @@ def _load(record: Record) -> FoldingModel:
         raise ValueError("a model needs at least one member")
     for name, member in members.items():
         _check_member(name, member, len(classes))
-    banks = None
+    banks, privacy, columns = None, None, width
+    if "privacy" in values:
+        privacy = load_terms(values["privacy"], record.arrays.get("basis"), width)
+        columns = width if privacy.basis is None else privacy.basis.shape[1]
     if values["hold"] == "machines":
         machines = unpack_machines(record.arrays)
         count = sum(member.machines for member in members.values())
-        if len(machines) != count or record.arrays["groups"].shape != (count,) or machines[0].width != width:
+        if len(machines) != count or record.arrays["groups"].shape != (count,) or machines[0].width != columns:
             raise ValueError("the machines do not belong to the members")
         banks, start = {}, 0
         for name in sorted(members):
@@ -311,7 +331,8 @@ def _load(record: Record) -> FoldingModel:
                 banks[name] = Bank.assemble(machines[start:end], groups, len(members[name].classes))
             start = end
     return FoldingModel(FoldingParameters(**values["parameters"]), str(values["handle"]), classes, width, members,
-                        dict(values["missing"]), tuple(str(name) for name in values["columns"]), banks)  # fmt: skip
+                        dict(values["missing"]), tuple(str(name) for name in values["columns"]), banks,
+                        privacy=privacy)  # fmt: skip
 
 
 def _check_member(name: str, member: Member, classes: int) -> None:

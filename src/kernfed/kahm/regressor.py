@@ -13,9 +13,8 @@ from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_choice, check_count
 from kernfed.kahm.bank import Bank, fit_machines
 from kernfed.kahm.batches import PARTITIONS, split_rows
-from kernfed.kahm.compose import check_subspace_dim
 from kernfed.kahm.machine import FALLBACK_RATIO, Layer, Machine, hull_weights, layer_kernel
-from kernfed.kahm.spectrum import regularization
+from kernfed.kahm.spectrum import check_subspace_dim, regularization
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,13 @@ product of the queries with the frames of all machines, and little else.
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import eigh
 
-from kernfed._validation import FloatArray
+from kernfed import _linalg
+from kernfed._validation import FloatArray, check_choice, check_count
 from kernfed.kahm.products import gram_matrix
 
+#: Precisions that machines may be made in.
+DTYPES = ("float64", "float32")
 #: SFM Algorithm 1: at most this many dimensions unless the caller asks for more.
 MAX_SUBSPACE_DIM = 20
 #: SFM Algorithm 1: every kept coordinate spans at least this much.
@@ -23,6 +25,14 @@ _PASSES_OVER_WIDTH = 100
 _WELL_CONDITIONED = 1e-6
 #: From this size on a few eigenvectors are computed by themselves.
 _LARGE = 256
+
+
+def check_subspace_dim(value: object) -> int | None:
+    """``"auto"`` as None, otherwise a positive integer."""
+    if isinstance(value, str):
+        check_choice(value, "subspace_dim", ("auto",))
+        return None
+    return check_count(value, "subspace_dim")
 
 
 @dataclass(frozen=True)
@@ -107,7 +117,8 @@ def _largest(matrix: FloatArray, count: int) -> tuple[FloatArray, FloatArray]:
     size = len(matrix)
     if size >= _LARGE and 4 * count <= size:
         # A few of many: much less work than all, though scipy does not let other threads run meanwhile.
-        values, vectors = eigh(matrix, subset_by_index=[size - count, size - 1], driver="evr", check_finite=False)
+        wanted = [size - count, size - 1]
+        values, vectors = _linalg.eigh(matrix, subset_by_index=wanted, driver="evr", check_finite=False)
         return values[::-1], vectors[:, ::-1]
     values, vectors = np.linalg.eigh(matrix)
     return values[: -count - 1 : -1], vectors[:, : -count - 1 : -1]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial.distance import pdist
+import scipy  # its parts are loaded when they are used
 
 from kernfed._validation import FloatArray, check_count, check_number
 from kernfed.kernels._rows import (
@@ -102,7 +102,7 @@ def median_bandwidth(X: npt.ArrayLike, rng: np.random.Generator, max_rows: int =
     if len(rows) > limit:
         rows = rows[rng.choice(len(rows), size=limit, replace=False)]
     # Explicit differences: through inner products a duplicate pair has the distance of a rounding error.
-    distances = pdist(rows.astype(np.float64, copy=False))
+    distances = scipy.spatial.distance.pdist(rows.astype(np.float64, copy=False))
     if distances.size and np.median(distances) == 0:
         distances = distances[distances > 0]
     _check_overflow(distances)

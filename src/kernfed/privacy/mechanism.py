@@ -3,6 +3,8 @@
 Each is a frozen description. ``guarantees(width)`` says what a release would promise, in both units, before there is
 one; ``release`` clips to the public bounds, charges the ledger, then adds the noise. No number that shapes the
 release is read from the data. Nothing is clipped after the noise.
+
+DP-KAHM Definitions 9-11 and SFM Definitions 4-5 say what is promised for one element; we say it for records as well.
 """
 
 import math

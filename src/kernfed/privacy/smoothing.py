@@ -1,4 +1,4 @@
-"""Smoothing of noisy rows, and rows fabricated from them (SFM 3.8.2; DP-KAHM Definitions 13-14).
+"""Smoothing of noisy rows, and rows fabricated from them (SFM Definition 6, SFM 3.8.2; DP-KAHM Definitions 13-14).
 
 Both papers use one smoother, ``S(X) = H' X`` with ``H = (K + lambda I)^-1 K`` of a machine fitted on X itself. It looks
 at noisy rows only, so it costs no privacy. How often to apply it must not be decided by looking at the raw rows, as the
@@ -16,8 +16,8 @@ from kernfed._random import generator
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_count, check_number, check_rows
 from kernfed.kahm.batches import split_rows
-from kernfed.kahm.compose import check_subspace_dim
 from kernfed.kahm.machine import EXTRA_ROWS, explicit_images, fit_machine
+from kernfed.kahm.spectrum import check_subspace_dim
 
 #: Smoothing steps that are tried before the best number is taken.
 MAX_STEPS = 10
@@ -50,7 +50,7 @@ def smooth_once(rows: FloatArray, subspace_dim: int | None = None) -> FloatArray
 
 
 def modelling_error(rows: FloatArray, subspace_dim: int | None = None) -> float:
-    """Sum of distances between rows and their images, DP-KAHM (88)."""
+    """Sum of distances between rows and their images, DP-KAHM (88); smoothing lowers it, DP-KAHM Theorem 6 (86)."""
     machine = fit_machine(rows, subspace_dim=subspace_dim)
     return float(np.sqrt(explicit_images(machine, rows).squared_distance).sum())
 

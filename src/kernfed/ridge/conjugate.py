@@ -8,8 +8,8 @@ orthogonalisation, so that rounding does not cost rounds. That is 3 M t C number
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
 
+from kernfed import _linalg
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray
 from kernfed.ridge.objective import Iterate, System, first_iterate
@@ -67,12 +67,12 @@ def _new_directions(state: ConjugateIterate, Z: FloatArray, PZ: FloatArray) -> t
         Z, PZ = Z[:, new] / left[new], PZ[:, new] / left[new]
         if not Z.shape[1]:
             return Z, PZ
-        Q, T, order = scipy.linalg.qr(Z, mode="economic", pivoting=True)
+        Q, T, order = _linalg.qr(Z, mode="economic", pivoting=True)
         sizes = np.abs(np.diagonal(T))
         rank = min(int((sizes > _INDEPENDENT * sizes[0]).sum()), len(Z) - state.basis.shape[1])
         if rank == 0:  # the known directions span everything
             return Z[:, :0], PZ[:, :0]
-        return Q[:, :rank], scipy.linalg.solve_triangular(T[:rank, :rank], PZ[:, order[:rank]].T, trans="T").T
+        return Q[:, :rank], _linalg.solve_triangular(T[:rank, :rank], PZ[:, order[:rank]].T, trans="T").T
 
 
 def _minimise(state: ConjugateIterate, directions: FloatArray, HD: FloatArray,

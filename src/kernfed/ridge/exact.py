@@ -1,8 +1,8 @@
 """Exact in one round where M^2 numbers may travel: local Gram matrices add up to the pooled one."""
 
 import numpy as np
-import scipy.linalg
 
+from kernfed import _linalg
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray
 from kernfed.kernels import Moments
@@ -28,7 +28,7 @@ def _solve(H: FloatArray, b: FloatArray) -> FloatArray:
     try:
         lower = np.linalg.cholesky(H)
         if safe_factor(lower):
-            return np.asarray(scipy.linalg.cho_solve((lower.T, False), b, check_finite=False))
+            return np.asarray(_linalg.cho_solve((lower.T, False), b, check_finite=False))
     except np.linalg.LinAlgError:
         pass
     values, vectors = np.linalg.eigh(H)

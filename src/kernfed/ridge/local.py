@@ -2,7 +2,8 @@
 
 With n rows and M features the Hessian ``H_j = C_j + lambda I`` is factored as it is (n >= M), or through the n x n
 Gram matrix ``K = A A'`` of the scaled feature rows ``A = diag(sqrt(c/m)) Phi`` (n < M), for which ``C_j = A' A`` and
-``H_j^-1 r = (r - A' (K + lambda I)^-1 A r) / lambda``.
+``H_j^-1 r = (r - A' (K + lambda I)^-1 A r) / lambda``. The operators are those of FedNewton Definitions 1-3 on
+explicit features.
 """
 
 from collections.abc import Mapping
@@ -11,8 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
 
+from kernfed import _linalg
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray
 from kernfed.ridge.exact import rank_tolerance, safe_factor
@@ -42,12 +43,12 @@ class PrimalFactor:
     def apply(self, V: FloatArray, regularization: float) -> FloatArray:  # noqa: ARG002  it is in the factor
         """``L L' V`` by triangular products; the transpose is in their order, so the factor is not copied."""
         upper = self.lower.T
-        inner = scipy.linalg.blas.dtrmm(1.0, upper, V)
-        return np.asarray(scipy.linalg.blas.dtrmm(1.0, upper, inner, trans_a=1, overwrite_b=1))
+        inner = _linalg.blas.dtrmm(1.0, upper, V)
+        return np.asarray(_linalg.blas.dtrmm(1.0, upper, inner, trans_a=1, overwrite_b=1))
 
     def solve(self, R: FloatArray, regularization: float) -> FloatArray:  # noqa: ARG002
         """``(L L')^-1 R`` by triangular systems."""
-        return np.asarray(scipy.linalg.cho_solve((self.lower.T, False), R, check_finite=False))
+        return np.asarray(_linalg.cho_solve((self.lower.T, False), R, check_finite=False))
 
     def inverse_trace(self, regularization: float) -> float:  # noqa: ARG002
         """``|L^-1|_F^2``."""
@@ -67,7 +68,7 @@ class DualFactor:
 
     def solve(self, R: FloatArray, regularization: float) -> FloatArray:
         """``(R - A' (A A' + lambda I)^-1 A R) / lambda``."""
-        inner = scipy.linalg.cho_solve((self.lower.T, False), self.rows @ R, check_finite=False)
+        inner = _linalg.cho_solve((self.lower.T, False), self.rows @ R, check_finite=False)
         return np.asarray((R - self.rows.T @ inner) / regularization)
 
     def inverse_trace(self, regularization: float) -> float:
@@ -197,7 +198,7 @@ def _fit_dual(X: FloatArray, targets: FloatArray, weights: FloatArray | None, ma
         constant, trace = float(np.vdot(targets, targets)), float(np.trace(K))
         lower = _cholesky(K, path[0]) if len(path) == 1 and path[0] > 0 else None
         if lower is not None:
-            inner = scipy.linalg.cho_solve((lower.T, False), targets, check_finite=False)
+            inner = _linalg.cho_solve((lower.T, False), targets, check_finite=False)
             return LocalRidge(path, DualFactor(rows, lower), linear, constant, mass, trace, (rows.T @ inner)[None])
         values, vectors = np.linalg.eigh(K)
         kept = values > rank_tolerance(values)
@@ -221,6 +222,6 @@ def _cholesky(matrix: FloatArray, shift: float) -> FloatArray | None:
 
 def _inverse_norm(lower: FloatArray) -> float:
     """``|L^-1|_F^2``, the trace of ``(L L')^-1``."""
-    inverse, info = scipy.linalg.lapack.dtrtri(lower.T, lower=0)
+    inverse, info = _linalg.lapack.dtrtri(lower.T, lower=0)
     assert info == 0, "the factor was made with a positive diagonal"
     return float(np.vdot(inverse, inverse))

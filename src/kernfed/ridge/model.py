@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from joblib import Parallel, delayed
-from sklearn.metrics import accuracy_score, r2_score
 
 from kernfed._threads import resolve_jobs, single_blas_thread
 from kernfed._validation import FloatArray, check_choice, check_rows
@@ -92,6 +90,8 @@ class RidgeModel(Savable):
 
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
         """Accuracy to classify, coefficient of determination R^2 to regress."""
+        from sklearn.metrics import accuracy_score, r2_score  # here, for nothing else needs scikit-learn
+
         measure = r2_score if self.parameters.task == "regress" else accuracy_score
         return float(measure(np.asarray(y), self.predict(X)))
 
@@ -106,6 +106,8 @@ class RidgeModel(Savable):
         def block_values(block: slice) -> FloatArray:
             mapped = rows[block] if features is None else features.transform(rows[block])
             return np.asarray(mapped @ self.weights)
+
+        from joblib import Parallel, delayed  # here, so that knowing the model does not need it
 
         blocks = list(row_blocks(len(rows), _BLOCK))
         jobs = resolve_jobs(None) if len(blocks) > 1 else 1

@@ -8,8 +8,8 @@ have the global one, as here.
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
 
+from kernfed import _linalg
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray
 from kernfed.ridge.objective import Iterate, System, diverged, first_iterate, objective_value
@@ -54,7 +54,7 @@ def _ritz_value(system: System, state: NewtonIterate, step: FloatArray, gradient
         HD = (state.gradient - gradient)[:, columns] / scale[columns]
         A, B = D.T @ HD, D.T @ PD
     try:
-        values = scipy.linalg.eigh((A + A.T) / 2, (B + B.T) / 2, eigvals_only=True)
+        values = _linalg.eigh((A + A.T) / 2, (B + B.T) / 2, eigvals_only=True)
     except (np.linalg.LinAlgError, ValueError):  # columns that depend on each other, or numbers out of range
         return None
     return float(values[-1])

@@ -7,7 +7,6 @@ from operator import add
 from typing import TypeVar
 
 import numpy as np
-from joblib import Parallel, delayed
 
 from kernfed._threads import resolve_jobs, single_blas_thread
 from kernfed._validation import FloatArray
@@ -65,6 +64,8 @@ def _scaled(rows: FloatArray, targets: FloatArray, weights: FloatArray | None,
 
 
 def _over_blocks(n: int, part: Callable[[slice], Part]) -> Part:
+    from joblib import Parallel, delayed  # here, so that a site that does not add up rows is spared it
+
     jobs = resolve_jobs(None)
     with single_blas_thread():
         work = Parallel(n_jobs=jobs, prefer="threads", require="sharedmem", return_as="generator")

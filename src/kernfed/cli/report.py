@@ -1,0 +1,70 @@
+"""``kernfed report``: one HTML page about a model, an audit or results."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kernfed.cli.console import Json, emit, format_bytes, progress
+from kernfed.cli.tables import Features, SiteColumn, read_queries, rows_by_site
+
+EXAMPLE = "Example: kernfed report model.kfd --data test.parquet --label y --site hospital --out report.html"
+
+
+def report(
+    source: Annotated[Path, typer.Argument(help="Model file, JSON of an audit, or results (.jsonl or their folder).")],
+    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Table of rows with labels that the model was not trained on.")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="Column of the label in --data.")] = None,
+    site: SiteColumn = None,
+    features: Features = None,
+    traffic: Annotated[Path | None, typer.Option(help="Record of traffic, as `traffic.save` writes it.")] = None,
+    title: Annotated[str, typer.Option(help="Title of the page; default by what it is about.")] = "",
+    json: Json = False,
+) -> None:
+    """Write one HTML file that opens offline: figures with text alternatives, for phone, paper, light and dark."""
+    from kernfed.report import read_source, write_html
+    from kernfed.report.evidence import Evidence
+    from kernfed.report.source import read_traffic
+
+    _check_paths(source, out)
+    found = read_source(source)
+    sent = () if traffic is None else read_traffic(traffic)
+    evidence = Evidence(traffic=sent)
+    if data is not None:
+        if found.model is None or label is None:
+            needed = "a model" if found.model is None else "--label"
+            raise ValueError(f"--data needs {needed}: {source} is tested on labelled rows")
+        evidence = replace(_tested(found.model, data, label, site, features), traffic=sent)
+    elif label is not None or site is not None or features is not None:
+        raise ValueError("--label, --site and --features describe a table; name it with --data")
+    with progress("drawing"):
+        page = found.report(evidence, title)
+        write_html(page, out)
+    size = out.stat().st_size
+    result = {"out": out, "kind": page.kind, "bytes": size, "figures": len(page.figures),
+              "sections": [section.title for section in page.sections]}  # fmt: skip
+    emit(result, json, f"wrote {out} ({format_bytes(size)}, {len(page.figures)} figures)")
+
+
+def _check_paths(source: Path, out: Path) -> None:
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--out must end in .html, got {out}")
+    if out.is_dir():
+        raise ValueError(f"--out must be a file, {out} is a folder")
+    if source.exists() and out.exists() and source.samefile(out):
+        raise ValueError(f"--out must not be the source itself, got {out} for both")
+
+
+def _tested(model: Any, data: Path, label: str, site: str | None, features: str | None) -> Any:
+    """Evidence from a table of rows; a model whose machines are at its sites cannot answer from here."""
+    from kernfed.report import gather_evidence
+
+    if getattr(model, "hold", "machines") == "sites":
+        raise ValueError("the machines of this model are at its sites and cannot be asked from here: leave --data out")
+    table = read_queries(model, data, features, label=label, site=site)
+    with progress(f"testing on {len(table):,} rows"):
+        return gather_evidence(model, rows_by_site(table))

@@ -1,0 +1,323 @@
+"""Personalised learning: a model for every site, each learning from the sites that are like it (KME)."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray, check_choice, check_count, check_number
+from kernfed.federation import personal_tasks as _tasks  # registers what sites answer
+from kernfed.federation.engine import Federation, TooFewReplies
+from kernfed.federation.folding import MissingSites
+from kernfed.federation.personal_sites import PersonalSites, Received, SitesLost, Survey, ask_survey
+from kernfed.federation.schema import agree
+from kernfed.personal.fit import (
+    choose_regularization,
+    fit_groups,
+    fit_weighted,
+    grand_mean_weights,
+    local_weights,
+    oracle_weights,
+    site_prior,
+)
+from kernfed.personal.gradient import check_simplex
+from kernfed.personal.groups import Groups
+from kernfed.personal.model import PersonalModel
+from kernfed.personal.prior import Gain
+from kernfed.personal.problem import FEATURES, Problem
+from kernfed.personal.statistics import Coordinates
+from kernfed.personal.weights import (
+    KERNELS,
+    EmbeddingKernel,
+    aggregate,
+    check_columns,
+    compare,
+    embedding_bounds,
+    penalty_constants,
+)
+from kernfed.privacy import RecordEmbedding
+
+RULES = ("auto", "printed", "local", "grand_mean")
+#: Names for a site's policy.
+PERSONAL_TASKS = _tasks.PERSONAL_TASKS
+_TASKS = ("infer", "classify", "regress")
+
+
+@dataclass(frozen=True, eq=False)
+class _Fitted:
+    """A model, and what its gains are computed from."""
+
+    model: PersonalModel
+    groups: Groups | None = None
+    regularization: FloatArray | None = None
+
+
+class PersonalLearner:
+    """Builds a ``PersonalModel``: for each site, the model of a risk over sites like it.
+
+    Parameters
+    ----------
+    weights : whom each site learns from
+        "auto"         groups of sites and shrinkage towards them, found from all sites together (``personal.groups``)
+        "printed", or (C_Q, C_P)   Q-aggregation of kernel mean embeddings, KME Algorithms 1 and 2
+        "local", "grand_mean"      nobody; everybody by rows
+        {site: group}  an oracle: the rows of one's own group
+        matrix (B, B)  in sorted order of the sites' names, rows on the simplex
+    kernel : "polynomial" or "fourier", of Q-aggregation; columns : "features", "both" or numbers of columns of (x, y);
+        kernel_components, bandwidth, target_bandwidth : see ``EmbeddingKernel``; "median" is the sites' median distance
+    task : "classify", "regress", or "infer": floating-point labels are values, all others classes
+    model : "ridge"; "logistic" to classify; a tuple of layer sizes, for ReLU networks (extra ``[torch]``); "none" for
+        weights alone
+    features, n_components : of the model, the columns as they are or random Fourier features with the same bandwidth
+    regularization : of the weighted ridge or logistic risk, or "auto": leave-one-out for a site that learns alone, by
+        marginal likelihood over all sites for others (logistic: 1e-3). ``weights="auto"`` with "ridge" has its own
+    intercept : whether ridge models have one. max_groups : of "auto". gains : whether to ask each site that learns from
+        others, one message each, what they are worth to it
+    steps, learning_rate : of networks
+    privacy : ``kernfed.privacy.RecordEmbedding``, for Q-aggregation with kernel="fourier" and model="none"
+    """
+
+    def __init__(self, weights: Any = "auto", kernel: str = "fourier", task: str = "infer", *, model: Any = "ridge",
+                 columns: str | Sequence[int] = "both", bandwidth: float | Sequence[float] | str = "median",
+                 target_bandwidth: float = 1.0, kernel_components: int = 500, features: str = "given",
+                 n_components: int = 200, regularization: float | str = "auto", intercept: bool = True,
+                 max_groups: int = 8, gains: bool = True, steps: int = 2000, learning_rate: float = 1e-3,
+                 privacy: RecordEmbedding | None = None) -> None:  # fmt: skip
+        self.weights = _check_rule(weights)
+        self.kernel = check_choice(kernel, "kernel", KERNELS)
+        self.task = check_choice(task, "task", _TASKS)
+        self.kind, self.hidden = _check_model(model)
+        self.columns = check_columns(columns)
+        self.bandwidth = _check_bandwidth(bandwidth)
+        self.target_bandwidth = check_number(target_bandwidth, "target_bandwidth", above=0)
+        self.kernel_components = check_count(kernel_components, "kernel_components")
+        self.features = check_choice(features, "features", FEATURES)
+        self.n_components = check_count(n_components, "n_components")
+        self.regularization = _check_regularization(regularization)
+        self.intercept = bool(intercept)
+        self.max_groups = check_count(max_groups, "max_groups", at_least=0)
+        self.gains = bool(gains)
+        self.steps = check_count(steps, "steps")
+        self.learning_rate = check_number(learning_rate, "learning_rate", above=0)
+        self.privacy = self._check_privacy(privacy)
+
+    def fit(self, federation: Federation, *, min_replies: int | None = None, timeout: float = 600.0) -> PersonalModel:
+        """Learn a model for every site.
+
+        A site that is lost on the way, also between embedding and training, takes no part: the others are done again
+        without it if ``min_replies`` remain, with a ``MissingSites`` warning.
+        """
+        median = self.bandwidth == "median" and (self.features == "fourier" or self._compares)
+        surveys, missing = ask_survey(
+            federation, self.task, median, private=self.privacy is not None, min_replies=min_replies, timeout=timeout
+        )
+        while True:
+            sites = PersonalSites(federation, tuple(sorted(surveys)), self._problem(federation.seed, surveys), timeout)
+            try:
+                fitted = self._run(sites, surveys)
+                break
+            except SitesLost as lost:
+                missing |= lost.reasons
+                needed = len(surveys) if min_replies is None else max(1, min_replies)
+                surveys = {name: found for name, found in surveys.items() if name not in missing}
+                if len(surveys) < needed:
+                    raise TooFewReplies(lost.task, needed, lost.replies) from None
+        if missing:
+            listed = "; ".join(f"{site!r}: {reason}" for site, reason in list(missing.items())[:10])
+            warnings.warn(f"{len(missing)} site(s) have no model: {listed}", MissingSites, stacklevel=2)
+        return replace(fitted.model, missing=missing)
+
+    # Problem ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _compares(self) -> bool:
+        """Whether weights come from Q-aggregation."""
+        return self.weights == "printed" or isinstance(self.weights, tuple)
+
+    def _problem(self, seed: int, surveys: Mapping[str, Survey]) -> Problem:
+        schema = agree({name: found.schema for name, found in surveys.items()})
+        tasks = {found.task for found in surveys.values()}
+        if len(tasks) > 1:
+            odd = sorted(name for name, found in surveys.items() if found.task == "regress")
+            raise ValueError(f"sites have different kinds of labels: {odd[:5]} have floating-point ones; give task=")
+        task = tasks.pop()
+        if task == "classify" and len(schema.classes) < 2:
+            raise ValueError(f"the sites must have at least 2 classes together, got {list(schema.classes)}")
+        if self.kind == "logistic" and task == "regress":
+            raise ValueError("model='logistic' classifies, and these labels are values; use 'ridge' or a network")
+        random = self.features == "fourier"
+        return Problem(schema.width, task, schema.classes if task == "classify" else (), self.features,
+                       self.n_components if random else 2, self._bandwidth(surveys) if random else 1.0,
+                       seed if random else 0)  # fmt: skip
+
+    def _bandwidth(self, surveys: Mapping[str, Survey]) -> float | tuple[float, ...]:
+        """The one given, or the median of the sites' median distances, weighted by rows."""
+        if not isinstance(self.bandwidth, str):
+            return self.bandwidth
+        found = sorted((survey.median, survey.rows) for survey in surveys.values() if survey.median > 0)
+        if not found:
+            return 1.0
+        reached: npt.NDArray[np.int64] = np.cumsum([rows for _, rows in found])
+        return float(found[int(np.searchsorted(reached, reached[-1] / 2))][0])
+
+    def _kernel(self, problem: Problem, seed: int, surveys: Mapping[str, Survey]) -> EmbeddingKernel | None:
+        if not self._compares:
+            return None
+        if self.privacy is not None:
+            return _private_kernel(self.privacy, problem, self.columns)
+        return EmbeddingKernel(problem.width, problem.n_targets, self.kernel, self.columns, self._bandwidth(surveys),
+                               self.target_bandwidth, self.kernel_components, seed)  # fmt: skip
+
+    # Training -----------------------------------------------------------------------------------------------------
+
+    def _run(self, sites: PersonalSites, surveys: Mapping[str, Survey]) -> _Fitted:
+        kernel = self._kernel(sites.problem, sites.federation.seed, surveys)
+        needs = self.kind == "ridge" or (isinstance(self.weights, str) and self.weights == "auto")
+        received = sites.receive(kernel, statistics=needs, intercept=self.intercept, mechanism=self.privacy)
+        fitted = self._fit(sites, received, kernel, [surveys[name].rows for name in sites.names])
+        if self.kind == "ridge" and self.gains:
+            found = self._ask_gains(sites, received, fitted)
+            fitted = replace(fitted, model=replace(fitted.model, gains_=found))
+        return fitted
+
+    def _fit(self, sites: PersonalSites, received: Received, kernel: EmbeddingKernel | None,
+             rows: Sequence[int]) -> _Fitted:  # fmt: skip
+        if isinstance(self.weights, str) and self.weights == "auto":
+            model, groups = fit_groups(sites.problem, received.statistics, intercept=self.intercept,
+                                       max_groups=self.max_groups)  # fmt: skip
+            return _Fitted(model if self.kind == "ridge" else self._train(sites, model.weights_), groups)
+        weights = self._weights(sites, received, kernel, rows)
+        if self.kind != "ridge":
+            return _Fitted(self._train(sites, weights))
+        ridge = choose_regularization(self.regularization, weights, received.statistics, received.penalties,
+                                      intercept=self.intercept)  # fmt: skip
+        model = fit_weighted(sites.problem, received.statistics, weights, ridge, intercept=self.intercept,
+                             rule=self._rule)  # fmt: skip
+        return _Fitted(model, regularization=ridge)
+
+    def _weights(self, sites: PersonalSites, received: Received, kernel: EmbeddingKernel | None,
+                 rows: Sequence[int]) -> FloatArray:  # fmt: skip
+        if kernel is not None:
+            constants = penalty_constants(self.weights, len(sites.names))
+            asks = constants[0] > 0 and self.privacy is None  # a private embedding says no more than itself
+            forms = sites.forms(kernel, received.embeddings) if asks else None
+            bounds = embedding_bounds(kernel, received.embeddings)
+            return aggregate(compare(received.embeddings, forms), constants, bounds).weights
+        if isinstance(self.weights, Mapping):
+            absent = [name for name in sites.names if name not in self.weights]
+            if absent:
+                raise ValueError(f"weights must name the group of every site, got none for {absent[0]!r}")
+            return oracle_weights([self.weights[name] for name in sites.names], rows)
+        if isinstance(self.weights, np.ndarray):
+            everyone = sites.federation.sites
+            if self.weights.shape != (len(everyone), len(everyone)):
+                raise ValueError(f"weights must have shape {(len(everyone), len(everyone))}, got {self.weights.shape}")
+            places = [everyone.index(name) for name in sites.names]
+            return _renormalised(self.weights[np.ix_(places, places)])
+        return local_weights(len(rows)) if self.weights == "local" else grand_mean_weights(rows)
+
+    @property
+    def _rule(self) -> str:
+        if isinstance(self.weights, str):
+            return self.weights
+        if isinstance(self.weights, tuple):
+            return f"({self.weights[0]:g}, {self.weights[1]:g})"
+        return "groups" if isinstance(self.weights, Mapping) else "given"
+
+    def _train(self, sites: PersonalSites, weights: FloatArray) -> PersonalModel:
+        """Models by gradients, or none."""
+        problem, q = sites.problem, sites.problem.n_targets
+        coordinates = Coordinates(np.zeros(problem.n_features), np.zeros(q), 0.0)
+        parameters: FloatArray = np.zeros((len(weights), 0))
+        if self.kind != "none":
+            ridge = 1e-3 if isinstance(self.regularization, str) else self.regularization
+            parameters = sites.descend(weights, self.kind, self.hidden, ridge, self.steps, self.learning_rate)
+        return PersonalModel(problem, sites.names, self.kind, coordinates, parameters, weights, self._rule, self.hidden)
+
+    def _ask_gains(self, sites: PersonalSites, received: Received, fitted: _Fitted) -> dict[str, Gain]:
+        """Gains of the sites that say theirs; who does not has a model all the same, who learns alone gains nothing."""
+        found = {}
+        for place, name in enumerate(sites.names):
+            if fitted.groups is None and fitted.model.weights_[place, place] > 1 - 1e-9:
+                continue
+            prior = site_prior(fitted.model, received.statistics, place, fitted.groups, fitted.regularization)
+            gain = sites.gain(name, fitted.model.coordinates, prior)
+            if gain is not None:
+                found[name] = gain
+        return found
+
+    def _check_privacy(self, privacy: Any) -> RecordEmbedding | None:
+        if privacy is None:
+            return None
+        if not isinstance(privacy, RecordEmbedding):
+            raise ValueError(f"privacy must be None or kernfed.privacy.RecordEmbedding, got {privacy!r:.80}")
+        if not self._compares or self.kernel != "fourier":
+            raise ValueError("privacy covers the embedding of kernel='fourier' with weights='printed' or (C_Q, C_P)")
+        if self.kind != "none":
+            raise ValueError("privacy covers the weights alone: statistics for training leave a site as they are; "
+                             "use model='none'")  # fmt: skip
+        return privacy
+
+
+# Settings ---------------------------------------------------------------------------------------------------------
+
+
+def _check_rule(weights: Any) -> Any:
+    if isinstance(weights, str):
+        return check_choice(weights, "weights", RULES)
+    if isinstance(weights, Mapping):
+        return dict(weights)
+    if isinstance(weights, (tuple, list)) and len(weights) == 2 and np.ndim(weights[0]) == 0:
+        return penalty_constants(tuple(weights), 2)
+    matrix = np.asarray(weights, dtype=np.float64)
+    if matrix.ndim != 2:
+        raise ValueError(f"weights must be one of {', '.join(map(repr, RULES))}, (C_Q, C_P), groups by site or a "
+                         f"matrix, got {weights!r:.80}")  # fmt: skip
+    return check_simplex(matrix)
+
+
+def _renormalised(weights: FloatArray) -> FloatArray:
+    """Weights of the sites that are left; who only learned from lost ones learns alone."""
+    sums = weights.sum(axis=1)
+    alone = sums <= 0
+    weights = weights + np.diag(alone.astype(np.float64))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def _check_model(model: Any) -> tuple[str, tuple[int, ...]]:
+    if isinstance(model, str):
+        return check_choice(model, "model", ("ridge", "logistic", "none")), ()
+    if isinstance(model, (tuple, list)) and model:
+        return "network", tuple(check_count(size, "size of a layer") for size in model)
+    raise ValueError(f"model must be 'ridge', 'logistic', 'none' or sizes of hidden layers such as (16, 16), got "
+                     f"{model!r:.80}; other networks: kernfed.personal.network.NetworkRisk")  # fmt: skip
+
+
+def _check_bandwidth(bandwidth: Any) -> float | tuple[float, ...] | str:
+    if isinstance(bandwidth, str):
+        return check_choice(bandwidth, "bandwidth", ("median",))
+    if isinstance(bandwidth, (list, tuple, np.ndarray)):
+        return tuple(check_number(value, "bandwidth", above=0) for value in bandwidth)
+    return check_number(bandwidth, "bandwidth", above=0)
+
+
+def _check_regularization(regularization: Any) -> float | str:
+    if isinstance(regularization, str):
+        return check_choice(regularization, "regularization", ("auto",))
+    return check_number(regularization, "regularization", at_least=0)
+
+
+def _private_kernel(mechanism: RecordEmbedding, problem: Problem, columns: str | tuple[int, ...]) -> EmbeddingKernel:
+    """The kernel of a mechanism: its features are of the compared columns, in units of 1."""
+    features = mechanism.features
+    if features.bandwidth != 1.0:
+        raise ValueError(f"the features of privacy= must have bandwidth 1.0, got {features.bandwidth}; scale the rows")
+    kernel = EmbeddingKernel(problem.width, problem.n_targets, "fourier", columns, 1.0, 1.0, features.n_components,
+                             features.seed)  # fmt: skip
+    compared = kernel.rows(np.zeros((1, problem.width)), np.zeros((1, problem.n_targets))).shape[1]
+    if features.width != compared:
+        raise ValueError(f"the features of privacy= must have the {compared} compared columns, got {features.width}")
+    return kernel

@@ -1,0 +1,188 @@
+"""The sites of a personalised problem: every question that a ``PersonalLearner`` asks, and the check of its answers."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernfed._validation import FloatArray, check_choice
+from kernfed.federation.engine import Federation, Replies
+from kernfed.federation.message import Payload
+from kernfed.federation.private import mechanism_to_values
+from kernfed.federation.ridge_system import SitesLost, check_arrays
+from kernfed.federation.schema import Schema
+from kernfed.kernels import MeanEmbedding
+from kernfed.personal import logistic
+from kernfed.personal.gradient import Slopes, descend, minimise, weighted_risks
+from kernfed.personal.prior import Gain, SitePrior
+from kernfed.personal.problem import TASKS, Problem
+from kernfed.personal.statistics import Coordinates, SiteStatistics
+from kernfed.personal.weights import EmbeddingKernel
+from kernfed.privacy import EmbeddingRelease, RecordEmbedding
+
+__all__ = ["PersonalSites", "Received", "SitesLost", "Survey", "ask_survey"]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a site says before anything is computed; a median distance of 0 says nothing."""
+
+    schema: Schema
+    task: str
+    rows: int
+    median: float
+
+
+@dataclass(frozen=True, eq=False)
+class Received:
+    """What sites sent, in order of their names; statistics and penalties, or embeddings, may be absent."""
+
+    statistics: Mapping[str, SiteStatistics]
+    penalties: FloatArray
+    embeddings: tuple[MeanEmbedding, ...]
+
+
+def ask_survey(federation: Federation, task: str, median: bool, *, private: bool, min_replies: int | None,
+               timeout: float) -> tuple[dict[str, Survey], dict[str, str]]:  # fmt: skip
+    """Surveys of the sites that answer, and why the others do not."""
+    surveys: dict[str, Survey] = {}
+
+    def read(site: str, payload: Payload) -> None:
+        check_arrays(payload, {"facts": (2,)})
+        rows, found = map(float, payload.arrays["facts"])
+        if rows < 1 or found < 0:
+            raise ValueError(f"expected rows and their median distance, got {rows} and {found}")
+        kind = check_choice(payload.values["task"], "task", TASKS)
+        surveys[site] = Survey(Schema.from_values(payload.values["schema"]), kind, int(rows), found)
+
+    question = Payload(values={"task": task, "median": median, "seed": federation.seed, "private": private})
+    replies = federation.ask("personal_survey", question, min_replies=min_replies, timeout=timeout, check=read)
+    return surveys, {site: refusal.reason for site, refusal in replies.missing.items()}
+
+
+@dataclass(frozen=True)
+class PersonalSites:
+    """Sites that all must answer, in one problem."""
+
+    federation: Federation
+    names: tuple[str, ...]
+    problem: Problem
+    timeout: float
+
+    def ask(self, task: str, payload: Payload, check_answer: Callable[[Payload], object]) -> Replies:
+        """Answers of all sites, or ``SitesLost``; ``check_answer`` raises ValueError for one that must not be used."""
+
+        def check(site: str, answer: Payload) -> None:  # noqa: ARG001  every check has this signature
+            check_answer(answer)
+
+        replies = self.federation.ask(task, payload, sites=self.names, min_replies=0, timeout=self.timeout, check=check)
+        if replies.missing:
+            raise SitesLost(task, replies)
+        return replies
+
+    def receive(self, kernel: EmbeddingKernel | None, *, statistics: bool, intercept: bool,
+                mechanism: RecordEmbedding | None = None) -> Received:  # fmt: skip
+        """Statistics and embeddings in one exchange; nothing is asked where neither is needed."""
+        if kernel is None and not statistics:
+            return Received({}, np.zeros(0), ())
+        values: dict[str, Any] = {
+            "problem": self.problem.to_values(), "statistics": statistics, "intercept": intercept,
+            "kernel": None if kernel is None else kernel.to_values(),
+            "mechanism": None if mechanism is None else mechanism_to_values(mechanism),
+        }  # fmt: skip
+
+        def read(payload: Payload) -> tuple[SiteStatistics | None, float, MeanEmbedding | None]:
+            found, penalty = self._read_statistics(payload) if statistics else (None, 1.0)
+            return found, penalty, None if kernel is None else _read_embedding(payload, kernel, mechanism)
+
+        replies = [read(answer) for _, answer in self.ask("personal_statistics", Payload(values=values), read)]
+        named = {name: entry[0] for name, entry in zip(self.names, replies, strict=True) if entry[0] is not None}
+        penalties = np.array([penalty for _, penalty, _ in replies])
+        return Received(named, penalties, tuple(entry[2] for entry in replies if entry[2] is not None))
+
+    def _read_statistics(self, payload: Payload) -> tuple[SiteStatistics, float]:
+        found = SiteStatistics.from_arrays(_part(payload, "statistics."))
+        if (found.width, found.targets) != (self.problem.n_features, self.problem.n_targets):
+            raise ValueError(f"statistics must be of {self.problem.n_features} features and {self.problem.n_targets} "
+                             f"targets, got {found.width} and {found.targets}")  # fmt: skip
+        penalty = payload.arrays["penalty"]
+        if penalty.shape != (1,) or not 0 < float(penalty[0]) < np.inf:
+            raise ValueError(f"penalty must be one positive number, got {penalty}")
+        return found, float(penalty[0])
+
+    def forms(self, kernel: EmbeddingKernel, embeddings: tuple[MeanEmbedding, ...]) -> FloatArray:
+        """q_tk (B, B), row t from site t; NaN where a site cannot say."""
+        values = {"problem": self.problem.to_values(), "kernel": kernel.to_values()}
+        question = Payload({"means": np.stack([entry.mean for entry in embeddings])}, values)
+        shapes = {"forms": (len(embeddings),)}
+        replies = self.ask("personal_forms", question, lambda payload: check_arrays(payload, shapes))
+        found = np.stack([payload.arrays["forms"] for _, payload in replies])
+        return np.asarray(np.where(found < 0, np.nan, found))
+
+    def gain(self, name: str, coordinates: Coordinates, prior: SitePrior) -> Gain | None:
+        """What the others are worth to a site, or None if it does not say."""
+        arrays = {f"coordinates.{key}": array for key, array in coordinates.to_arrays().items()}
+        arrays |= {f"prior.{key}": array for key, array in prior.to_arrays().items()}
+        question = Payload(arrays, {"problem": self.problem.to_values()})
+
+        def check(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
+            check_arrays(payload, {"gain": (3,)})
+
+        replies = self.federation.ask("personal_gain", question, sites=[name], min_replies=0, timeout=self.timeout,
+                                      check=check)  # fmt: skip
+        if not len(replies):
+            return None
+        alone, together, rows = replies[name].arrays["gain"].tolist()
+        return Gain(alone, together, int(rows))
+
+    def descend(self, weights: FloatArray, kind: str, hidden: tuple[int, ...], regularization: float, steps: int,
+                learning_rate: float) -> FloatArray:  # fmt: skip
+        """Parameters (B, P) of all sites' models of their weighted risks; a question to everybody per step."""
+        values = {"problem": self.problem.to_values(), "kind": kind, "hidden": list(hidden),
+                  "regularization": regularization}  # fmt: skip
+
+        def ask(parameters: FloatArray) -> Iterator[Slopes]:
+            def check(payload: Payload) -> None:
+                losses, slopes = payload.arrays["losses"], payload.arrays["gradients"]
+                if losses.shape != (len(parameters),) or slopes.shape != parameters.shape:
+                    raise ValueError(f"losses and gradients must fit parameters {parameters.shape}, got {slopes.shape}")
+                if not np.isfinite(losses).all() or not np.isfinite(slopes).all():
+                    raise ValueError("losses and gradients must be finite")
+
+            replies = self.ask("personal_gradient", Payload({"parameters": parameters}, values), check)
+            return ((payload.arrays["losses"], payload.arrays["gradients"]) for _, payload in replies)
+
+        risks = weighted_risks(weights, ask)
+        if kind == "logistic":
+            size = logistic.n_parameters(self.problem.n_features, self.problem.n_targets)
+            return minimise(risks, np.zeros((len(weights), size)), max_steps=steps).parameters
+        from kernfed.personal.network import initial_parameters, relu_network  # torch is loaded where networks are
+
+        problem = self.problem
+        start = initial_parameters(
+            lambda: relu_network(problem.n_features, hidden, problem.n_targets), self.names, self.federation.seed
+        )
+        return descend(risks, start, steps=steps, learning_rate=learning_rate).parameters
+
+
+def _part(payload: Payload, prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): array for name, array in payload.arrays.items() if name.startswith(prefix)}
+
+
+def _read_embedding(payload: Payload, kernel: EmbeddingKernel, mechanism: RecordEmbedding | None) -> MeanEmbedding:
+    arrays = _part(payload, "embedding.")
+    if mechanism is None:
+        found = MeanEmbedding.from_arrays(arrays)
+        if len(found.mean) != kernel.dimension:
+            raise ValueError(f"an embedding must have {kernel.dimension} numbers, got {len(found.mean)}")
+        return found
+    vector, facts = arrays["vector"], arrays["facts"]
+    if vector.shape != (kernel.dimension,) or facts.shape != (2,) or not np.isfinite([*vector, *facts]).all():
+        raise ValueError(f"a private embedding must have {kernel.dimension} finite numbers, got {vector.shape}")
+    if facts[0] < 1 or facts[1] < 0:
+        raise ValueError(f"no release has {facts[0]} rows and noise {facts[1]}")
+    release = EmbeddingRelease(vector, int(facts[0]), float(facts[1]), *mechanism.guarantees(), True, ())
+    if release.n < 2:  # the noise for privacy is all that is known of its error
+        return MeanEmbedding(1.0, 1.0, vector, 0.0)
+    return release.embedding()

@@ -1,0 +1,193 @@
+"""What sites do for a ``PersonalLearner``; each answers from its rows and keeps nothing.
+
+"personal_survey"      schema, whether labels are classes or values, and the median distance of rows
+"personal_statistics"  moments of features and targets, the mean embedding, or a private release of it
+"personal_forms"       q_tk of Q-aggregation against everybody's embedding: B numbers
+"personal_gain"        errors alone and together on the site's own rows
+"personal_gradient"    losses and gradients of the site's mean loss at the parameters of all targets
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kernfed._random import generator
+from kernfed._validation import FloatArray, check_choice, check_count, check_number
+from kernfed.federation.message import Payload
+from kernfed.federation.private import mechanism_from_values, released
+from kernfed.federation.site import Refused, Rows, Site, task
+from kernfed.files import Record
+from kernfed.kernels import median_bandwidth
+from kernfed.personal.fit import row_penalty, site_statistics
+from kernfed.personal.logistic import LogisticRisk
+from kernfed.personal.prior import SitePrior, cross_fitted_gain
+from kernfed.personal.problem import Problem
+from kernfed.personal.statistics import Coordinates
+from kernfed.personal.weights import EmbeddingKernel
+from kernfed.privacy import Ledger, RecordEmbedding
+
+#: Names for a site's policy.
+PERSONAL_TASKS = ("personal_survey", "personal_statistics", "personal_forms", "personal_gain", "personal_gradient")
+#: Rows a site draws for its median distance.
+_MEDIAN_ROWS = 300
+
+
+@task("personal_survey", "counts")
+def survey(site: Site, payload: Payload) -> Payload:
+    """Rows, median distance (0 if not asked for), task of the site's labels, and its schema without values of y."""
+    values = payload.values
+    rows = _rows(site, private=bool(values["private"]))
+    wanted = check_choice(values["task"], "task", ("infer", "classify", "regress"))
+    kind = rows.y.dtype.kind
+    found = ("regress" if kind == "f" else "classify") if wanted == "infer" else wanted
+    if found == "regress" and kind not in "fiub":
+        raise Refused("bad labels", f"to regress y must be numbers, site {site.name!r} has dtype {rows.y.dtype}")
+    if found == "classify" and kind == "f" and (rows.y != np.floor(rows.y)).any():
+        raise Refused("bad labels", f"site {site.name!r} has labels with fractions; use task='regress'")
+    schema = site.schema().to_values()
+    if found == "regress":  # every value of y would be a class
+        schema |= {"classes": {"dtype": "<i8", "labels": []}, "counts": []}
+    median = 0.0
+    if values["median"] and len(rows.X) > 1:
+        draws = generator(check_count(values["seed"], "seed", at_least=0), site.name, "personal", "bandwidth")
+        median = median_bandwidth(rows.X, draws, _MEDIAN_ROWS)
+    return Payload({"facts": np.array([float(len(rows.X)), median])}, {"schema": schema, "task": found})
+
+
+@task("personal_statistics", "statistics")
+def statistics(site: Site, payload: Payload) -> Payload:
+    """Whichever of statistics (with the site's own penalty) and embedding the question asks for."""
+    values = payload.values
+    arrays: dict[str, Any] = {}
+    private = values.get("mechanism") is not None
+    if private and values["statistics"]:
+        raise Refused("bad question", "statistics have no private release; ask for the embedding alone")
+    rows = _rows(site, private=private)
+    problem = _problem(values, rows)
+    targets = _targets(problem, rows)
+    if values["statistics"]:
+        found = site_statistics(problem, rows.X, rows.y)
+        arrays |= {f"statistics.{name}": array for name, array in found.to_arrays().items()}
+        arrays["penalty"] = np.array([row_penalty(problem, rows.X, targets, bool(values["intercept"]))])
+    if values["kernel"] is not None:
+        kernel = _kernel(values)
+        if private:
+            embedding = _release(site, rows, kernel.rows(rows.X, targets), values["mechanism"])
+        else:
+            embedding = kernel.embed(rows.X, targets).to_arrays()
+        arrays |= {f"embedding.{name}": np.asarray(array, dtype=np.float64) for name, array in embedding.items()}
+    return Payload(arrays)
+
+
+@task("personal_forms", "statistics")
+def forms(site: Site, payload: Payload) -> Payload:
+    """q_tk (B,) against embeddings (B, D); NaN where the site has one row only."""
+    rows = _rows(site)
+    problem, kernel = _problem(payload.values, rows), _kernel(payload.values)
+    means = payload.arrays["means"]
+    if means.ndim != 2 or means.shape[1] != kernel.dimension or not np.isfinite(means).all():
+        raise Refused("bad question", f"means must be finite with {kernel.dimension} columns, got {means.shape}")
+    if len(rows.y) < 2:
+        return Payload({"forms": np.full(len(means), -1.0)})  # a message holds no NaN
+    return Payload({"forms": kernel.forms(rows.X, _targets(problem, rows), means)})
+
+
+@task("personal_gain", "counts")
+def gain(site: Site, payload: Payload) -> Payload:
+    """Error alone and together of rows that were left out, and how many there were."""
+    rows = _rows(site)
+    problem = _problem(payload.values, rows)
+    coordinates = Coordinates.from_arrays(_part(payload, "coordinates."))
+    prior = SitePrior.from_arrays(_part(payload, "prior."))
+    expected = (coordinates.dimension, problem.n_targets)
+    if prior.means.shape[1:] != expected or len(coordinates.centre) != problem.n_features:
+        raise Refused("bad question", f"the prior must be of {expected} coefficients, got {prior.means.shape[1:]}")
+    X = coordinates.design(problem.transform(rows.X))
+    Y = _targets(problem, rows) - coordinates.target_centre
+    found = cross_fitted_gain(X, Y, prior, coordinates.target_centre if problem.task == "classify" else None)
+    return Payload({"gain": np.array([found.alone, found.together, float(found.rows)])})
+
+
+@task("personal_gradient", "statistics")
+def gradient(site: Site, payload: Payload) -> Payload:
+    """Losses (T,) and gradients (T, P) of the site's mean loss at parameters (T, P)."""
+    rows = _rows(site)
+    problem = _problem(payload.values, rows)
+    parameters = payload.arrays["parameters"]
+    if parameters.ndim != 2 or not np.isfinite(parameters).all():
+        raise Refused("bad question", f"parameters must be a finite matrix, got shape {parameters.shape}")
+    try:
+        losses, slopes = _risk(problem, rows, payload.values)(parameters)
+    except ImportError as error:
+        raise Refused("missing extra", f"site {site.name!r}: {error}") from None
+    return Payload({"losses": np.asarray(losses, dtype=np.float64), "gradients": np.asarray(slopes)})
+
+
+# Reading questions ------------------------------------------------------------------------------------------------
+
+
+def _rows(site: Site, *, private: bool = False) -> Rows:
+    if site.policy.require_privacy and not private:
+        raise Refused("policy", f"the policy of site {site.name!r} requires privacy, and this question offers none")
+    rows = site.rows()
+    if not len(rows.y):
+        raise Refused("empty", f"site {site.name!r} has no rows that it may speak of")
+    return rows
+
+
+def _problem(values: Mapping[str, Any], rows: Rows) -> Problem:
+    try:
+        problem = Problem.from_values(values["problem"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise Refused("bad question", f"the problem cannot be followed: {error}") from None
+    if problem.width != rows.X.shape[1]:
+        raise Refused("bad question", f"the problem has {problem.width} columns, not {rows.X.shape[1]}")
+    return problem
+
+
+def _kernel(values: Mapping[str, Any]) -> EmbeddingKernel:
+    try:
+        return EmbeddingKernel.from_values(values["kernel"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise Refused("bad question", f"the kernel cannot be followed: {error}") from None
+
+
+def _targets(problem: Problem, rows: Rows) -> FloatArray:
+    try:
+        return problem.targets(rows.y)
+    except ValueError as error:  # rows came since the survey
+        raise Refused("stale", str(error)) from None
+
+
+def _part(payload: Payload, prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): array for name, array in payload.arrays.items() if name.startswith(prefix)}
+
+
+def _risk(problem: Problem, rows: Rows, values: Mapping[str, Any]) -> Any:
+    """The site's mean loss as a function of parameters (T, P)."""
+    features = problem.transform(rows.X).astype(np.float64)
+    if values["kind"] == "logistic":
+        ridge = check_number(values["regularization"], "regularization", at_least=0)
+        return LogisticRisk(features, problem.numbers(rows.y), problem.n_targets, ridge)
+    from kernfed.personal.network import NetworkRisk, relu_network  # torch is loaded where networks are
+
+    module = relu_network(problem.n_features, [check_count(size, "hidden") for size in values["hidden"]],
+                          problem.n_targets)  # fmt: skip
+    if problem.task == "regress":
+        return NetworkRisk(module, features, np.asarray(rows.y, dtype=np.float64))
+    return NetworkRisk(module, features, problem.numbers(rows.y), "cross-entropy")
+
+
+def _release(site: Site, rows: Rows, compared: FloatArray, values: Any) -> dict[str, Any]:
+    """The site's private embedding of the compared columns, charged to its ledger once."""
+    mechanism = mechanism_from_values(values)
+    if not isinstance(mechanism, RecordEmbedding) or mechanism.features.width != compared.shape[1]:
+        raise Refused("bad question", "privacy must be a RecordEmbedding of the compared columns")
+
+    def compute(ledger: Ledger) -> Record:
+        found = mechanism.release(compared, ledger=ledger, ids=rows.ids)
+        return Record({"vector": found.vector}, {"n": found.n, "noise": found.noise})
+
+    record = released(site, mechanism, rows, compute, key="personal")
+    return {"vector": record.arrays["vector"], "facts": np.array([record.values["n"], record.values["noise"]])}

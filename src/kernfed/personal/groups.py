@@ -1,0 +1,263 @@
+"""Groups of sites that have nearly the same coefficients: the rule behind ``weights="auto"``.
+
+KME compares every site with the target alone, so two noisy sites cannot recognise each other. All sites together can:
+
+    y_j = X_j beta_j + noise,   beta_j ~ N(m_g, t I),   m_g ~ N(0, v I),   site j in group g with probability pi_g
+
+Groups and their means m_g are found by expectation maximisation with means integrated out (variational Bayes, Attias
+2000), spread t, scale v and noise s by marginal likelihood over all sites (empirical Bayes). The lower bound on the
+evidence chooses the number of groups; because the means are integrated out it needs no count of parameters as the BIC
+does, which would be wrong for a thousand random features. *No group* (m = 0: sites share only how much to shrink) and
+*one group* are candidates, so sites that have nothing in common are not drawn together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from sklearn.cluster import KMeans
+
+from kernfed._threads import single_blas_thread
+from kernfed._validation import FloatArray, check_count
+from kernfed.personal.evidence import Spectra
+from kernfed.personal.statistics import Coordinates, SiteStatistics
+
+#: Above so many coefficients, groups are sought in the leading directions of all sites' rows.
+_SEARCH_WIDTH = 100
+_ITERATIONS = 60
+#: Iterations in which spread and scale stay at their start, so that groups form before spread explains them away.
+_HOLD = 12
+#: Spreads to start from, as shares of the spread without groups.
+_STARTS = (0.02, 0.3)
+#: Gain in evidence (nats) below which an iteration ends.
+_ENOUGH = 1e-3
+#: Gain in evidence that a further group must bring: odds of 20, strong evidence by Kass and Raftery (1995).
+_WORTH = 3.0
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Groups over B sites in d coefficients of q targets.
+
+    shares : pi (K,). members : (B, K) probability that a site is in a group. means : (K, d, q). precisions : (K, d, d)
+    of a mean, per target. spread t, scale v, noise s. evidence : lower bound on the log evidence; evidences : by number
+    of groups. ``count`` 0 is no group: one mean, which is 0.
+    """
+
+    count: int
+    shares: FloatArray
+    members: FloatArray
+    means: FloatArray
+    precisions: FloatArray
+    spread: float
+    scale: float
+    noise: float
+    evidence: float
+    evidences: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def labels(self) -> list[int]:
+        """The group of every site; without groups every site has its own."""
+        return list(range(len(self.members))) if self.count == 0 else self.members.argmax(axis=1).tolist()
+
+
+def find_groups(sites: Sequence[SiteStatistics], coordinates: Coordinates, *, max_groups: int = 8) -> Groups:
+    """Groups of the sites, in the given coordinates; at most ``max_groups``."""
+    check_count(max_groups, "max_groups", at_least=0)
+    rows = [coordinates.compress(site) for site in sites]
+    counts = [site.n for site in sites]
+    with single_blas_thread():
+        whole = Spectra.from_rows(rows, counts)
+        if coordinates.dimension <= _SEARCH_WIDTH:
+            return search_groups(whole, max_groups)
+        directions = _leading(whole)
+        found = search_groups(Spectra.from_rows([(X @ directions, Y) for X, Y in rows], counts), max_groups)
+        return _widen(whole, found)
+
+
+def search_groups(spectra: Spectra, max_groups: int = 8) -> Groups:
+    """The candidate with the largest evidence; stops when two further groups bring none."""
+    alone = no_group(spectra)
+    best, evidences = alone, {0: alone.evidence}
+    for count in range(1, min(max_groups, len(spectra.counts)) + 1):
+        found = max((_iterate(spectra, start) for start in _starts(spectra, alone, count)), key=lambda g: g.evidence)
+        evidences[count] = found.evidence
+        if found.evidence > best.evidence + _WORTH:
+            best = found
+        if count >= max(2, best.count + 1):
+            break
+    return replace(best, evidences=evidences)
+
+
+def no_group(spectra: Spectra) -> Groups:
+    """Every site for itself, with the common amount of shrinkage towards 0."""
+    squares = np.square(spectra.targets).sum(axis=1)
+    spread, noise = spectra.fit(squares)
+    d, B = spectra.axes.shape[1], len(spectra.counts)
+    evidence = spectra.log_likelihood(squares, spread, noise)
+    none = np.zeros((1, d, spectra.n_targets))
+    return Groups(0, np.ones(1), np.ones((B, 1)), none, np.full((1, d, d), np.nan), spread, 0.0, noise, evidence)
+
+
+# Iteration --------------------------------------------------------------------------------------------------------
+
+
+def _starts(spectra: Spectra, alone: Groups, count: int) -> list[Groups]:
+    """Groups by k-means on the sites' own shrunken fits, at several spreads."""
+    B = len(spectra.counts)
+    hard = np.ones((B, 1))
+    if count > 1:
+        own = spectra.shrunk(spectra.targets, alone.spread, alone.noise).reshape(B, -1)
+        leading = np.linalg.svd(own, full_matrices=False)
+        points = leading[0][:, :count] * leading[1][:count]
+        distinct = len(np.unique(points.round(12), axis=0))
+        labels = KMeans(min(count, distinct), n_init=5, random_state=0).fit_predict(points)
+        hard = np.eye(count)[labels]
+    members = 0.8 * hard + 0.2 / count
+    blank = replace(alone, count=count, members=members, scale=alone.spread)
+    return [replace(blank, spread=share * alone.spread) for share in (_STARTS if count > 1 else _STARTS[-1:])]
+
+
+def _iterate(spectra: Spectra, start: Groups, hold: int = _HOLD) -> Groups:
+    """Groups from a start until the evidence stays."""
+    groups, last = start, -np.inf
+    for number in range(_ITERATIONS):
+        groups = _improve(spectra, groups, free=number >= hold)
+        if number > hold and groups.evidence - last < _ENOUGH:
+            break
+        last = groups.evidence
+    return groups
+
+
+def _improve(spectra: Spectra, groups: Groups, *, free: bool) -> Groups:
+    """Means given members, then scale, spread and noise if they are ``free``, then members given means."""
+    q, d = spectra.n_targets, spectra.axes.shape[1]
+    shares = np.maximum(groups.members.mean(axis=0), 1e-12)
+    precisions, covariances, means = _means(spectra, groups)
+    scale, spread, noise = groups.scale, groups.spread, groups.noise
+    squares = np.stack([_squares(spectra, m, C) for m, C in zip(means, covariances, strict=True)], axis=1)
+    if free:
+        # MacKay's step: squared size of the means over the number of directions that the rows determine.
+        traces = np.trace(covariances, axis1=1, axis2=2)
+        determined = q * float((d - traces / scale).sum())
+        size = float(np.square(means).sum())
+        scale = max(size / max(determined, 1e-9), 1e-8 * size / means.size, 1e-12 * (spread + noise))
+        mixed = np.einsum("rg,rg->r", squares, groups.members[spectra.sites])
+        spread, noise = spectra.fit(mixed, near=max(spread / noise, 1e-300))
+    variance = noise + spread * spectra.values
+    logits = np.log(shares) - 0.5 * spectra.per_site(squares / variance[:, None])
+    logits -= logits.max(axis=1, keepdims=True)
+    members = np.exp(logits)
+    members /= members.sum(axis=1, keepdims=True)
+    mixed = np.einsum("rg,rg->r", squares, members[spectra.sites])
+    evidence = spectra.log_likelihood(mixed, spread, noise)
+    evidence += float((members * (np.log(shares) - np.log(np.maximum(members, 1e-300)))).sum())
+    evidence -= sum(_divergence(m, C, scale) for m, C in zip(means, covariances, strict=True))
+    return Groups(groups.count, shares, members, means, precisions, spread, scale, noise, evidence)
+
+
+def _means(spectra: Spectra, groups: Groups) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Precisions and covariances (K, d, d), and means (K, d, q) of the groups' means given their members."""
+    variance = groups.noise + groups.spread * spectra.values
+    d = spectra.axes.shape[1]
+    precisions = np.empty((groups.members.shape[1], d, d))
+    linear = np.empty((len(precisions), d, spectra.n_targets))
+    for number, share in enumerate(groups.members.T):
+        weight = share[spectra.sites] / variance
+        precisions[number] = (spectra.axes * (weight * spectra.values)[:, None]).T @ spectra.axes
+        linear[number] = spectra.axes.T @ ((weight * np.sqrt(spectra.values))[:, None] * spectra.targets)
+    precisions[:, np.arange(d), np.arange(d)] += 1 / groups.scale
+    covariances = np.linalg.inv(precisions)
+    return precisions, covariances, covariances @ linear
+
+
+def _squares(spectra: Spectra, mean: FloatArray, covariance: FloatArray) -> FloatArray:
+    """Expected squared residuals (R,) along the axes, summed over targets."""
+    inner = np.einsum("rd,rd->r", spectra.axes @ covariance, spectra.axes)
+    return np.asarray(np.square(spectra.residuals(mean)).sum(axis=1) + spectra.n_targets * spectra.values * inner)
+
+
+def _divergence(mean: FloatArray, covariance: FloatArray, scale: float) -> float:
+    """Kullback-Leibler divergence of a group's mean from what it was before any rows were seen."""
+    d, q = mean.shape
+    spent = float(np.trace(covariance) / scale - d + d * np.log(scale) - np.linalg.slogdet(covariance)[1])
+    return float(0.5 * (q * spent + np.square(mean).sum() / scale))
+
+
+# Many coefficients ------------------------------------------------------------------------------------------------
+
+
+def _leading(spectra: Spectra) -> FloatArray:
+    """Orthonormal directions (d, w) with most of all sites' squares."""
+    second = (spectra.axes * spectra.values[:, None]).T @ spectra.axes
+    return np.asarray(np.linalg.eigh(second)[1][:, : -_SEARCH_WIDTH - 1 : -1])
+
+
+def _widen(spectra: Spectra, found: Groups) -> Groups:
+    """Groups found in few directions, in all of them: a few more iterations from the members found."""
+    if found.count == 0:
+        return replace(no_group(spectra), evidences=found.evidences)
+    start = replace(found, means=np.zeros(0), precisions=np.zeros(0))
+    groups = start
+    for _ in range(5):
+        groups = _improve(spectra, groups, free=True)
+    return replace(groups, evidences=found.evidences)
+
+
+# What comes out of it ---------------------------------------------------------------------------------------------
+
+
+def group_coefficients(sites: Sequence[SiteStatistics], coordinates: Coordinates, groups: Groups) -> FloatArray:
+    """Coefficients (B, d, q): each site's own fit shrunk towards its group, over groups by membership."""
+    rows = [coordinates.compress(site) for site in sites]
+    with single_blas_thread():
+        spectra = Spectra.from_rows(rows, [site.n for site in sites])
+        total = np.zeros((len(sites), *groups.means.shape[1:]))
+        for mean, share in zip(groups.means, groups.members.T, strict=True):
+            own = spectra.shrunk(spectra.residuals(mean), groups.spread, groups.noise)
+            total += share[:, None, None] * (mean + own)
+    return total
+
+
+def group_weights(sites: Sequence[SiteStatistics], coordinates: Coordinates, groups: Groups) -> FloatArray:
+    """How much each site learns from each other one: W (B, B), rows on the simplex.
+
+    ``W_jk = (1 - c_j) [j = k] + c_j sum_g r_jg h_gk``. c_j is what the groups add to the site's own rows: the share of
+    its coefficients that its rows leave open, ``1 - tr(S K_j) / tr(S)`` with the gain
+    ``K_j = t X_j'X_j (s + t X_j'X_j)^-1`` and S the second moment of all sites' rows (a direction counts as it does in
+    predictions), times the share v / (v + t) of the variance of coefficients that the groups explain. h_gk is site k's
+    share in the mean of group g, proportional to ``r_kg tr(C_g X_k'V_k^-1 X_k)``. Without groups everybody learns
+    alone: W = I.
+    """
+    B = len(sites)
+    if groups.count == 0:
+        return np.eye(B)
+    with single_blas_thread():
+        spectra = Spectra.from_rows([coordinates.compress(site) for site in sites], [site.n for site in sites])
+        learned, shares = learned_shares(spectra, groups), source_shares(spectra, groups)
+    weights = learned[:, None] * (groups.members @ shares)
+    weights[np.diag_indices(B)] += 1 - learned
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def learned_shares(spectra: Spectra, groups: Groups, second: FloatArray | None = None) -> FloatArray:
+    """c_j (B,) of ``group_weights``, for the second moment S (d, d) of these sites' rows or a given one."""
+    if second is None:
+        second = (spectra.axes * spectra.values[:, None]).T @ spectra.axes
+    gain = groups.spread * spectra.values / (groups.noise + groups.spread * spectra.values)
+    along = np.einsum("rd,rd->r", spectra.axes @ second, spectra.axes)
+    total = float(np.trace(second))
+    own = np.clip(spectra.per_site(gain * along) / (total if total > 0 else 1.0), 0.0, 1.0)
+    return np.asarray((1 - own) * groups.scale / (groups.scale + groups.spread))
+
+
+def source_shares(spectra: Spectra, groups: Groups) -> FloatArray:
+    """Shares h (K, B): whose rows a group's mean is made of; a group that no rows determine is everybody's."""
+    weight = spectra.values / (groups.noise + groups.spread * spectra.values)
+    found = []
+    for precision, share in zip(groups.precisions, groups.members.T, strict=True):
+        along = np.einsum("rd,rd->r", np.linalg.solve(precision, spectra.axes.T).T, spectra.axes)
+        found.append(share * spectra.per_site(weight * along))
+    shares = np.stack(found)
+    totals = shares.sum(axis=1, keepdims=True)
+    return np.asarray(np.where(totals > 0, shares / np.where(totals > 0, totals, 1.0), 1.0 / shares.shape[1]))

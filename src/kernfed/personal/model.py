@@ -1,0 +1,280 @@
+"""The model of a personalised federation: a predictor for every site, and who learned from whom."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse.csgraph import connected_components
+from sklearn.cluster import KMeans
+from sklearn.metrics import accuracy_score, r2_score
+
+from kernfed._threads import single_blas_thread
+from kernfed._validation import FloatArray, check_choice, check_finite, check_rows
+from kernfed.files import Record, Savable, register
+from kernfed.personal.gradient import check_simplex
+from kernfed.personal.logistic import probabilities
+from kernfed.personal.prior import Gain, SitePrior
+from kernfed.personal.problem import Problem
+from kernfed.personal.simplex import project_on_simplex
+from kernfed.personal.statistics import Coordinates, SiteStatistics
+
+#: "ridge": coefficients (d, q) on features; "logistic": (P,); "network": (P,) of a ReLU network; "none": weights only.
+KINDS = ("ridge", "logistic", "network", "none")
+
+
+@dataclass(frozen=True, eq=False)
+class SiteModel(Savable):
+    """The predictor of one site. ``hidden`` are the layers of a network."""
+
+    problem: Problem
+    kind: str
+    coordinates: Coordinates
+    coefficients: FloatArray
+    hidden: tuple[int, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Columns of X."""
+        return self.problem.width
+
+    @property
+    def classes_(self) -> npt.NDArray[Any]:
+        """Labels (C,) in the order of the columns; empty to regress."""
+        return self.problem.labels
+
+    def decision_function(self, X: npt.ArrayLike) -> FloatArray:
+        """Values (n, q), LARGER is better: fitted indicators of ridge, probabilities of logistic, network outputs."""
+        rows = check_rows(X, width=self.width)
+        features = self.problem.transform(rows)
+        values: FloatArray
+        with single_blas_thread():
+            if self.kind == "ridge":
+                values = self.coordinates.design(features) @ self.coefficients + self.coordinates.target_centre
+            elif self.kind == "logistic":
+                values = probabilities(self.coefficients, features, self.problem.n_targets)
+            else:
+                values = network_outputs(self.problem, self.hidden, self.coefficients, features)
+        return np.asarray(values)
+
+    def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Labels, or values, (n,)."""
+        values = self.decision_function(X)
+        return values[:, 0] if self.problem.task == "regress" else np.asarray(self.classes_[values.argmax(axis=1)])
+
+    def predict_proba(self, X: npt.ArrayLike) -> FloatArray:
+        """Probabilities (n, C): of ridge, the probability vectors nearest to its values; of a network, its softmax."""
+        if self.problem.task != "classify":
+            raise ValueError("probabilities need a model made with task='classify', this one regresses; use predict")
+        values = self.decision_function(X)
+        if self.kind == "network":
+            values = np.exp(values - values.max(axis=1, keepdims=True))
+            return np.asarray(values / values.sum(axis=1, keepdims=True))
+        return project_on_simplex(values)
+
+    def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
+        """Accuracy to classify, coefficient of determination R^2 to regress."""
+        measure = r2_score if self.problem.task == "regress" else accuracy_score
+        return float(measure(np.asarray(y), self.predict(X)))
+
+
+@dataclass(frozen=True, eq=False)
+class Newcomer:
+    """A site that joined: its weights on the sites of the model, on itself, and its predictor."""
+
+    weights: Mapping[str, float]
+    own: float
+    model: SiteModel
+
+
+@dataclass(frozen=True, eq=False)
+class GroupKnowledge:
+    """What a model made with ``weights="auto"`` keeps for sites that join, none of it of a single site's rows.
+
+    prior : of a new site. sources : (K, B) whose rows the groups are made of. second : (d, d) second moment of all
+    sites' rows. spread, scale : of coefficients around and among groups. members : (B, K) of the sites that took part.
+    """
+
+    prior: SitePrior
+    sources: FloatArray
+    second: FloatArray
+    spread: float
+    scale: float
+    members: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class PersonalModel(Savable):
+    """A predictor for each of B sites.
+
+    sites : names, in the order of rows and columns of ``weights_`` (B, B), which says how much each site learns from
+    each other one (rows add up to 1; for "auto" see ``group_weights``). rule : how the weights were chosen. gains_ :
+    by site, what the others were worth on its own rows, empty if not asked for. missing : sites that did not take part,
+    with reasons. groups : of "auto", for sites that join.
+    """
+
+    problem: Problem
+    sites: tuple[str, ...]
+    kind: str
+    coordinates: Coordinates
+    coefficients: FloatArray
+    weights_: FloatArray
+    rule: str
+    hidden: tuple[int, ...] = ()
+    gains_: Mapping[str, Gain] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    groups: GroupKnowledge | None = None
+
+    @property
+    def classes_(self) -> npt.NDArray[Any]:
+        """Labels (C,); empty to regress."""
+        return self.problem.labels
+
+    def for_site(self, site: str) -> SiteModel:
+        """The predictor of a site that took part."""
+        if site not in self.sites:
+            reason = self.missing.get(site)
+            told = f"; it is missing: {reason}" if reason else f"; there are {', '.join(map(repr, self.sites[:20]))}"
+            raise ValueError(f"no model for site {site!r}{told}")
+        if self.kind == "none":
+            raise ValueError("this model has weights only; fit with model='ridge' to predict")
+        place = self.sites.index(site)
+        return SiteModel(self.problem, self.kind, self.coordinates, self.coefficients[place], self.hidden)
+
+    @cached_property
+    def groups_(self) -> dict[str, int]:
+        """Group of every site, numbered from 0: those found by "auto", otherwise clusters of ``weights_``."""
+        if self.groups is not None and self.groups.members.shape[1] > 1:
+            labels = renumber(self.groups.members.argmax(axis=1))
+        else:
+            labels = weight_clusters(self.weights_)
+        return dict(zip(self.sites, labels, strict=True))
+
+    def join(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Newcomer:
+        """Weights and predictor of a new site with rows X (n, p) and labels or values y (n,)."""
+        rows = check_rows(X, width=self.problem.width)
+        targets = self.problem.targets(np.asarray(y))
+        return self.join_statistics(SiteStatistics.from_rows(self.problem.transform(rows), targets))
+
+    def join_statistics(self, site: SiteStatistics) -> Newcomer:
+        """Weights and predictor of a new site from its one message; nothing of the others changes."""
+        if self.groups is None:
+            raise ValueError(f"a site can join a model made with weights='auto', this one has {self.rule!r}: "
+                             "fit again with the new site")  # fmt: skip
+        known = self.groups
+        X, Y = self.coordinates.compress(site)
+        coefficients, members = known.prior.fit(X, Y, site.n)
+        gain = known.spread * np.linalg.solve(X.T @ X * known.spread + known.prior.noise * np.eye(X.shape[1]), X.T @ X)
+        own = float(np.trace(known.second @ gain) / max(float(np.trace(known.second)), 1e-300))
+        learned = (1 - min(max(own, 0.0), 1.0)) * known.scale / max(known.scale + known.spread, 1e-300)
+        shares = learned * (members @ known.sources)
+        model = SiteModel(self.problem, "ridge", self.coordinates, coefficients)
+        return Newcomer(dict(zip(self.sites, shares.tolist(), strict=True)), 1 - float(shares.sum()), model)
+
+
+def network_outputs(problem: Problem, hidden: Sequence[int], parameters: FloatArray, X: FloatArray) -> FloatArray:
+    """Outputs (n, q) of one ReLU network; needs the extra ``[torch]``."""
+    from kernfed.personal.network import outputs, relu_network  # torch is loaded where networks are
+
+    module = relu_network(problem.n_features, hidden, problem.n_targets)
+    return np.asarray(outputs(module, parameters[None], X)[0])
+
+
+def weight_clusters(weights: npt.ArrayLike) -> list[int]:
+    """Groups of sites that learn from each other: spectral clusters of W (B, B) without its diagonal.
+
+    Sites that learn from nobody, and from whom nobody learns, are groups of their own. The number of clusters in the
+    rest is at the largest gap of the eigenvalues of the symmetric normalised weights (von Luxburg 2007).
+    """
+    W = check_simplex(weights)
+    B = len(W)
+    between = W + W.T
+    np.fill_diagonal(between, 0.0)
+    between[between < 1e-3 / B] = 0.0
+    _, labels = connected_components(between, directed=False)
+    for component in np.unique(labels):
+        places = np.flatnonzero(labels == component)
+        if len(places) > 2:
+            labels[places] = labels.max() + 1 + _spectral(between[np.ix_(places, places)])
+    return renumber(labels)
+
+
+def _spectral(between: FloatArray) -> npt.NDArray[np.intp]:
+    degree = between.sum(axis=1)
+    normal = between / np.sqrt(degree) / np.sqrt(degree)[:, None]
+    values, vectors = np.linalg.eigh(normal)
+    count = int(np.argmax(-np.diff(values[::-1])[: max(1, len(values) // 2)])) + 1
+    if count == 1:
+        return np.zeros(len(between), dtype=np.intp)
+    points = vectors[:, -count:]
+    points = points / np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-300)
+    return np.asarray(KMeans(count, n_init=5, random_state=0).fit_predict(points), dtype=np.intp)
+
+
+def renumber(labels: npt.NDArray[Any]) -> list[int]:
+    """Labels numbered from 0 in the order in which they appear."""
+    order: dict[int, int] = {}
+    return [order.setdefault(label, len(order)) for label in labels.tolist()]
+
+
+# Files ------------------------------------------------------------------------------------------------------------
+
+
+def _dump_site(model: SiteModel) -> Record:
+    values = {"problem": model.problem.to_values(), "kind": model.kind, "hidden": list(model.hidden)}
+    return Record({"coefficients": model.coefficients, **model.coordinates.to_arrays()}, values)
+
+
+def _load_site(record: Record) -> SiteModel:
+    problem = Problem.from_values(record.values["problem"])
+    kind = check_choice(record.values["kind"], "kind", KINDS)
+    coordinates = Coordinates.from_arrays(record.arrays)
+    coefficients = record.arrays["coefficients"]
+    check_finite(coefficients, "coefficients")
+    expected = (coordinates.dimension, problem.n_targets)
+    if kind == "ridge" and coefficients.shape != expected:
+        raise ValueError(f"coefficients must have shape {expected}, got {coefficients.shape}")
+    return SiteModel(problem, kind, coordinates, coefficients, tuple(map(int, record.values["hidden"])))
+
+
+def _dump(model: PersonalModel) -> Record:
+    arrays = {"coefficients": model.coefficients, "weights": model.weights_, **model.coordinates.to_arrays()}
+    groups = model.groups
+    if groups is not None:
+        arrays |= {f"prior.{name}": array for name, array in groups.prior.to_arrays().items()}
+        arrays |= {"sources": groups.sources, "second": groups.second, "members": groups.members,
+                   "scales": np.array([groups.spread, groups.scale])}  # fmt: skip
+    values = {
+        "problem": model.problem.to_values(), "sites": list(model.sites), "kind": model.kind, "rule": model.rule,
+        "hidden": list(model.hidden), "gains": {site: asdict(gain) for site, gain in model.gains_.items()},
+        "missing": dict(model.missing), "groups": groups is not None,
+    }  # fmt: skip
+    return Record(arrays, values)
+
+
+def _load(record: Record) -> PersonalModel:
+    values, arrays = record.values, record.arrays
+    sites = tuple(map(str, values["sites"]))
+    weights = check_simplex(arrays["weights"])
+    if weights.shape != (len(sites), len(sites)) or len(arrays["coefficients"]) != len(sites):
+        raise ValueError(f"weights and coefficients must be of {len(sites)} sites, got {weights.shape}")
+    first = Record({**arrays, "coefficients": arrays["coefficients"][0]}, values)
+    checked = _load_site(first)
+    check_finite(arrays["coefficients"], "coefficients")
+    groups = None
+    if values["groups"]:
+        prior = {name.removeprefix("prior."): array for name, array in arrays.items() if name.startswith("prior.")}
+        spread, scale = map(float, arrays["scales"])
+        groups = GroupKnowledge(SitePrior.from_arrays(prior), arrays["sources"], arrays["second"], spread, scale,
+                                arrays["members"])  # fmt: skip
+    return PersonalModel(
+        checked.problem, sites, checked.kind, checked.coordinates, arrays["coefficients"], weights,
+        str(values["rule"]), checked.hidden, {site: Gain(**gain) for site, gain in values["gains"].items()},
+        dict(values["missing"]), groups,
+    )  # fmt: skip
+
+
+register("SiteModel", 1, SiteModel, _dump_site, _load_site)
+register("PersonalModel", 1, PersonalModel, _dump, _load)

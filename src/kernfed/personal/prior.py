@@ -1,0 +1,169 @@
+"""What a site may learn from the others, as a prior for its own rows; whatever the rule behind it.
+
+Rows X (n, d) with targets Y (n, q) of noise s have coefficients b ~ sum_g pi_g N(m_g, C_g). The posterior mean, with
+``V_g = s I + X C_g X'``, is
+
+    b = sum_g r_g [m_g + C_g X' V_g^-1 (Y - X m_g)],   r_g proportional to pi_g N(Y; X m_g, V_g)
+
+Groups give one term per group. The weighted risk of KME gives one term in all: with the other sites' part
+``H = sum_(k != t) W_tk X_k'X_k/n_k + lambda I`` it is ``C = H^-1``, ``m = H^-1 sum W_tk X_k'Y_k/n_k`` and
+``s = n_t/W_tt``.
+A site that has its prior can fit itself, fit a part of its rows to see what the others are worth, or join later.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._threads import single_blas_thread
+from kernfed._validation import FloatArray, check_finite
+from kernfed.personal.evidence import Spectra
+from kernfed.personal.groups import Groups
+from kernfed.personal.statistics import Coordinates, SiteStatistics
+from kernfed.personal.weighted import own_penalty, weighted_moments
+
+#: Parts that a site's rows are divided into, to fit on all but one and test on that.
+FOLDS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class SitePrior:
+    """Terms of a prior: shares (K,), means (K, d, q), covariances (K, d, d), and the noise of the site's own targets.
+
+    Infinite noise says that the site's own rows do not count.
+    """
+
+    shares: FloatArray
+    means: FloatArray
+    covariances: FloatArray
+    noise: float
+
+    def fit(self, X: FloatArray, Y: FloatArray, n: int | None = None) -> tuple[FloatArray, FloatArray]:
+        """Coefficients (d, q) and memberships r (K,) from rows (r, d), targets (r, q) that stand for n rows."""
+        if not np.isfinite(self.noise):
+            return np.einsum("g,gdq->dq", self.shares, self.means), self.shares
+        count, logs, fits = len(X) if n is None else n, [], []
+        for mean, covariance in zip(self.means, self.covariances, strict=True):
+            along = X @ covariance
+            variance = along @ X.T
+            variance[np.diag_indices(len(X))] += self.noise
+            residual = Y - X @ mean
+            solved = np.linalg.solve(variance, residual)
+            determinant = np.linalg.slogdet(variance)[1] + (count - len(X)) * np.log(self.noise)
+            logs.append(-0.5 * (Y.shape[1] * determinant + np.einsum("rq,rq->", residual, solved)))
+            fits.append(mean + along.T @ solved)
+        logits = np.log(np.maximum(self.shares, 1e-300)) + np.array(logs)
+        members = np.exp(logits - logits.max())
+        members /= members.sum()
+        return np.einsum("g,gdq->dq", members, np.stack(fits)), members
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Plain arrays for a message."""
+        return {"shares": self.shares, "means": self.means, "covariances": self.covariances,
+                "noise": np.array([self.noise])}  # fmt: skip
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "SitePrior":
+        """Prior from ``to_arrays``, checked."""
+        found = cls(arrays["shares"], arrays["means"], arrays["covariances"], float(arrays["noise"][0]))
+        K, d = len(found.shares), found.means.shape[1] if found.means.ndim == 3 else -1
+        if found.shares.ndim != 1 or len(found.means) != K or found.covariances.shape != (K, d, d):
+            raise ValueError(f"a prior needs means (K, d, q) and covariances (K, d, d), got {found.means.shape} and "
+                             f"{found.covariances.shape}")  # fmt: skip
+        for name in ("shares", "means", "covariances"):
+            check_finite(arrays[name], name)
+        if not found.noise > 0:
+            raise ValueError(f"noise must be > 0, got {found.noise}")
+        return found
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What the others are worth to a site: error ``alone`` and ``together`` on its own rows that were left out.
+
+    Mean squared error, or share of wrong labels. ``rows`` were tested, each once.
+    """
+
+    alone: float
+    together: float
+    rows: int
+
+    @property
+    def gain(self) -> float:
+        """How much smaller the error is together; negative where the others do harm."""
+        return self.alone - self.together
+
+
+def group_prior(sites: Sequence[SiteStatistics], coordinates: Coordinates, groups: Groups,
+                site: int | None = None) -> SitePrior:  # fmt: skip
+    """Prior of a new site, or of one that takes part, from the other sites only.
+
+    A mean m_g known with precision P_g is uncertain by P_g^-1, and coefficients spread by t around it.
+    """
+    d = groups.means.shape[1]
+    if groups.count == 0:
+        return SitePrior(np.ones(1), groups.means, groups.spread * np.eye(d)[None], groups.noise)
+    precisions, linear = groups.precisions.copy(), groups.precisions @ groups.means
+    if site is not None:
+        X, Y = coordinates.compress(sites[site])
+        spectra = Spectra.from_rows([(X, Y)], [sites[site].n])
+        weight = 1 / (groups.noise + groups.spread * spectra.values)
+        information = (spectra.axes * (weight * spectra.values)[:, None]).T @ spectra.axes
+        score = spectra.axes.T @ ((weight * np.sqrt(spectra.values))[:, None] * spectra.targets)
+        precisions -= groups.members[site][:, None, None] * information
+        linear -= groups.members[site][:, None, None] * score
+    covariances = np.linalg.inv(precisions)
+    shares = groups.shares if site is None else np.delete(groups.members, site, axis=0).mean(axis=0)
+    means = covariances @ linear
+    covariances[:, np.arange(d), np.arange(d)] += groups.spread
+    return SitePrior(shares, means, covariances, groups.noise)
+
+
+def weighted_prior(sites: Sequence[SiteStatistics], coordinates: Coordinates, weights: FloatArray, own: float,
+                   count: int, ridge: float) -> SitePrior:  # fmt: skip
+    """Prior of a site with ``count`` rows that weighs itself by ``own`` and the others by weights (B,)."""
+    d, q = coordinates.dimension, len(coordinates.target_centre)
+    second: FloatArray = np.zeros((d, d))
+    cross: FloatArray = np.zeros((d, q))
+    if weights.any():
+        counts = np.array([float(site.n) for site in sites])
+        second, cross = weighted_moments([coordinates.compress(site) for site in sites], weights / counts)
+    least = 1e-10 * max(float(np.trace(second)) / d, 1e-300)
+    second[np.diag_indices(d)] += max(ridge, least) if ridge or weights.any() else 1e-10
+    covariance = np.linalg.inv(second)
+    noise = count / own if own > 0 else np.inf
+    return SitePrior(np.ones(1), (covariance @ cross)[None], covariance[None], noise)
+
+
+def cross_fitted_gain(X: FloatArray, Y: FloatArray, prior: SitePrior,
+                      centre: FloatArray | None = None) -> Gain:  # fmt: skip
+    """Gain on a site's own rows X (n, d), Y (n, q): each is predicted by fits on other rows only.
+
+    Rows are dealt in turn to at most ten parts. Alone is ridge regression with a leave-one-out penalty on the same
+    rows as together. Of one row nothing can be left out: its prediction is the prior's, and 0 alone. ``centre`` (q,) is
+    what was taken off the indicators of classes, to count wrong labels; without it errors are squared.
+    """
+    n = len(X)
+    together, alone = np.empty_like(Y), np.empty_like(Y)
+    with single_blas_thread():
+        for part in range(min(FOLDS, n)):
+            test = np.arange(n) % FOLDS == part
+            together[test] = X[test] @ prior.fit(X[~test], Y[~test])[0]
+            alone[test] = X[test] @ ridge_alone(X[~test], Y[~test])
+    if centre is None:
+        return Gain(float(np.square(alone - Y).mean()), float(np.square(together - Y).mean()), n)
+    found, alone, together = (part + centre for part in (Y, alone, together))
+    truth = found.argmax(axis=1)
+    return Gain(float((alone.argmax(axis=1) != truth).mean()), float((together.argmax(axis=1) != truth).mean()), n)
+
+
+def ridge_alone(X: FloatArray, Y: FloatArray) -> FloatArray:
+    """Coefficients (d, q) of ridge regression on these rows only, with a leave-one-out penalty; 0 without rows."""
+    if not len(X):
+        return np.zeros((X.shape[1], Y.shape[1]))
+    penalty = own_penalty(X, Y)
+    left, values, axes = np.linalg.svd(X, full_matrices=False)
+    return np.asarray(axes.T @ ((values / (np.square(values) + penalty))[:, None] * (left.T @ Y)))

@@ -1,0 +1,221 @@
+"""Weights by Q-aggregation of kernel mean embeddings: whose rows, mixed, look like the target's (KME Section 4).
+
+KME Algorithm 1 for target t, embeddings v_k of n_k rows with covariance Sigma_k:
+
+    L_t(w) = |sum_k w_k v_k - v_t|^2 + 2 w_t Tr(Sigma_t)/n_t                       unbiased for the squared error
+    Q_t(w) = sum_(k != t) w_k sqrt(q_tk / n_t),   q_tk = <v_t - v_k, Sigma_t (v_t - v_k)>
+    P_t(w) = M / n_t sum_(k != t) w_k |v_k - v_t|
+    w_t    = argmin over the simplex of L_t + C_Q Q_t + C_P P_t
+
+On the simplex the first term is ``w'G w - 2 G_t w`` and a constant, with G the inner products of all embeddings: all
+targets share it. (KME Appendix A prints Tr/n_t in place of 2 Tr/n_t, and (24) lacks a factor 1/n_1.)
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray, check_choice, check_count, check_number, check_rows
+from kernfed.kernels import FeatureMap, FourierFeatures, MeanEmbedding, column_bandwidths, quadratic_features
+from kernfed.personal.simplex import SimplexSolution, minimise_on_simplex
+
+KERNELS = ("polynomial", "fourier")
+COLUMNS = ("features", "both")
+Constants = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class EmbeddingKernel:
+    """The kernel by which sites are compared, the same at every site.
+
+    width : columns of x. targets : columns of y (one per class, or 1). kind : "polynomial" is ``(z'z' + 1)^2`` with
+    exact features (KME Example 5.1), "fourier" random features of the Gaussian kernel in pairs of cosine and sine.
+    columns : "features" compares x alone (covariate shift), "both" (x, y) (concept shift), or numbers of columns of
+    (x, y). bandwidth : scale of x, one number or one per column; target_bandwidth : scale of y. n_components, seed : of
+    "fourier". KME Table 1 has bandwidth sqrt(d + 1), target_bandwidth 1 and 500 features.
+    """
+
+    width: int
+    targets: int
+    kind: str = "fourier"
+    columns: str | tuple[int, ...] = "both"
+    bandwidth: float | tuple[float, ...] = 1.0
+    target_bandwidth: float = 1.0
+    n_components: int = 500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count(self.width, "width")
+        check_count(self.targets, "targets", at_least=0)
+        check_choice(self.kind, "kernel", KERNELS)
+        check_columns(self.columns)
+        scales = column_bandwidths(self.bandwidth, self.width)
+        if np.ndim(self.bandwidth) > 0:
+            object.__setattr__(self, "bandwidth", tuple(scales.tolist()))
+        check_number(self.target_bandwidth, "target_bandwidth", above=0)
+        if len(self._places) == 0 or self._places.max() >= self.width + self.targets:
+            raise ValueError(f"columns must be among the {self.width + self.targets} of (x, y), got {self.columns}")
+        if self.kind == "fourier":
+            self._fourier()  # checks the number of features and the seed
+
+    @property
+    def _places(self) -> npt.NDArray[np.intp]:
+        if self.columns == "features":
+            return np.arange(self.width)
+        if self.columns == "both":
+            return np.arange(self.width + self.targets)
+        return np.array(self.columns, dtype=np.intp)
+
+    @property
+    def dimension(self) -> int:
+        """Numbers D of an embedding."""
+        k = len(self._places)
+        return self.n_components if self.kind == "fourier" else (k + 1) * (k + 2) // 2
+
+    def _fourier(self) -> FourierFeatures:
+        return FourierFeatures(len(self._places), self.n_components, 1.0, self.seed, kind="paired")
+
+    def rows(self, X: npt.ArrayLike, Y: npt.ArrayLike) -> FloatArray:
+        """The compared columns of (x, y), in units of their bandwidths (n, k)."""
+        scales = np.concatenate([column_bandwidths(self.bandwidth, self.width),
+                                 np.full(self.targets, self.target_bandwidth)])  # fmt: skip
+        x = check_rows(X, width=self.width).astype(np.float64, copy=False)
+        y = np.asarray(Y, dtype=np.float64).reshape(len(x), self.targets)
+        return np.asarray((np.hstack([x, y]) / scales)[:, self._places])
+
+    @property
+    def features(self) -> FeatureMap:
+        """Map from ``rows`` to features (n, D)."""
+        return quadratic_features if self.kind == "polynomial" else self._fourier().transform
+
+    def embed(self, X: npt.ArrayLike, Y: npt.ArrayLike) -> MeanEmbedding:
+        """Embedding of a site's rows x (n, p) and targets y (n, q)."""
+        return MeanEmbedding.from_rows(self.rows(X, Y), features=self.features)
+
+    def forms(self, X: npt.ArrayLike, Y: npt.ArrayLike, means: FloatArray) -> FloatArray:
+        """q_tk (B,) of this site t against embeddings (B, D), KME (23); needs 2 rows."""
+        phi = self.features(self.rows(X, Y))
+        if len(phi) < 2:
+            raise ValueError("the spread of features needs at least 2 rows, got 1")
+        centre = phi.mean(axis=0)
+        return np.asarray(np.square((phi - centre) @ (means - centre).T).sum(axis=0) / (len(phi) - 1))
+
+    def to_values(self) -> dict[str, Any]:
+        """Plain values for messages and files."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> "EmbeddingKernel":
+        """Kernel from ``to_values``, checked."""
+        plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        return cls(**plain)
+
+
+def check_columns(columns: Any) -> str | tuple[int, ...]:
+    """Which columns are compared: a word, or different numbers from 0."""
+    if isinstance(columns, str):
+        return check_choice(columns, "columns", COLUMNS)
+    if not isinstance(columns, (list, tuple)) or len(set(columns)) != len(columns) or not columns:
+        raise ValueError(f"columns must be 'features', 'both' or different numbers, got {columns!r}")
+    return tuple(check_count(number, "column", at_least=0) for number in columns)
+
+
+def penalty_constants(constants: Any, sites: int) -> Constants:
+    """(C_Q, C_P): "printed" is C_Q^2 = C_P = log B, as in KME Table 1; or two numbers of at least 0."""
+    if isinstance(constants, str):
+        check_choice(constants, "weights", ("printed",))
+        return float(np.sqrt(np.log(sites))), float(np.log(sites))
+    if not isinstance(constants, (list, tuple)) or len(constants) != 2:
+        raise ValueError(f"weights must be 'auto', 'printed' or (C_Q, C_P), got {constants!r}")
+    return check_number(constants[0], "C_Q", at_least=0), check_number(constants[1], "C_P", at_least=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What Q-aggregation needs of B sites.
+
+    gram : (B, B) of embeddings. counts : (B,) rows. traces : (B,) of covariances. forms : (B, B) q_tk.
+    """
+
+    gram: FloatArray
+    counts: FloatArray
+    traces: FloatArray
+    forms: FloatArray
+
+    @property
+    def distances(self) -> FloatArray:
+        """|v_k - v_t| (B, B)."""
+        squares = np.diag(self.gram)
+        return np.asarray(np.sqrt(np.maximum(squares + squares[:, None] - 2 * self.gram, 0.0)))
+
+
+def compare(embeddings: Sequence[MeanEmbedding], forms: npt.ArrayLike | None = None) -> Comparison:
+    """Comparison of sites by their embeddings, with forms (B, B) if they are known.
+
+    A site with one row has no variance estimate: it is given the median of the others'. Forms that are not known (all
+    of them, or rows of NaN) are taken at their upper bound ``Tr(Sigma_t) |v_k - v_t|^2``.
+    """
+    if not embeddings:
+        raise ValueError("at least 1 site is needed, got none")
+    means = np.stack([entry.mean for entry in embeddings])
+    counts = np.array([entry.size for entry in embeddings])
+    traces = np.array([entry.trace if entry.size > 1 else np.nan for entry in embeddings])
+    known = np.isfinite(traces)
+    if not known.any() and len(embeddings) > 1:
+        raise ValueError("at least 1 site must have 2 rows, got 1 row everywhere; weights need a variance estimate")
+    traces = np.where(known, traces, np.median(traces[known]) if known.any() else 0.0)
+    gram = means @ means.T
+    blank = Comparison(gram, counts, traces, np.zeros_like(gram))
+    upper = traces[:, None] * np.square(blank.distances)
+    given = np.full_like(gram, np.nan) if forms is None else np.asarray(forms, dtype=np.float64)
+    if given.shape != gram.shape:
+        raise ValueError(f"forms must have shape {gram.shape}, got {given.shape}")
+    return Comparison(gram, counts, traces, np.where(np.isfinite(given), given, upper))
+
+
+def compare_rows(rows: Sequence[npt.ArrayLike], kernel: Callable[[FloatArray, FloatArray], FloatArray]) -> Comparison:
+    """Comparison under any kernel, from pooled rows z (n_k, p) of each site (KME Appendix A.1, (24) with 1/n_1).
+
+    ``kernel(A, B)`` is the Gram matrix of two sets of rows. Each site needs 2 rows.
+    """
+    sites = [check_rows(z, "rows", min_rows=2) for z in rows]
+    B = len(sites)
+    gram, forms, traces = np.zeros((B, B)), np.zeros((B, B)), np.zeros(B)
+    counts = np.array([float(len(z)) for z in sites])
+    for t, target in enumerate(sites):
+        inner = np.stack([np.asarray(kernel(target, z)).mean(axis=1) for z in sites], axis=1)  # <phi_i, v_k> (n_t, B)
+        gram[t] = inner.mean(axis=0)
+        steps = inner - inner[:, [t]]
+        forms[t] = np.square(steps - steps.mean(axis=0)).sum(axis=0) / (len(target) - 1)
+        own = float(sum(np.asarray(kernel(z[None], z[None]))[0, 0] for z in target))
+        traces[t] = (own - counts[t] * gram[t, t]) / (counts[t] - 1)
+    return Comparison((gram + gram.T) / 2, counts, traces, forms)
+
+
+def aggregate(found: Comparison, constants: Constants, bound: float | npt.ArrayLike = 1.0) -> SimplexSolution:
+    """Weights (B, B) of all targets, KME Algorithm 1, exact to 1e-10 of the largest inner product.
+
+    bound : M, the largest norm of a row's features: 1 for pairs of cosine and sine, sqrt(2) for cosines with phases;
+    one number or one per target (B,).
+    """
+    return minimise_on_simplex(found.gram, linear_terms(found, constants, bound))
+
+
+def linear_terms(found: Comparison, constants: Constants, bound: float | npt.ArrayLike = 1.0) -> FloatArray:
+    """Linear terms b (B, B): for target t the objective is ``w'G w + b_t'w`` and the constant ``G_tt``."""
+    C_Q, C_P = constants
+    n = found.counts[:, None]
+    M = np.broadcast_to(np.asarray(bound, dtype=np.float64), len(n))[:, None]
+    linear = C_Q * np.sqrt(np.maximum(found.forms, 0.0) / n) + C_P * M / n * found.distances
+    linear[np.diag_indices_from(linear)] = 2 * found.traces / found.counts
+    return np.asarray(linear - 2 * found.gram)
+
+
+def embedding_bounds(kernel: EmbeddingKernel, embeddings: Sequence[MeanEmbedding]) -> FloatArray:
+    """M (B,) for ``aggregate``: 1 for "fourier"; the polynomial kernel has no bound, the root mean square stands in."""
+    if kernel.kind == "fourier":
+        return np.ones(len(embeddings))
+    return np.array([np.sqrt(entry.norm_squared() + entry.spread / entry.weight) for entry in embeddings])

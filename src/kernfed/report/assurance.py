@@ -1,0 +1,117 @@
+"""What can be relied on: privacy in plain words, bounds with their assumptions, what the theorems are worth."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from kernfed.federation.evaluation import Evaluation
+from kernfed.guarantees import CATALOG, STATUSES, Bound, HeldOutBounds, heldout_bounds
+from kernfed.privacy.audit import AuditReport
+from kernfed.privacy.guarantee import round_up
+from kernfed.report.content import SHARE, Assumption, Claim, Section, Table, written
+from kernfed.report.evidence import Evidence
+from kernfed.report.officer import officer_sections
+from kernfed.report.promises import Promise
+
+#: Of all held-out bounds of a report together.
+CONFIDENCE = 0.95
+
+
+def privacy_section(promise: Promise | None, words: Sequence[str]) -> Section:
+    """The promise for one element and for one record, in the officer's words; without noise, that there is none."""
+    if promise is None:
+        none = "no noise was added, so differential privacy promises nothing"
+        claims = tuple(Claim(f"One {unit}", f"For one {unit} ({meaning}) {none}.", "no guarantee", False)
+                       for unit, meaning in (("element", "a single number of a row"),
+                                             ("record", "a whole row, a person")))  # fmt: skip
+        return Section("Privacy", tuple(words), claims=claims)
+    said = tuple(f"{remark[:1].upper()}{remark[1:]}." for remark in promise.remarks)
+    section = replace(promise_section(promise), title="Privacy", words=(*words, *said))
+    if not promise.spent:
+        return section
+    rows = tuple((site, f"{round_up(epsilon):g}", f"{round_up(delta):g}")
+                 for site, (epsilon, delta) in sorted(promise.spent.items()))  # fmt: skip
+    head = ("site", "epsilon of one record", "delta")
+    return replace(section, tables=(Table(head, rows, "What each site's ledger has come to, all releases together"),))
+
+
+def promise_section(promise: Promise) -> Section:
+    """Both units as claims, and what is not promised as a list."""
+    page = officer_sections(AuditReport("this model", promise.element, promise.record, private=promise.private))
+    claims = []
+    for guarantee, point in zip((promise.element, promise.record), page["Under which guarantee"].points, strict=False):
+        title, _, statement = point.partition(". ")
+        holds = promise.private and math.isfinite(guarantee.epsilon)
+        weak = statement.endswith("protection.")  # the officer's verdict on a large epsilon
+        status = ("holds, and protects little" if weak else "differential privacy") if holds else "no guarantee"
+        given = (
+            () if holds else (Assumption("the noise is secret, and no step looked at the raw rows", promise.private),)
+        )
+        claims.append(Claim(title, statement, status, holds and not weak, assumptions=given))
+    return Section("Under which guarantee", claims=tuple(claims), points=page["What is not promised"].points)
+
+
+def bounds_section(known: Evidence, further: Iterable[Claim] = (), papers: Sequence[str] = ()) -> Section | None:
+    """Held-out bounds, further claims, and what the theorems of these ``papers`` are worth."""
+    claims = list(further)
+    words: list[str] = []
+    tables: list[Table] = []
+    evaluation = known.evaluation
+    if evaluation is not None and evaluation.pooled.rows:
+        bounds = all_bounds(evaluation)
+        claims.insert(0, bound_claim("Error over all sites", "The error on what comes later is", bounds.pooled))
+        words.append(f"From {evaluation.pooled.rows:,} held-out rows; the bounds hold all together with "
+                     f"{CONFIDENCE:.0%} confidence, whatever the data and the model.")  # fmt: skip
+        if len(bounds.sites) > 1:
+            tables.append(_bounds_table(evaluation, bounds))
+    if known.checked:
+        claims.append(_bounded_images(known.unbounded, known.checked))
+    if any(theorem.paper in papers for theorem in CATALOG):
+        tables.append(_theorems_table(papers))
+    return Section("Guarantees", tuple(words), claims=tuple(claims), tables=tuple(tables)) if claims or tables else None
+
+
+def _bounded_images(unbounded: int, checked: int) -> Claim:
+    """The condition on which the theorems about images and distances rest, as seen on the tested rows."""
+    given = Assumption(f"the memberships of every machine have a positive sum, checked on {checked:,} queries"
+                       + (f": {unbounded:,} times they do not" if unbounded else ""), not unbounded)  # fmt: skip
+    statement = "Images are bounded by the rows of a machine, and distances compare as the papers say."
+    return Claim("Images and distances", statement, STATUSES["holds where sum(h) > 0"], not unbounded,
+                 "DP-KAHM Theorems 2-5, GIKM Theorems 1, 2 and 8, SFM Theorems 8-9", (given,))  # fmt: skip
+
+
+def _theorems_table(papers: Sequence[str]) -> Table:
+    """Statements of these papers with their status; those of one kind share a row."""
+    grouped: dict[tuple[str, str, str, str], list[str]] = {}
+    for theorem in CATALOG:
+        if theorem.paper in papers:
+            key = (theorem.paper, theorem.function, STATUSES[theorem.status], theorem.remark)
+            grouped.setdefault(key, []).append(theorem.number)
+    rows = tuple((f"{paper} {', '.join(numbers)}", function, status, remark)
+                 for (paper, function, status, remark), numbers in grouped.items())  # fmt: skip
+    head = ("statement", "function in kernfed.guarantees", "status", "remark")
+    return Table(head, rows, "What the published theorems are worth", folded=True)
+
+
+def bound_claim(title: str, beginning: str, bound: Bound, checks: Mapping[str, bool | None] | None = None) -> Claim:
+    """A bound as a claim; ``checks`` says of an assumption whether it holds, where that is known, or adds one."""
+    known = dict(checks or {})
+    given = [Assumption(text, known.pop(text, None)) for text in bound.assumptions]
+    given += [Assumption(text, holds) for text, holds in known.items()]
+    chance = "" if bound.confidence == 1 else f", with probability {bound.confidence:.4g}"
+    remark = bound.status.partition(":")[2].strip()
+    status = STATUSES[bound.kind] + (f" ({remark})" if remark else "")
+    return Claim(title, f"{beginning} at most {bound.value:.4g}{chance}.", status, bound.reliable, bound.source,
+                 tuple(given))  # fmt: skip
+
+
+def all_bounds(evaluation: Evaluation) -> HeldOutBounds:
+    """Bounds of every site and of all together, which hold at once with ``CONFIDENCE``."""
+    counts = {site: (outcome.rows - outcome.correct, outcome.rows) for site, outcome in evaluation.sites.items()}
+    return heldout_bounds(counts, CONFIDENCE, simultaneous=True)
+
+
+def _bounds_table(evaluation: Evaluation, bounds: HeldOutBounds) -> Table:
+    rows = [(site, f"{evaluation.sites[site].rows:,}", written(evaluation.sites[site].accuracy, SHARE),
+             written(1 - bound.value, SHARE)) for site, bound in bounds.sites.items()]  # fmt: skip
+    return Table(("site", "rows", "accuracy", "accuracy is at least"), tuple(rows), "What is sure at each site")

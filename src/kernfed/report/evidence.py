@@ -1,0 +1,139 @@
+"""What is known of a model beside the model itself: how it did on rows it had not seen, who decided, what travelled."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed.federation.evaluation import Evaluation, count_outcomes, evaluate_rows
+from kernfed.federation.regression import RegressionEvaluation, error_sums, is_regressor, regression_rows
+from kernfed.federation.site import check_site_rows
+from kernfed.kahm.model import FoldingModel
+from kernfed.personal.model import PersonalModel
+
+#: Queries on which the sum of memberships is looked at; all would double the time of a report.
+_CHECKED = 2000
+#: What a record of traffic must say of every site and task.
+TRAFFIC_KEYS = ("site", "task", "information", "messages", "bytes_down", "bytes_up", "scalars_up")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that may be missing.
+
+    evaluation : counts on held-out rows. alone : accuracy by the site's own machines only, on ``alone_on``. compared :
+    accuracy of other methods on the same rows. labels : site -> class -> rows. winners : class -> site -> queries that
+    this site decided. regression : sums of errors, for regressors. unbounded : pairs of one of ``checked`` queries and
+    a machine whose memberships have no positive sum. traffic : as ``Traffic.to_json`` gives it.
+    """
+
+    evaluation: Evaluation | None = None
+    alone: Mapping[str, float] = field(default_factory=dict)
+    alone_on: str = "its own held-out rows"
+    compared: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    labels_of: str = "rows"
+    winners: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    regression: RegressionEvaluation | None = None
+    unbounded: int = 0
+    checked: int = 0
+    traffic: Sequence[Mapping[str, Any]] = ()
+
+
+def gather_evidence(model: Any, rows: Mapping[str, Any], traffic: Iterable[Mapping[str, Any]] = ()) -> Evidence:
+    """Test ``model`` on held-out ``rows`` {site: (X, y)}, and ask who decided where it can tell."""
+    sent = check_traffic(traffic)
+    if isinstance(model, PersonalModel):
+        return replace(_personal_evidence(model, rows), traffic=sent)
+    if is_regressor(model):
+        return Evidence(regression=regression_rows(model, rows), traffic=sent)
+    if not hasattr(model, "predict_proba") or not hasattr(model, "classes_"):
+        raise ValueError(f"a {type(model).__name__} cannot be tested on rows in a report; leave them out")
+    known = Evidence(evaluate_rows(model, rows), labels_of="held-out rows", traffic=sent,
+                     labels={site: count_labels(np.asarray(found[1])) for site, found in rows.items()})  # fmt: skip
+    if not isinstance(model, FoldingModel):
+        return known
+    alone = {}
+    for site in sorted(set(rows) & set(model.sites)):
+        X, y = rows[site][:2]
+        own = check_site_rows(X, y, None, site)
+        if len(own.y):
+            alone[site] = float((model.local(site).predict(own.X) == own.y).mean())
+    queries = np.concatenate([np.asarray(found[0]) for found in rows.values()])
+    unbounded, checked = count_unbounded(model, queries[:_CHECKED])
+    return replace(known, alone=alone, winners=count_winners(model, queries), unbounded=unbounded, checked=checked)
+
+
+def _personal_evidence(model: PersonalModel, rows: Mapping[str, Any]) -> Evidence:
+    """Every site's own predictor on its own rows; rows of other sites have no predictor and are refused."""
+    checked = {}
+    for site in sorted(rows):
+        X, y = rows[site][:2]
+        checked[site] = check_site_rows(X, y, None, site)
+    predictors = {site: model.for_site(site) for site in checked}
+    if model.problem.task == "regress":
+        sums = {site: error_sums(found.y, predictors[site].predict(found.X)) for site, found in checked.items()}
+        return Evidence(regression=RegressionEvaluation(sums))
+    outcomes = {site: count_outcomes(model.classes_, found.y, predictors[site].predict_proba(found.X))
+                for site, found in checked.items()}  # fmt: skip
+    labels = {site: count_labels(found.y) for site, found in checked.items()}
+    return Evidence(Evaluation(model.classes_, outcomes), labels=labels, labels_of="held-out rows")
+
+
+def count_unbounded(model: FoldingModel, queries: npt.NDArray[Any]) -> tuple[int, int]:
+    """Pairs of a query and a machine whose memberships have no positive sum, and how many queries were looked at.
+
+    Where the machines are elsewhere none are.
+    """
+    if model.banks is None:
+        return 0, 0
+    projected = queries if model.privacy is None else model.privacy.project(queries)
+    found = (bank.scores(projected, model.parameters.measure).fallbacks for bank in model.banks.values())
+    return sum(found), len(queries)
+
+
+def count_labels(labels: npt.NDArray[Any]) -> dict[str, int]:
+    """Rows of each label, by its text."""
+    names, counts = np.unique(labels, return_counts=True)
+    return {str(name): int(count) for name, count in zip(names, counts, strict=True)}
+
+
+def count_winners(model: FoldingModel, queries: npt.NDArray[Any]) -> dict[str, dict[str, int]]:
+    """Per class that was answered, how often each site was the nearest one."""
+    found = model.explain(queries)
+    pairs = Counter(zip(map(str, found.label.tolist()), map(str, found.site.tolist()), strict=True))
+    winners: dict[str, dict[str, int]] = {str(label): {} for label in model.classes_.tolist()}
+    for (label, site), count in sorted(pairs.items()):
+        winners[label][site] = count
+    return winners
+
+
+def model_labels(model: Any) -> dict[str, dict[str, int]]:
+    """Rows of each class at each site as the machines in the model tell; empty where these are elsewhere."""
+    if not isinstance(model, FoldingModel) or model.banks is None:
+        return {}
+    names = [str(label) for label in model.classes_.tolist()]
+    found: dict[str, dict[str, int]] = {}
+    for site, bank in sorted(model.banks.items()):
+        counts: Counter[str] = Counter()
+        for machine, group in zip(bank.machines, bank.groups.tolist(), strict=True):
+            counts[names[model.members[site].classes[group]]] += machine.n_rows
+        found[site] = dict(counts)
+    return found
+
+
+def check_traffic(entries: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """Entries of a record of traffic; anything else is refused."""
+    found = tuple(entries) if isinstance(entries, (list, tuple)) else (entries,)
+    for entry in found:
+        if not isinstance(entry, Mapping) or not set(TRAFFIC_KEYS) <= set(entry):
+            raise ValueError(
+                f"traffic must be a list of objects with the keys {', '.join(TRAFFIC_KEYS)}, got {entry!r}"
+            )
+        for name in TRAFFIC_KEYS[3:]:
+            if isinstance(entry[name], bool) or not isinstance(entry[name], int) or entry[name] < 0:
+                raise ValueError(f"traffic: {name} must be an integer of at least 0, got {entry[name]!r}")
+    return found

@@ -1,0 +1,94 @@
+"""Reports of models: of each kind what can be shown, and of the rest where it is."""
+
+from typing import Any
+
+from kernfed.privacy.audit import stated_epsilon
+from kernfed.privacy.guarantee import round_up
+from kernfed.report.assurance import bounds_section, privacy_section
+from kernfed.report.content import BYTES, SHARE, Fact, ReportData, Section, Table, written
+from kernfed.report.evidence import Evidence, model_labels
+from kernfed.report.kinds import DESCRIPTIONS, Parts
+from kernfed.report.promises import stated_privacy
+from kernfed.report.sections import accuracy_section, holders_map, labels_map, traffic_section, winners_map
+
+
+def is_model(value: Any) -> bool:
+    """Whether there is a report of such a model."""
+    return type(value).__name__ in DESCRIPTIONS
+
+
+def model_report(model: Any, evidence: Evidence | None = None, *, title: str = "") -> ReportData:
+    """The report of any model of this package, with the ``evidence`` there is."""
+    if not is_model(model):
+        raise ValueError(f"model must be one of {', '.join(DESCRIPTIONS)}, got {type(model).__name__}")
+    known = evidence or Evidence()
+    parts = DESCRIPTIONS[type(model).__name__](model)
+    sections = (
+        accuracy_section(known),
+        _who_section(model, known),
+        *parts.sections,
+        traffic_section(known.traffic),
+        privacy_section(stated_privacy(model), parts.privacy),
+        bounds_section(known, parts.claims, parts.papers),
+        _making_section(parts),
+    )
+    facts = (*_result_facts(known), *parts.facts, *_traffic_facts(known), _privacy_fact(model))
+    return ReportData("model", title or parts.title, parts.lead, facts, tuple(filter(None, sections)))
+
+
+def _who_section(model: Any, known: Evidence) -> Section | None:
+    """Who has which class, and who decides."""
+    figures = []
+    trained = model_labels(model)
+    if known.labels or trained:
+        figures.append(labels_map(known.labels or trained, known.labels_of if known.labels else "training rows"))
+    elif hasattr(model, "holds"):
+        figures.append(holders_map(model.sites, [str(label) for label in model.classes_.tolist()], model.holds))
+    if any(known.winners.values()):
+        figures.append(winners_map(known.winners))
+    return Section("Who has what, and who decides", figures=tuple(figures)) if figures else None
+
+
+def _making_section(parts: Parts) -> Section:
+    rows = tuple((name.replace("_", " "), _told(value)) for name, value in parts.settings.items())
+    return Section("How it was made", tables=(Table(("setting", "value"), rows, "Settings"), *parts.tables))
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_told, value[:20])) + (f" and {len(value) - 20} more" if len(value) > 20 else "")
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    return written(value) if isinstance(value, (int, float)) else str(value)
+
+
+def _result_facts(known: Evidence) -> tuple[Fact, ...]:
+    """Accuracy over all rows, and of the sites alone."""
+    facts = []
+    evaluation = known.evaluation
+    if evaluation is not None and evaluation.pooled.rows:
+        facts.append(
+            Fact("Accuracy", written(evaluation.accuracy, SHARE), f"on {evaluation.pooled.rows:,} unseen rows")
+        )
+    if known.alone:
+        mean = sum(known.alone.values()) / len(known.alone)
+        facts.append(Fact("Each site alone", written(mean, SHARE), f"mean, on {known.alone_on}"))
+    if known.regression is not None:
+        facts.append(Fact("R²", written(known.regression.r2), f"on {known.regression.pooled.rows:,} unseen rows"))
+    return tuple(facts)
+
+
+def _traffic_facts(known: Evidence) -> tuple[Fact, ...]:
+    if not known.traffic:
+        return ()
+    up = sum(entry["bytes_up"] for entry in known.traffic)
+    return (Fact("Left the sites", written(up, BYTES), "questions, answers and tests"),)
+
+
+def _privacy_fact(model: Any) -> Fact:
+    stated = stated_privacy(model)
+    if stated is None:
+        return Fact("Privacy", "none", "no noise was added")
+    return Fact(
+        "Privacy of one person", f"ε {stated_epsilon(stated.record)}", f"at δ {round_up(stated.record.delta):g}"
+    )

@@ -1,0 +1,217 @@
+"""Sections that several kinds of report share: accuracy, labels, who decides, traffic."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kernfed.federation.evaluation import Evaluation
+from kernfed.federation.regression import RegressionEvaluation
+from kernfed.report.assurance import CONFIDENCE, all_bounds
+from kernfed.report.content import BYTES, SHARE, Bars, HeatMap, Section, Table, written
+from kernfed.report.evidence import TRAFFIC_KEYS, Evidence
+
+#: Rows or columns of a heat map that are drawn; the largest ones.
+MOST_DRAWN = 120
+
+
+def accuracy_section(evidence: Evidence) -> Section | None:
+    """Bars per site, sorted, with what each site reaches alone and what is sure; and the confusion matrix."""
+    figures: list[Any] = []
+    words: list[str] = []
+    evaluation = evidence.evaluation
+    if evidence.regression is not None:
+        return _regression_section(evidence.regression)
+    if evaluation is not None:
+        figures += _accuracy_figures(evaluation, evidence)
+        words.append(_accuracy_words(evaluation))
+    elif evidence.alone:
+        figures.append(_alone_bars(evidence))
+    return Section("Accuracy", tuple(words), tuple(figures)) if figures else None
+
+
+def _regression_section(found: RegressionEvaluation) -> Section:
+    """Errors of predicted values per site, sorted, and R² where it is defined."""
+    ordered = _sorted({site: sums.mean_squared_error for site, sums in found.sites.items() if sums.rows})
+    words = (f"R² over all {found.pooled.rows:,} unseen rows is {written(found.r2)}: 1 where every value is predicted "
+             "exactly, 0 where the mean of the values would do as well.")  # fmt: skip
+    bars = Bars("Mean squared error per site", _extremes("The error", ordered, ""), tuple(ordered),
+                tuple(ordered.values()), "", "mean squared error")  # fmt: skip
+    rows = tuple((site, f"{sums.rows:,}", written(sums.mean_squared_error), written(sums.mean_absolute_error),
+                  written(sums.r2)) for site, sums in found.sites.items())  # fmt: skip
+    table = Table(("site", "rows", "mean squared error", "mean absolute error", "R²"), rows, "Errors per site")
+    return Section("Accuracy", (words,), (bars,), tables=(table,))
+
+
+def _accuracy_words(evaluation: Evaluation) -> str:
+    pooled = evaluation.pooled
+    text = f"Of {pooled.rows:,} rows that were not used for training, {pooled.correct:,} got their own label."
+    if pooled.rows:
+        text += f" Probabilities are off by {100 * pooled.calibration_error:.1f} points on average (calibration error)."
+    unknown = int(pooled.confusion[-1].sum())
+    if unknown:
+        text += f" {unknown:,} rows have a label that the model has never seen, and count as errors."
+    if evaluation.missing:
+        text += f" Missing: {_listed(f'{site} ({reason})' for site, reason in evaluation.missing.items())}."
+    return text
+
+
+def _accuracy_figures(evaluation: Evaluation, evidence: Evidence) -> list[Any]:
+    found = {site: outcome.accuracy for site, outcome in evaluation.sites.items() if outcome.rows}
+    figures: list[Any] = []
+    if len(found) > 1:
+        ordered = _sorted(found)
+        bounds = all_bounds(evaluation)
+        marks: dict[str, tuple[float | None, ...]] = {}
+        if evidence.alone:
+            marks["the site alone"] = tuple(evidence.alone.get(site) for site in ordered)
+        marks[f"at least, {CONFIDENCE:.0%} sure"] = tuple(1 - bounds.sites[site].value for site in ordered)
+        words = _extremes("Accuracy", ordered, SHARE)
+        words += f" Alone means: on {evidence.alone_on}." if evidence.alone else ""
+        figures.append(Bars("Accuracy per site", words, tuple(ordered), tuple(ordered.values()), marks=marks,
+                            lines=dict(evidence.compared), value_name="all sites together"))  # fmt: skip
+    elif evidence.alone:
+        figures.append(_alone_bars(evidence))
+    if len(evaluation.classes_) > 1 and evaluation.pooled.rows:
+        figures.append(_confusion(evaluation))
+    return figures
+
+
+def _alone_bars(evidence: Evidence) -> Bars:
+    """What each site reaches alone, with lines for everything it can be compared with."""
+    ordered = _sorted(evidence.alone)
+    lines = dict(evidence.compared)
+    if evidence.evaluation is not None:
+        lines = {"all sites together": evidence.evaluation.accuracy, **lines}
+    words = f"{_extremes('Accuracy of a site alone', ordered, SHARE)} Measured on {evidence.alone_on}."
+    words += "".join(f" {name[:1].upper()}{name[1:]}: {written(value, SHARE)}." for name, value in lines.items())
+    return Bars("Accuracy: each site alone, and together", words, tuple(ordered), tuple(ordered.values()), lines=lines,
+                value_name="the site alone")  # fmt: skip
+
+
+def _confusion(evaluation: Evaluation) -> HeatMap:
+    counts = evaluation.pooled.confusion
+    names = tuple(str(label) for label in evaluation.classes_.tolist())
+    rows = [*names, "other"] if counts[-1].any() else list(names)
+    totals = counts[: len(rows)].sum(axis=1, keepdims=True)
+    shares = counts[: len(rows)] / np.maximum(totals, 1)
+    off = np.where(np.eye(*shares.shape) == 1, 0, counts[: len(rows)])
+    words = "Each row is a true class; the numbers are per cent of its rows."
+    if off.any():
+        worst = np.unravel_index(int(off.argmax()), off.shape)
+        words += f" The most frequent error: {int(off.max()):,} of class {rows[worst[0]]} taken for {names[worst[1]]}."
+    return HeatMap("Confusion matrix", words, tuple(rows), names, _tuples(shares), "true class", "predicted class",
+                   SHARE, 1.0)  # fmt: skip
+
+
+def labels_map(labels: Mapping[str, Mapping[str, int]], what: str) -> HeatMap:
+    """Rows of every class at every site."""
+    classes = _in_order({name for counts in labels.values() for name in counts})
+    sites = _in_order(labels)
+    values = np.array([[labels[site].get(name, 0) for name in classes] for site in sites], dtype=float)
+    lacking = int((values == 0).sum())
+    words = (f"{what[:1].upper()}{what[1:]} per site and class, {int(values.sum()):,} in all; {lacking:,} of "
+             f"{values.size:,} pairs of a site and a class are empty.")  # fmt: skip
+    kept = _largest(values.sum(axis=1))
+    if len(kept) < len(sites):
+        words += f" Drawn are the {len(kept)} sites with most of them."
+    return HeatMap("Who has which class", words, tuple(sites[i] for i in kept), tuple(classes), _tuples(values[kept]),
+                   "site", "class")  # fmt: skip
+
+
+def holders_map(sites: Sequence[str], classes: Sequence[str], holds: Any) -> HeatMap:
+    """Which site has which class, where no more is known."""
+    values = np.asarray(holds, dtype=float)
+    words = "Dark where a site has rows of a class. How many is known to the site only."
+    return HeatMap("Who has which class", words, tuple(sites), tuple(classes), _tuples(values), "site", "class",
+                   scale=1.6)  # fmt: skip
+
+
+def winners_map(winners: Mapping[str, Mapping[str, int]]) -> HeatMap:
+    """Per class, the share of answers that each site decided."""
+    classes = [name for name in winners if winners[name]]
+    sites = _in_order({site for counts in winners.values() for site in counts})
+    counts = np.array([[winners[name].get(site, 0) for site in sites] for name in classes], dtype=float)
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    kept = sorted(_largest(counts.sum(axis=0)))
+    busiest = int(counts.sum(axis=0).argmax())
+    words = (f"Of the answers with a class, per cent that each site decided by being the nearest. {sites[busiest]} "
+             f"decided most, {counts[:, busiest].sum() / counts.sum():.0%} of all.")  # fmt: skip
+    return HeatMap("Who decides which class", words, tuple(classes), tuple(sites[i] for i in kept),
+                   _tuples(shares[:, kept]), "class", "site", SHARE, 1.0)  # fmt: skip
+
+
+def traffic_section(entries: Sequence[Mapping[str, Any]]) -> Section | None:
+    """Bytes that left each site, and what they were."""
+    if not entries:
+        return None
+    up: dict[str, float] = {}
+    for entry in entries:
+        up[str(entry["site"])] = up.get(str(entry["site"]), 0) + entry["bytes_up"]
+    ordered = _sorted(up)
+    total, down = sum(up.values()), sum(entry["bytes_down"] for entry in entries)
+    words = f"{written(total, BYTES)} left the sites in all, {written(down, BYTES)} were sent to them."
+    bars = Bars("Bytes that left each site", _extremes("Bytes", ordered, BYTES), tuple(ordered),
+                tuple(ordered.values()), BYTES, "bytes from the site")  # fmt: skip
+    return Section("What left the sites", (words,), (bars,), tables=(_traffic_table(entries),))
+
+
+def _traffic_table(entries: Sequence[Mapping[str, Any]]) -> Table:
+    """Messages of every kind, over all sites."""
+    kinds: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        kinds.setdefault((str(entry["task"]), str(entry["information"])), []).append(entry)
+    head = (
+        "question",
+        "kind of answer",
+        "sites",
+        "messages",
+        "bytes to the sites",
+        "bytes from them",
+        "numbers from them",
+    )
+    rows = tuple((*kind, f"{len(found):,}", *(f"{sum(entry[key] for entry in found):,}" for key in TRAFFIC_KEYS[3:]))
+                 for kind, found in sorted(kinds.items()))  # fmt: skip
+    return Table(head, rows, "Every kind of message, over all sites")
+
+
+def _sorted(values: Mapping[str, float]) -> dict[str, float]:
+    """Largest first, ties by name."""
+    return dict(sorted(values.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _extremes(what: str, ordered: Mapping[str, float], unit: str) -> str:
+    """The largest and the smallest in words."""
+    names = list(ordered)
+    if not names:
+        return f"{what}: nothing was measured."
+    first, last = names[0], names[-1]
+    if first == last:
+        return f"{what}: {written(ordered[first], unit)} at {first}."
+    return (f"{what} is highest at {first} ({written(ordered[first], unit)}) and lowest at {last} "
+            f"({written(ordered[last], unit)}), over {len(names)} sites.")  # fmt: skip
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Numbers by value, other names by their letters."""
+    return sorted(names, key=lambda name: (0, float(name), name) if _is_number(name) else (1, 0.0, name))
+
+
+def _is_number(name: str) -> bool:
+    return name.lstrip("-").isdigit()
+
+
+def _largest(weights: Any) -> list[int]:
+    """Places of the largest weights, in their own order."""
+    if len(weights) <= MOST_DRAWN:
+        return list(range(len(weights)))
+    return sorted(np.argsort(-weights, kind="stable")[:MOST_DRAWN].tolist())
+
+
+def _tuples(values: Any) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(float(value) for value in line) for line in values)
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = list(names)
+    return ", ".join(found[:20]) + (f" and {len(found) - 20} more" if len(found) > 20 else "")

@@ -1,0 +1,88 @@
+"""Small models, an audit and results of which reports are made."""
+
+import json
+
+import numpy as np
+import pytest
+
+import kernfed as kf
+from kernfed.experiments.experiment import Axes, Experiment, Row, not_run
+from kernfed.experiments.runner import Result
+from kernfed.privacy.audit import audit_answers, audit_release
+
+
+def blobs(rng, labels, count, width=4):
+    """Rows around one point per label."""
+    y = np.repeat(labels, count)
+    centres = {label: 3.0 * np.eye(width)[place % width] for place, label in enumerate(sorted(set(labels)))}
+    return np.stack([centres[label] for label in y]) + 0.3 * rng.normal(size=(len(y), width)), y
+
+
+@pytest.fixture(scope="session")
+def small_sites():
+    rng = np.random.default_rng(7)
+    rows, labels = blobs(rng, ["cat", "dog", "fox"], 40)
+    sites = {}
+    for name, kept in (("east", ("cat", "dog")), ("north", ("dog", "fox")), ("west", ("cat", "fox"))):
+        chosen = np.flatnonzero(np.isin(labels, kept))
+        sites[name] = (rows[chosen], labels[chosen])
+    return sites
+
+
+@pytest.fixture(scope="session")
+def small_holdout():
+    rng = np.random.default_rng(8)
+    found = {name: blobs(rng, ["cat", "dog", "fox"], count) for name, count in (("east", 5), ("north", 9), ("west", 7))}
+    found["west"][0][:3] *= -1  # some errors
+    return found
+
+
+@pytest.fixture(scope="session")
+def small_models(small_sites):
+    """A model of every kind, and the record of traffic of their training."""
+    with kf.Federation.local(small_sites) as federation:
+        found = {
+            "machines": kf.FoldingLearner(batch_size=20, hold="machines").fit(federation),
+            "sites": kf.FoldingLearner(batch_size=20, aggregate="kth").fit(federation),
+            "ridge": kf.RidgeLearner(rounds=4, n_components=30, regularization=(1e-3, 1e-2)).fit(federation),
+        }
+        traffic = federation.traffic.to_json()
+    values = {name: (X, X[:, 0] + 0.1 * X[:, 1]) for name, (X, _) in small_sites.items()}
+    with kf.Federation.local(values) as federation:
+        found["regress"] = kf.RidgeLearner(rounds=3, n_components=30, task="regress").fit(federation)
+    return found, traffic
+
+
+@pytest.fixture(scope="session")
+def small_audit():
+    rng = np.random.default_rng(9)
+    mechanism = kf.privacy.ElementLaplace(1.0, 2.0, bounds=(-1, 1))
+    rows, others = rng.uniform(-1, 1, (2, 60, 3))
+    report = audit_release(mechanism, rows, others, trials=100)
+    distances = np.abs(rng.normal(size=(2, 40)))
+    return report.plus(*audit_answers(distances[0], distances[1] + 0.5, permutations=20))
+
+
+@pytest.fixture(scope="session")
+def small_results(tmp_path_factory):
+    """A folder of results, and the experiments they are of."""
+    rows = [
+        Row("alpha 1: accuracy", 81.0, 80.5, "%", series="ours", x=1.0),
+        Row("alpha 5: accuracy", 83.0, 84.25, "%", series="ours", x=5.0),
+        Row("alpha 5: bytes", None, 2000, "bytes up"),
+        Row("weights", None, 0.5, "", matrix=((0.5, 0.5), (0.25, 0.75))),
+        not_run("other data", 12.5, "%", "needs other.npz"),
+    ]
+    curve = Experiment("sfm-table-2", "curves | and <weights>", "SFM Table 2", ("digits",), "All in *words*.",
+                       lambda *_: rows, Axes("epsilon", "accuracy", log_x=True))  # fmt: skip
+    ten = Experiment("sfm-table-10", "an idle one", "SFM Table 10", ("absent",), "Nothing.", lambda *_: [])
+    never = Experiment("gikm-table-1", "never run", "GIKM Table 1", ("mnist",), "Nothing yet.", lambda *_: [])
+    folder = tmp_path_factory.mktemp("results")
+    shifted = [Row(**{**vars(row), "ours": None if row.ours is None else row.ours + 1}) for row in rows]
+    lines = [Result(curve, 0, False, tuple(rows[:1]), 9.0), Result(curve, 0, False, tuple(rows), 2.0),
+             Result(curve, 1, False, tuple(shifted), 4.0), Result(curve, 2, True, tuple(rows[:1]), 1.0)]  # fmt: skip
+    text = "\n".join(json.dumps({**line.to_json(), "date": "2026-01-02"}) for line in lines)
+    (folder / "sfm-table-2.jsonl").write_text(text + "\n")
+    idle = Result(ten, 0, False, (), 0.0, "needs absent.npz")
+    (folder / "sfm-table-10.jsonl").write_text(json.dumps(idle.to_json()) + "\n")
+    return folder, (curve, ten, never)

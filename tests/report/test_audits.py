@@ -1,0 +1,89 @@
+"""Reports of audits: an audit survives its JSON, and the page says what the officer's page says."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from kernfed.privacy.officer import officer_page
+from kernfed.report.audits import audit_from_json, audit_report
+from kernfed.report.content import Bars
+from kernfed.report.officer import officer_sections
+
+
+def test_an_audit_survives_its_json(small_audit):
+    assert audit_from_json(json.loads(json.dumps(small_audit.to_json()))) == small_audit
+
+
+def test_no_guarantee_survives_too(small_audit):
+    without = replace(small_audit, record=replace(small_audit.record, epsilon=float("inf")), private=False)
+    again = audit_from_json(json.loads(json.dumps(without.to_json())))
+    assert again == without
+    report = audit_report(again)
+    assert [claim.reliable for claim in report.section("Under which guarantee").claims] == [False, False]
+    assert "marked not private" in report.section("Under which guarantee").words[0]
+    assert report.facts[1].value == "ε none"
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [({"element": {}}, "unit|epsilon|delta"), ({"attacks": [{}]}, "damaged"), ({"bounds": [{"value": 1}]}, "damaged"),
+     ({"subject": ""}, "subject"), ({"record": 3}, "damaged"), ({"membership": []}, "damaged")],
+)  # fmt: skip
+def test_damaged_audits_are_refused(small_audit, change, match):
+    with pytest.raises(ValueError, match=match):
+        audit_from_json({**small_audit.to_json(), **change})
+
+
+def test_what_is_no_audit_is_refused():
+    with pytest.raises(ValueError, match="an audit must have attacks, bounds, element, record, subject, got a"):
+        audit_from_json({"a": 1})
+
+
+def test_figures_are_the_findings(small_audit):
+    report = audit_report(small_audit)
+    attacks = report.section("What attacks achieved").figures[0]
+    best = max(small_audit.attacks, key=lambda attack: attack.roc.auc)
+    assert isinstance(attacks, Bars)
+    assert (attacks.labels[0], attacks.values[0], attacks.intervals[0]) == (
+        best.name,
+        best.roc.auc,
+        best.roc.auc_interval,
+    )
+    assert list(attacks.values) == sorted(attacks.values, reverse=True)
+    found = report.section("What attacks achieved").figures[1]
+    assert found.title == "Found at 0.1 % false alarms"
+    bounds = report.section("Does the audit agree with the guarantee?").figures
+    element = [bound.value for bound in small_audit.bounds if bound.unit == "element"]
+    assert list(bounds[0].values) == element
+    assert bounds[0].lines == {"stated": small_audit.element.epsilon}
+
+
+def test_words_are_those_of_the_officers_page(small_audit):
+    page, report = officer_page(small_audit), audit_report(small_audit)
+    for words in report.section("What attacks achieved").words:
+        assert words in page
+    for point in report.section("What is not promised").points:
+        assert point in page
+    for claim in report.section("Under which guarantee").claims:
+        assert claim.statement in page
+    assert report.section("What left").words == ("No record of traffic was given with this audit. What left is what "
+                                                 "the title names.",)  # fmt: skip
+
+
+def test_traffic_takes_the_place_of_that_remark(small_audit, small_models):
+    report = audit_report(small_audit, small_models[1])
+    assert report.sections[0].title == "What left the sites"
+
+
+def test_tables_of_the_page_come_back_with_their_signs(small_audit):
+    named = replace(small_audit.attacks[0], name="a | b <c> & `d`")
+    table = officer_sections(replace(small_audit, attacks=(named,)))["What attacks achieved"].tables[0]
+    assert table.rows[0][0] == "a | b <c> & 'd'"
+    assert len(table.rows[0]) == len(table.columns)
+
+
+def test_an_audit_without_findings_has_a_page(small_audit):
+    report = audit_report(replace(small_audit, attacks=(), bounds=(), membership=None))
+    assert report.lead == "Not tested: no lower bound on epsilon was computed."
+    assert report.figures == ()

@@ -1,0 +1,162 @@
+"""Reports in a real browser: nothing is asked for, nothing is hidden, light, dark, phone and paper.
+
+Screenshots are kept in the folder that KERNFED_ARTEFACTS names, otherwise with pytest's temporary files.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kernfed.report import audit_report, gather_evidence, model_report, read_results, results_report, write_html
+
+KINDS = ("machines", "sites", "ridge", "audit", "results", "hostile")
+_HOSTILE = "<script>document.title = 'broken'</script>"
+_OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+            "--disable-sync", "--no-first-run", "--disable-dev-shm-usage")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium without a window; skipped, with the reason, where there is none."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
+    )
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = os.environ.get("KERNFED_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if program is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium, or set KERNFED_CHROMIUM")
+    with playwright.sync_playwright() as session:
+        opened = session.chromium.launch(executable_path=program, args=list(_OPTIONS))
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def artefacts(tmp_path_factory):
+    chosen = os.environ.get("KERNFED_ARTEFACTS")
+    folder = Path(chosen) if chosen else tmp_path_factory.mktemp("screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reports(small_models, small_holdout, small_audit, small_results, tmp_path_factory):
+    """Reports of every kind, as data and as files."""
+    models, traffic = small_models
+    renamed = {f"{_HOSTILE}{name}": rows for name, rows in small_holdout.items()}
+    told = [{**entry, "site": _HOSTILE + entry["site"]} for entry in traffic]
+    found = {
+        "machines": model_report(models["machines"], gather_evidence(models["machines"], small_holdout, traffic)),
+        "sites": model_report(models["sites"]),
+        "ridge": model_report(models["ridge"], gather_evidence(models["ridge"], small_holdout)),
+        "audit": audit_report(small_audit, traffic),
+        "results": results_report(read_results(*small_results)),
+        "hostile": model_report(models["machines"], gather_evidence(models["machines"], renamed, told), title=_HOSTILE),
+    }
+    folder = tmp_path_factory.mktemp("pages")
+    for name, report in found.items():
+        write_html(report, folder / f"{name}.html")
+    return found, folder
+
+
+class Visit:
+    """An opened page and what it did."""
+
+    def __init__(self, browser, path, *, width=1200, height=900, scheme="light"):
+        self.context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, offline=True
+        )
+        self.page = self.context.new_page()
+        self.requests, self.problems = [], []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda message: self.problems.append(message.text))
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.goto(path.as_uri())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.context.close()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_report_opens_quietly_with_every_figure(browser, reports, artefacts, name):
+    data, folder = reports
+    with Visit(browser, folder / f"{name}.html") as visit:
+        page = visit.page
+        assert page.title() == data[name].title
+        figures = page.locator("figure svg[role=img]")
+        assert figures.count() == len(data[name].figures)
+        for place, figure in enumerate(data[name].figures):
+            drawn = figures.nth(place)
+            assert drawn.is_visible()
+            box = drawn.bounding_box()
+            assert box["width"] > 200
+            assert box["height"] > 60
+            assert drawn.locator("title").text_content() == " ".join(figure.title.split())
+            assert len(drawn.locator("desc").text_content()) > 20
+        page.screenshot(path=artefacts / f"{name}-light.png", full_page=True)
+        assert visit.requests == [(folder / f"{name}.html").as_uri()]
+        assert visit.problems == []
+        assert page.locator("script").count() == 0
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_phone_needs_no_sideways_scrolling(browser, reports, artefacts, name):
+    with Visit(browser, reports[1] / f"{name}.html", width=375, height=720) as visit:
+        visit.page.screenshot(path=artefacts / f"{name}-phone.png", full_page=True)
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= 375
+        smallest = visit.page.evaluate("""Math.min(...[...document.querySelectorAll('figure svg text')].map(text =>
+            parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a || 99))""")
+        assert smallest >= 7
+
+
+def test_dark_is_dark_and_figures_follow(browser, reports, artefacts):
+    seen = {}
+    for scheme in ("light", "dark"):
+        with Visit(browser, reports[1] / "machines.html", scheme=scheme) as visit:
+            seen[scheme] = visit.page.evaluate("""[getComputedStyle(document.body).backgroundColor,
+                getComputedStyle(document.querySelector('figure svg text')).fill,
+                getComputedStyle(document.querySelector('figure svg path[style*="series-1"]')).fill]""")
+            visit.page.screenshot(path=artefacts / f"machines-{scheme}.png", full_page=True)
+    assert seen["light"][0] == "rgb(255, 255, 255)"
+    assert all(light != dark for light, dark in zip(seen["light"], seen["dark"], strict=True))
+
+
+def test_the_summary_fits_one_screen(browser, reports):
+    with Visit(browser, reports[1] / "machines.html", height=800) as visit:
+        box = visit.page.locator("header").bounding_box()
+        assert box["y"] + box["height"] < 800
+
+
+def test_paper_is_light_and_shows_the_numbers(browser, reports, artefacts):
+    with Visit(browser, reports[1] / "machines.html", scheme="dark") as visit:
+        visit.page.emulate_media(media="print")
+        assert visit.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert not visit.page.locator("nav").is_visible()
+        paper = visit.page.pdf(path=artefacts / "machines.pdf", format="A4")
+    assert paper.startswith(b"%PDF-")
+    assert len(paper) > 10_000
+
+
+def test_the_keyboard_reaches_numbers_and_sections(browser, reports):
+    with Visit(browser, reports[1] / "machines.html") as visit:
+        page = visit.page
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the report"
+        page.locator("figure summary").first.focus()
+        page.keyboard.press("Enter")
+        assert page.locator("figure details").first.get_attribute("open") is not None
+        assert page.locator("figure details table").first.is_visible()
+        page.locator("nav a").last.focus()
+        page.keyboard.press("Enter")
+        assert page.url.endswith(f"#s{page.locator('section').count()}")
+
+
+def test_hostile_names_are_text(browser, reports):
+    with Visit(browser, reports[1] / "hostile.html") as visit:
+        assert visit.page.locator("h1").text_content() == _HOSTILE
+        assert visit.page.locator("figure svg text", has_text="script>").count() > 0

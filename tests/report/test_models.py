@@ -1,0 +1,282 @@
+"""Reports of models as data: what is shown is what the model and the rows say."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import kernfed as kf
+from kernfed.federation.evaluation import evaluate_rows
+from kernfed.guarantees import heldout_bounds
+from kernfed.report import gather_evidence, model_report, render_html
+from kernfed.report.content import Bars, Curves, HeatMap
+from kernfed.report.evidence import Evidence, check_traffic, count_unbounded, model_labels
+from kernfed.report.sections import MOST_DRAWN, labels_map, winners_map
+
+
+def figure(report, title):
+    return next(found for found in report.figures if found.title == title)
+
+
+@pytest.fixture(scope="module")
+def tested(small_models, small_holdout):
+    models, traffic = small_models
+    evidence = gather_evidence(models["machines"], small_holdout, traffic)
+    return models["machines"], evidence, model_report(models["machines"], evidence)
+
+
+def test_accuracy_bars_are_sorted_and_are_those_of_the_evaluation(tested, small_holdout):
+    model, evidence, report = tested
+    bars = figure(report, "Accuracy per site")
+    found = evaluate_rows(model, small_holdout)
+    assert list(bars.values) == sorted(bars.values, reverse=True)
+    assert dict(zip(bars.labels, bars.values, strict=True)) == {s: o.accuracy for s, o in found.sites.items()}
+    alone = dict(zip(bars.labels, bars.marks["the site alone"], strict=True))
+    X, y = small_holdout["east"]
+    assert alone["east"] == np.mean(model.local("east").predict(X) == y)
+    counts = {site: (o.rows - o.correct, o.rows) for site, o in found.sites.items()}
+    sure = heldout_bounds(counts, 0.95, simultaneous=True)
+    assert bars.marks["at least, 95% sure"] == tuple(1 - sure.sites[site].value for site in bars.labels)
+    assert report.facts[0].value == f"{100 * found.accuracy:.1f} %"
+    assert evidence.evaluation.accuracy == found.accuracy
+
+
+def test_confusion_rows_are_shares_of_the_true_class(tested):
+    _, evidence, report = tested
+    heat = figure(report, "Confusion matrix")
+    assert heat.rows == heat.columns == ("cat", "dog", "fox")
+    np.testing.assert_allclose(np.sum(heat.values, axis=1), 1)
+    counts = evidence.evaluation.pooled.confusion[:3]
+    np.testing.assert_allclose(heat.values, counts / counts.sum(axis=1, keepdims=True))
+
+
+def test_unknown_labels_get_a_row_of_their_own(small_models, small_holdout):
+    model = small_models[0]["machines"]
+    X, y = small_holdout["east"]
+    labels = y.astype("<U8")
+    labels[0] = "unicorn"
+    heat = figure(model_report(model, gather_evidence(model, {"east": (X, labels)})), "Confusion matrix")
+    assert heat.rows[-1] == "other"
+    assert sum(heat.values[-1]) == 1
+
+
+def test_who_has_and_who_decides(tested, small_sites, small_holdout):
+    model, _, report = tested
+    assert model_labels(model)["east"] == {"cat": 40, "dog": 40}
+    counts = figure(report, "Who has which class")
+    assert counts.values[counts.rows.index("north")] == (9.0, 9.0, 9.0)
+    untested = figure(model_report(model), "Who has which class")
+    assert untested.values[untested.rows.index("east")] == (40.0, 40.0, 0.0)
+    decided = figure(report, "Who decides which class")
+    found = model.explain(np.concatenate([X for X, _ in small_holdout.values()]))
+    cats = found.site[found.label == "cat"]
+    column = decided.columns.index("east")
+    assert decided.values[decided.rows.index("cat")][column] == np.mean(cats == "east")
+    assert set(small_sites) >= set(decided.columns)
+
+
+def test_traffic_is_added_up_per_site(tested, small_models):
+    _, _, report = tested
+    traffic = small_models[1]
+    section = report.section("What left the sites")
+    bars = section.figures[0]
+    total = {site: sum(e["bytes_up"] for e in traffic if e["site"] == site) for site in ("east", "north", "west")}
+    assert dict(zip(bars.labels, bars.values, strict=True)) == total
+    assert list(bars.values) == sorted(bars.values, reverse=True)
+    scores = next(row for row in section.tables[0].rows if row[0] == "scores")
+    assert scores[5] == f"{sum(e['bytes_up'] for e in traffic if e['task'] == 'scores'):,}"
+
+
+def test_guarantees_come_with_assumptions(tested):
+    _, _, report = tested
+    first, lies, images = report.section("Guarantees").claims
+    assert first.reliable
+    assert first.statement.startswith("The error on what comes later is at most")
+    assert [given.holds for given in first.assumptions] == [None, None]
+    assert [given.holds for given in lies.assumptions] == [False, True]
+    assert [given.holds for given in images.assumptions] == [True]
+    assert any("counterexample" in row[2] for row in report.section("Guarantees").tables[-1].rows)
+
+
+def test_a_robust_model_has_its_assumptions_ticked(small_models):
+    report = model_report(small_models[0]["sites"])
+    claim = report.section("Guarantees").claims[0]
+    assert claim.reliable
+    assert [given.holds for given in claim.assumptions] == [True, True]
+
+
+def test_what_stays_at_the_sites_is_said_and_not_shown(small_models):
+    report = model_report(small_models[0]["sites"])
+    assert figure(report, "Who has which class").values == ((1.0, 1.0, 0.0), (0.0, 1.0, 1.0), (1.0, 0.0, 1.0))
+    assert "Rows stay at their sites" in report.section("Privacy").words[0]
+    assert [claim.status for claim in report.section("Privacy").claims] == ["no guarantee", "no guarantee"]
+    assert report.sections[0].title == "Who has what, and who decides"
+
+
+def test_machines_contain_rows_and_the_report_says_so(small_models):
+    assert "contains the rows" in model_report(small_models[0]["machines"]).section("Privacy").words[0]
+
+
+def test_the_promise_of_a_private_model_is_told_in_both_units(small_sites):
+    with kf.Federation.local(small_sites) as federation:
+        model = kf.FoldingLearner(privacy=kf.privacy.RecordGaussian(2.0, 1e-5, 5.0)).fit(federation)
+    report = model_report(model)
+    section = report.section("Privacy")
+    element, record = section.claims
+    assert element.title.startswith("One element")
+    assert record.title.startswith("One record")
+    assert "epsilon 2 and delta 1e-05 for one row of 4 elements replaced by any other" in record.statement
+    assert record.reliable
+    assert any("public" in words for words in section.words)
+    assert [row[0] for row in section.tables[0].rows] == ["east", "north", "west"]
+    assert report.facts[-1].value == "ε 2"
+
+
+def test_a_private_ridge_model_says_what_its_sums_promise(small_sites):
+    learner = kf.RidgeLearner(method="exact", n_components=10, bandwidth=2.0, privacy=kf.privacy.RecordRidge(1.0, 1e-5))
+    with kf.Federation.local(small_sites) as federation:
+        report = model_report(learner.fit(federation))
+    section = report.section("Privacy")
+    assert "noisy sums" in section.words[0]
+    assert "one row and its target replaced by any other" in section.claims[1].statement
+    assert [claim.reliable for claim in section.claims] == [True, True]
+
+
+def test_unbounded_images_are_counted():
+    rng = np.random.default_rng(0)
+    rows = {"a": (rng.normal(size=(100, 20)), np.repeat([0, 1], 50))}
+    with kf.Federation.local(rows) as federation:
+        model = kf.FoldingLearner(hold="machines").fit(federation)
+    found = sum(bank.scores(rows["a"][0], "rms").fallbacks for bank in model.banks.values())
+    assert count_unbounded(model, rows["a"][0]) == (found, 100)
+    report = model_report(model, Evidence(unbounded=3, checked=100))
+    claim = report.section("Guarantees").claims[-1]
+    assert not claim.reliable
+    assert "3 times they do not" in claim.assumptions[0].text
+    assert claim.assumptions[0].holds is False
+
+
+def test_ridge_has_convergence_bytes_and_the_choice_of_lambda(small_models, small_holdout):
+    model = small_models[0]["ridge"]
+    report = model_report(model, gather_evidence(model, small_holdout))
+    titles = [found.title for found in report.section("Training").figures]
+    assert "Bytes over the rounds" in titles
+    assert "Choice of the regularisation" in titles
+    gradient = figure(report, "Norm of the gradient")
+    history = [(entry.round, entry.gradient_norm) for entry in model.history_ if entry.gradient_norm is not None]
+    assert list(zip(gradient.series[0].x, gradient.series[0].y, strict=True)) == history
+    assert gradient.log_y
+    sent = figure(report, "Bytes over the rounds").series[0]
+    assert sent.y[-1] * 1e6 == pytest.approx(sum(entry.bytes_up for entry in model.history_))
+
+
+def test_divergence_and_heterogeneity_are_claims(small_models):
+    from kernfed.ridge.heterogeneity import Heterogeneity, SiteHeterogeneity
+
+    sites = {"east": SiteHeterogeneity(0.5, 1.0, 2.0, 3.0)}
+    model = replace(small_models[0]["ridge"], heterogeneity_=Heterogeneity(2.5, 0.4, 3.0, sites))
+    report = model_report(model)
+    upsilon, eigenvalue = report.section("Guarantees").claims
+    assert "at most 0.4" in upsilon.statement
+    assert [given.holds for given in upsilon.assumptions] == [False, True]
+    assert eigenvalue.assumptions[0].holds is False
+    assert any(table.caption == "How much the sites differ" for table in report.section("How it was made").tables)
+
+
+def test_regressors_have_errors_not_accuracies(small_models, small_sites):
+    model = small_models[0]["regress"]
+    rows = {name: (X, X[:, 0]) for name, (X, _) in small_sites.items()}
+    report = model_report(model, gather_evidence(model, rows))
+    bars = figure(report, "Mean squared error per site")
+    X, y = rows["east"]
+    expected = np.mean((model.predict(X) - y) ** 2)
+    assert dict(zip(bars.labels, bars.values, strict=True))["east"] == pytest.approx(expected)
+    assert report.facts[0].name == "R²"
+
+
+def test_averaging_and_single_models_have_reports(small_sites, small_holdout):
+    from kernfed.federation import AveragingLearner
+
+    with kf.Federation.local(small_sites) as federation:
+        averaged = AveragingLearner(rounds=3).fit(federation)
+    report = model_report(averaged, gather_evidence(averaged, small_holdout))
+    assert len(report.section("Training").figures) == 2
+    single = kf.KAHMClassifier().fit(*small_sites["east"])
+    assert "nothing was federated" in model_report(single, gather_evidence(single, small_holdout)).lead
+    assert "<svg" in render_html(report)
+
+
+@pytest.fixture(scope="module")
+def personal():
+    """Two pairs of sites that agree, and rows to test on."""
+    from kernfed.federation.personal import PersonalLearner
+
+    rng = np.random.default_rng(5)
+    sites, held = {}, {}
+    for place, name in enumerate("abcd"):
+        X = rng.normal(size=(60, 3))
+        y = X @ np.array([[3.0, 0.0, 0.0], [0.0, -3.0, 1.0]])[place % 2] + 0.1 * rng.normal(size=60)
+        sites[name], held[name] = (X[:40], y[:40]), (X[40:], y[40:])
+    with kf.Federation.local(sites) as federation:
+        return PersonalLearner().fit(federation), held
+
+
+def test_collaboration_weights_are_a_heat_map_by_group(personal):
+    model, held = personal
+    report = model_report(model, gather_evidence(model, held))
+    heat = figure(report, "Collaboration weights")
+    assert heat.rows == heat.columns
+    assert set(heat.rows) == set("abcd")
+    groups = [model.groups_[site] for site in heat.rows]
+    assert groups == sorted(groups)
+    first, second = (model.sites.index(heat.rows[place]) for place in (0, 1))
+    assert heat.values[0][1] == model.weights_[first, second]
+    gains = figure(report, "Error with the others and alone")
+    assert gains.values[0] == model.gains_[gains.labels[0]].together
+    assert gains.marks["alone"][0] == model.gains_[gains.labels[0]].alone
+    errors = figure(report, "Mean squared error per site")
+    X, y = held["a"]
+    expected = np.mean((model.for_site("a").predict(X) - y) ** 2)
+    assert dict(zip(errors.labels, errors.values, strict=True))["a"] == pytest.approx(expected)
+
+
+def test_a_personal_model_predicts_for_its_own_sites_only(personal):
+    model, held = personal
+    with pytest.raises(ValueError, match="no model for site 'elsewhere'"):
+        gather_evidence(model, {"elsewhere": held["a"]})
+
+
+def test_many_sites_are_drawn_by_their_size_and_all_counted():
+    labels = {f"s{place}": {"x": place + 1} for place in range(MOST_DRAWN + 30)}
+    heat = labels_map(labels, "rows")
+    assert len(heat.rows) == MOST_DRAWN
+    assert min(line[0] for line in heat.values) == 31
+    assert "Drawn are the 120 sites" in heat.words
+    assert len(winners_map({"x": dict.fromkeys(labels, 1)}).columns) == MOST_DRAWN
+
+
+def test_one_site_and_no_evidence_make_a_report(small_sites):
+    with kf.Federation.local({"only": small_sites["east"]}) as federation:
+        model = kf.FoldingLearner(hold="machines").fit(federation)
+    assert isinstance(figure(model_report(model), "Who has which class"), HeatMap)
+    evidence = gather_evidence(model, {"only": small_sites["east"]})
+    assert isinstance(figure(model_report(model, evidence), "Accuracy: each site alone, and together"), Bars)
+
+
+def test_a_history_of_one_round_has_no_curve(small_models):
+    model = replace(small_models[0]["ridge"], history_=small_models[0]["ridge"].history_[:1], path_={})
+    assert not [found for found in model_report(model).figures if isinstance(found, Curves)]
+
+
+def test_what_is_no_model_is_refused(small_holdout):
+    with pytest.raises(ValueError, match=r"model must be one of FoldingModel, .*, got dict"):
+        model_report({})
+    with pytest.raises(ValueError, match="a object cannot be tested"):
+        gather_evidence(object(), small_holdout)
+
+
+@pytest.mark.parametrize("bad", [{"site": "a"}, [1], [{"site": "a", "task": "t", "information": "rows", "messages": 1,
+                                  "bytes_down": 1, "bytes_up": -1, "scalars_up": 0}], "text"])  # fmt: skip
+def test_traffic_that_is_none_is_refused(bad):
+    with pytest.raises(ValueError, match="traffic"):
+        check_traffic(bad)

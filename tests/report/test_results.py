@@ -1,0 +1,145 @@
+"""Results: seeds put together, quick lines left out, nothing filled in; the committed document is what they give."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernfed.experiments.runner import list_experiments
+from kernfed.report.document import SUMMARY, document_figures, results_document, write_document
+from kernfed.report.result_pages import duration, result_figures, results_report
+from kernfed.report.results import read_results
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def summaries(small_results):
+    return read_results(*small_results)
+
+
+def test_seeds_are_averaged_and_quick_lines_left_out(summaries):
+    curve = summaries[0]
+    assert curve.seeds == (0, 1)
+    assert curve.seconds == 3.0  # the last line of seed 0 counts, 2 s, and that of seed 1, 4 s
+    assert curve.bytes_up == 2000.5
+    first = curve.rows[0]
+    assert (first.label, first.published, first.ours) == ("alpha 1: accuracy", 81.0, 81.0)
+    assert first.deviation == pytest.approx(2**-0.5)
+    assert curve.rows[-1].ours is None
+    assert curve.status == "run in part"
+    assert [round(point, 6) for point in curve.points] == [0.0, 1.75]
+
+
+def test_every_experiment_is_listed_also_without_results(summaries, small_results):
+    assert [found.id for found in summaries] == ["sfm-table-2", "sfm-table-10", "gikm-table-1"]
+    assert [found.not_run for found in summaries] == ["", "needs absent.npz", "there is no full run yet"]
+    needy = replace(small_results[1][2], datasets=("absent", "gone"))
+    assert read_results(small_results[0], (needy,))[0].not_run == (
+        "needs absent.npz or gone.npz, embeddings that a user brings"
+    )
+    assert [found.status for found in summaries] == ["run in part", "not run", "not run"]
+
+
+def test_a_single_file_holds_its_own_experiments_only(small_results):
+    folder, experiments = small_results
+    assert [found.id for found in read_results(folder / "sfm-table-2.jsonl", experiments)] == ["sfm-table-2"]
+    assert read_results(folder / "sfm-table-2.jsonl", ())[0].source == "SFM Table 2"
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"id": 3, "rows": []}', '{"id": "a", "rows": [{"label": "x"}]}',
+                                  '{"id": "a", "rows": [{"label": "x", "published": NaN, "ours": 1, "unit": "%"}]}',
+                                  '{"id": "a", "rows": [{"label": "x", "published": "1", "ours": 1, "unit": "%"}]}',
+                                  '{"id": "a", "rows": [{"label": "x", "unit": "", "other": 1}]}'])  # fmt: skip
+def test_bad_lines_are_refused_with_their_place(tmp_path, line):
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"\n{line}\n")
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 2 is no result"):
+        read_results(path)
+
+
+def test_nothing_to_read_is_said(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no results at"):
+        read_results(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="holds no result lines"):
+        read_results(tmp_path)
+
+
+def test_curves_have_ours_and_published(summaries):
+    curves, pictures = result_figures(summaries[0])
+    assert [series.name for series in curves.series] == ["ours", "ours (published)"]
+    assert curves.series[0].x == (1.0, 5.0)
+    assert curves.series[1].y == (81.0, 83.0)
+    assert curves.series[1].dashed
+    assert (curves.x_name, curves.log_x, curves.log_y) == ("epsilon", True, False)
+    assert pictures.panels == (("weights", ((0.5, 0.5), (0.25, 0.75))),)
+
+
+def test_the_page_shows_privacy_against_utility_and_what_was_not_run(summaries):
+    report = results_report(summaries)
+    assert [section.title for section in report.sections] == [
+        "Overview", "Privacy against utility", "SFM Table 2: curves | and <weights>", "Not run here",
+    ]  # fmt: skip
+    assert len(report.section("Privacy against utility").figures) == 2
+    assert len(report.section("Not run here").tables[0].rows) == 2
+    rows = report.sections[2].tables[0].rows
+    assert rows[0][1:5] == ("81.00", "81.00 ± 0.71", "+0.00", "%")
+    assert rows[-1][2] == "not run"
+
+
+def test_the_document_is_deterministic_and_escapes(summaries, small_results):
+    text = results_document(summaries, "# A title that goes\n\nOne **honest** paragraph.\n")
+    assert text == results_document(read_results(*small_results), "# A title that goes\n\nOne **honest** paragraph.\n")
+    assert text.count("\n# ") == 0
+    assert "One **honest** paragraph." in text
+    assert "### SFM Table 2: curves \\| and &lt;weights&gt;" in text
+    assert "All in \\*words\\*." in text
+    assert text.index("### SFM Table 2") < text.index("### SFM Table 10") < text.index("## GIKM")
+    assert "*Not run: needs absent.npz.* Command: `kernfed bench sfm-table-10`." in text
+    assert "Mean and standard deviation over seeds 0, 1; 3.0 s each" in text
+    for line in text.splitlines():
+        if line.startswith("| "):
+            assert line.replace("\\|", "").count("|") == 7, line
+
+
+def test_figures_of_the_document_have_alternatives_and_stand_alone(small_results, tmp_path, monkeypatch):
+    folder, experiments = small_results
+    monkeypatch.setattr("kernfed.report.results.list_experiments", lambda: experiments)
+    (tmp_path / SUMMARY).write_text("By hand.")
+    written = write_document(tmp_path / "results.md", folder)
+    assert [path.relative_to(tmp_path).as_posix() for path in written] == [
+        "results.md", "figures/sfm-table-2.svg", "figures/sfm-table-2-2.svg",
+    ]  # fmt: skip
+    text = written[0].read_text()
+    assert "By hand." in text
+    assert "![SFM Table 2: accuracy. accuracy over epsilon: ours from" in text
+    drawing = written[1].read_text()
+    assert drawing.startswith("<svg ")
+    assert "--series-1: #" in drawing
+    assert "prefers-color-scheme: dark" in drawing
+
+
+def test_the_committed_document_is_what_the_committed_results_give():
+    document, opening = ROOT / "docs" / "results.md", ROOT / "docs" / SUMMARY
+    summaries = read_results(ROOT / "results")
+    expected = results_document(summaries, opening.read_text(encoding="utf-8") if opening.is_file() else "")
+    advice = "run: kernfed bench --write-docs docs/results.md"
+    assert document.read_text(encoding="utf-8") == expected, advice
+    for name in document_figures(summaries):
+        assert (ROOT / "docs" / name).is_file(), f"{name} is missing; {advice}"
+
+
+def test_committed_results_are_full_runs_of_known_experiments():
+    known = {experiment.id for experiment in list_experiments()}
+    for path in sorted((ROOT / "results").glob("*.jsonl")):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert path.stem in known
+        assert {line["id"] for line in lines} == {path.stem}
+        assert not any(line["quick"] for line in lines), path.name
+        seeds = [line["seed"] for line in lines]
+        assert len(seeds) == len(set(seeds)), f"{path.name} has two lines of one seed"
+
+
+def test_durations():
+    assert [duration(seconds) for seconds in (0.4, 61, 7200)] == ["0 s", "1 min 1 s", "120 min 0 s"]
