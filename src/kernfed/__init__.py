@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kernfed._version import __version__
 
 if TYPE_CHECKING:
-    from kernfed import data, guarantees, privacy, secure
+    from kernfed import data, guarantees, privacy, report, secure
     from kernfed.federation import Federation, FoldingLearner, RidgeLearner, evaluate, load, save
     from kernfed.kahm import KAHM, DeepKAHM, KAHMClassifier, KAHMRegressor, WideKAHM
     from kernfed.kahm.model import FoldingModel
@@ -30,7 +30,7 @@ _HOMES = {
     "load": "kernfed.federation",
     "save": "kernfed.federation",
 }
-_PACKAGES = ("data", "guarantees", "privacy", "secure")
+_PACKAGES = ("data", "guarantees", "privacy", "report", "secure")
 
 __all__ = [
     "KAHM",
@@ -49,6 +49,7 @@ __all__ = [
     "guarantees",
     "load",
     "privacy",
+    "report",
     "save",
     "secure",
 ]

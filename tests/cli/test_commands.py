@@ -69,7 +69,7 @@ def test_version():
 
 
 def test_demo_shows_the_federation():
-    done = CliRunner().invoke(app, ["demo"])
+    done = CliRunner().invoke(app, ["demo", "--no-report"])
     assert done.exit_code == 0, done.stderr
     title, header, *rows = done.stdout.splitlines()
     assert "1348 images" in title
@@ -85,7 +85,7 @@ def test_demo_shows_the_federation():
 
 
 def test_demo_process_prints_one_json_object():
-    done = program("demo", "--json", "--seed", "1")
+    done = program("demo", "--json", "--seed", "1", "--no-report")
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert found["data"] == {"sites": 10, "train": 1348, "test": 449, "classes_per_site": 3}

@@ -38,10 +38,12 @@ class InProcessGrid(Grid):
     """``configs`` maps node ids to node configurations; ``names`` to the names they were registered with."""
 
     def __init__(self, app: ClientApp, configs: Mapping[int, dict[str, Any]], *, names: Mapping[int, str] | None = None,
-                 faults: Mapping[int, Fault] | None = None) -> None:  # fmt: skip
+                 faults: Mapping[int, Fault] | None = None,
+                 run_config: dict[str, Any] | None = None) -> None:  # fmt: skip
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN, SERVER, 1
         self.app, self.configs = app, dict(configs)
         self.names, self.faults = dict(names or {}), dict(faults or {})
+        self.run_config = run_config or {}
         self.replies: dict[str, Message] = {}
         self.pushed: list[Message] = []
 
@@ -82,7 +84,7 @@ class InProcessGrid(Grid):
     def _answer(self, message: Message) -> None:
         node = message.metadata.dst_node_id
         fault = self.faults.get(node, Fault("slow", 0.0))
-        context = Context(RUN, node, self.configs[node], RecordDict(), {})
+        context = Context(RUN, node, self.configs[node], RecordDict(), self.run_config)
         if fault.kind == "dead":
             reply = Message(Error(GONE, "Node Unavailable"), reply_to=message)
         else:

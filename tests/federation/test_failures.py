@@ -116,6 +116,7 @@ def test_a_site_lost_between_two_messages_is_left_out_of_both(data: Data, querie
 
 
 def test_slow_and_garbled_sites(data: Data, queries: Any) -> None:
+    LEARNER.fit(Federation.local(data))  # the first to fit in a process imports what fitting needs
     faults = {"b": Fault("garbage"), "e": Fault("slow", 1.0)}
     federation = Federation.local(data, faults=faults)
     with pytest.warns(MissingSites, match=r"2 site\(s\) missing.*'b': the reply.*not usable.*'e': .*in time"):

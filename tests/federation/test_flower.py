@@ -274,6 +274,42 @@ def test_the_public_name(data: Data, tmp_path: Path) -> None:
     assert told
 
 
+def test_virtual_nodes_take_their_settings_from_a_folder(data: Data, tmp_path: Path) -> None:
+    folder = tmp_path / "nodes"
+    folder.mkdir()
+    for config in node_configs(data, tmp_path).values():
+        text = "".join(f"{name} = {json.dumps(value)}\n" for name, value in config.items())
+        (folder / f"{config['site']}.toml").write_text(text)
+    virtual = {number: {"partition-id": number, "num-partitions": 4} for number in range(4)}
+    told: list[str] = []
+    grid = InProcessGrid(client_app(), virtual, run_config={"nodes": str(folder)})
+    with kernfed.Federation.flower(grid, min_sites=3, report=told.append) as federation:
+        assert federation.sites == ("a", "b", "c")
+        queries = data["a"][0]
+        found = FoldingLearner(batch_size=7).fit(federation).scores(queries)
+    assert any("virtual node 3 needs its settings" in text and "holds 3 files" in text for text in told)
+    with Federation.local(data) as local:
+        np.testing.assert_array_equal(found, FoldingLearner(batch_size=7).fit(local).scores(queries))
+    real = {9: {**node_configs(data, tmp_path)[12], "partition-id": 0}}
+    with kernfed.Federation.flower(InProcessGrid(client_app(), real, run_config={"nodes": str(folder)})) as alone:
+        assert alone.sites == ("b",), "a run does not choose the settings of a node that has its own"
+    with kernfed.Federation.flower(InProcessGrid(client_app(), virtual)) as numbered:
+        assert numbered.sites == ("site-000", "site-001", "site-002", "site-003")
+
+
+def test_many_sites_are_not_listed_one_by_one(data: Data) -> None:
+    told: list[str] = []
+    X, y = data["a"]
+    sites = {f"s{number:02}": Site(f"s{number:02}", X, y, policy=Policy.open()) for number in range(25)}
+    with kernfed.Federation.flower(over_sites(sites), min_sites=25, report=told.append) as federation:
+        told.clear()
+        federation.schemas()
+        assert len(told) == 2
+        assert told[-1].startswith("25 of 25")
+        federation.engine._find_nodes(25, 1.0)  # type: ignore[attr-defined]
+        assert told[-1].endswith("s18, s19 and 5 more")
+
+
 def test_progress_is_told(data: Data, tmp_path: Path) -> None:
     told: list[str] = []
     with flower_federation(over_files(data, tmp_path), report=told.append) as federation:

@@ -66,6 +66,13 @@ def test_the_app_is_complete_and_installs_nothing(app: Path) -> None:
     assert connection["root-certificates"] == str(app / "certificates" / "ca.crt")
 
 
+def test_an_app_for_the_simulation(tmp_path: Path) -> None:
+    write_app(tmp_path / "app", simulate=100)
+    connection = tomllib.loads((tmp_path / "app" / "home" / "config.toml").read_text())["superlink"]
+    told = {"address": "127.0.0.1:9092", "insecure": True, "options": {"num-supernodes": 100}}
+    assert connection == {"default": "simulation", "simulation": told}
+
+
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own
 def test_only_code_travels_to_the_sites(app: Path) -> None:
     """Results, keys and certificates are not part of what Flower sends."""

@@ -148,6 +148,8 @@ def test_other_bad_input_is_refused():
     risks = weighted_risks([[0.5, 0.5]], lambda _: [(np.zeros(1), np.zeros((1, 2)))])
     with pytest.raises(ValueError, match="shorter"):
         minimise(risks, np.zeros((1, 2)))
+    with pytest.raises(ValueError, match="start must have a row for each of 1 rows of weights, got 2"):
+        minimise(risks, np.zeros((2, 2)))
     with pytest.raises(ValueError, match=r"must have shapes \(1,\) and \(1, 2\)"):
         minimise(lambda *_: (np.zeros(1), np.zeros((1, 3))), np.zeros((1, 2)))
     with pytest.raises(ValueError, match="tolerance must be > 0"):

@@ -48,7 +48,10 @@ def test_a_single_file_holds_its_own_experiments_only(small_results):
     assert read_results(folder / "sfm-table-2.jsonl", ())[0].source == "SFM Table 2"
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"id": 3, "rows": []}', '{"id": "a", "rows": [{"label": "x"}]}',
+TWICE = json.dumps({"id": "a", "rows": [{"label": "x", "published": 1, "ours": 1, "unit": "%"}] * 2})
+
+
+@pytest.mark.parametrize("line", [TWICE, "{", "[]", '{"id": 3, "rows": []}', '{"id": "a", "rows": [{"label": "x"}]}',
                                   '{"id": "a", "rows": [{"label": "x", "published": NaN, "ours": 1, "unit": "%"}]}',
                                   '{"id": "a", "rows": [{"label": "x", "published": "1", "ours": 1, "unit": "%"}]}',
                                   '{"id": "a", "rows": [{"label": "x", "unit": "", "other": 1}]}'])  # fmt: skip

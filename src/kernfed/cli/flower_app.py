@@ -166,8 +166,9 @@ def flower_app(
 ) -> None:
     """Write a Flower app that trains and predicts with kernfed, and scripts for its certificates and keys."""
     written = write_app(folder, address, results, simulate)
+    following = ", Many virtual sites on one machine" if simulate else f"; first {folder}/make-certificates.sh"
     emit({"folder": folder, "files": written}, json, *(f"{folder / name}" for name in written),
-         f"Next: {folder}/make-certificates.sh, then the operator's guide, docs/operator.md")  # fmt: skip
+         f"Next: the operator's guide, docs/operator.md{following}")  # fmt: skip
 
 
 def write_app(folder: Path, address: str = "127.0.0.1:9092", results: Path | None = None,

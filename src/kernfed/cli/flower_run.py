@@ -96,16 +96,17 @@ def run_app(app: Path, settings: Mapping[str, Any], *, timeout: float = 3600.0,
     deadline = time.monotonic() + timeout
     run = _start(app, settings)
     with _relayed_log(app, run, report) as relay:
-        status, details = "pending", ""
-        while not status.startswith("finished"):
-            if time.monotonic() > deadline:
-                _flwr(app, "stop", run)
-                raise RunFailed(f"run {run} was {status} after {timeout:g} s and was stopped")
+        while True:
             if relay.is_alive():
                 relay.join(min(_LOOK, max(0.0, deadline - time.monotonic())))
             else:
                 time.sleep(_LATE_LOOK)
             status, details = _status(app, run)
+            if status.startswith("finished"):
+                break
+            if time.monotonic() > deadline:
+                _flwr(app, "stop", run)
+                raise RunFailed(f"run {run} was {status} after {timeout:g} s and was stopped")
         relay.join(_CALL)  # the last lines of the log say why
     if status != "finished:completed":
         raise RunFailed(f"run {run} failed ({status}): {details or 'Flower gives no reason'}; see flwr log {run}")

@@ -252,10 +252,11 @@ def site_name(context: Context) -> str:
 def node_config(context: Context) -> Mapping[str, Any]:
     """The node's configuration. Virtual nodes of Flower's simulation take theirs from the run's folder ``nodes``.
 
-    It holds a file of settings for each of them, ``*.toml``, in the order of their names.
+    It holds a file of settings for each of them, ``*.toml``, in the order of their names. A node that names its site is
+    none: whoever starts a run must not choose its policy.
     """
     folder = context.run_config.get("nodes")
-    if _VIRTUAL not in context.node_config or not folder:
+    if _VIRTUAL not in context.node_config or "site" in context.node_config or not folder:
         return context.node_config
     files, number = sorted(Path(str(folder)).glob("*.toml")), int(context.node_config[_VIRTUAL])
     if number >= len(files):

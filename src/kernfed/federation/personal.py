@@ -112,7 +112,7 @@ class PersonalLearner:
         """
         median = self.bandwidth == "median" and (self.features == "fourier" or self._compares)
         surveys, missing = ask_survey(
-            federation, self.task, median, private=self.privacy is not None, min_replies=min_replies, timeout=timeout
+            federation, self.task, median, mechanism=self.privacy, min_replies=min_replies, timeout=timeout
         )
         while True:
             sites = PersonalSites(federation, tuple(sorted(surveys)), self._problem(federation.seed, surveys), timeout)
@@ -135,7 +135,10 @@ class PersonalLearner:
     @property
     def _compares(self) -> bool:
         """Whether weights come from Q-aggregation."""
-        return self.weights == "printed" or isinstance(self.weights, tuple)
+        return self._is("printed") or isinstance(self.weights, tuple)
+
+    def _is(self, rule: str) -> bool:
+        return isinstance(self.weights, str) and self.weights == rule
 
     def _problem(self, seed: int, surveys: Mapping[str, Survey]) -> Problem:
         schema = agree({name: found.schema for name, found in surveys.items()})
@@ -175,7 +178,7 @@ class PersonalLearner:
 
     def _run(self, sites: PersonalSites, surveys: Mapping[str, Survey]) -> _Fitted:
         kernel = self._kernel(sites.problem, sites.federation.seed, surveys)
-        needs = self.kind == "ridge" or (isinstance(self.weights, str) and self.weights == "auto")
+        needs = self.kind == "ridge" or self._is("auto")
         received = sites.receive(kernel, statistics=needs, intercept=self.intercept, mechanism=self.privacy)
         fitted = self._fit(sites, received, kernel, [surveys[name].rows for name in sites.names])
         if self.kind == "ridge" and self.gains:
@@ -185,7 +188,7 @@ class PersonalLearner:
 
     def _fit(self, sites: PersonalSites, received: Received, kernel: EmbeddingKernel | None,
              rows: Sequence[int]) -> _Fitted:  # fmt: skip
-        if isinstance(self.weights, str) and self.weights == "auto":
+        if self._is("auto"):
             model, groups = fit_groups(sites.problem, received.statistics, intercept=self.intercept,
                                        max_groups=self.max_groups)  # fmt: skip
             return _Fitted(model if self.kind == "ridge" else self._train(sites, model.weights_), groups)
@@ -217,7 +220,7 @@ class PersonalLearner:
                 raise ValueError(f"weights must have shape {(len(everyone), len(everyone))}, got {self.weights.shape}")
             places = [everyone.index(name) for name in sites.names]
             return _renormalised(self.weights[np.ix_(places, places)])
-        return local_weights(len(rows)) if self.weights == "local" else grand_mean_weights(rows)
+        return local_weights(len(rows)) if self._is("local") else grand_mean_weights(rows)
 
     @property
     def _rule(self) -> str:

@@ -43,8 +43,8 @@ class Received:
     embeddings: tuple[MeanEmbedding, ...]
 
 
-def ask_survey(federation: Federation, task: str, median: bool, *, private: bool, min_replies: int | None,
-               timeout: float) -> tuple[dict[str, Survey], dict[str, str]]:  # fmt: skip
+def ask_survey(federation: Federation, task: str, median: bool, *, mechanism: RecordEmbedding | None,
+               min_replies: int | None, timeout: float) -> tuple[dict[str, Survey], dict[str, str]]:  # fmt: skip
     """Surveys of the sites that answer, and why the others do not."""
     surveys: dict[str, Survey] = {}
 
@@ -56,7 +56,8 @@ def ask_survey(federation: Federation, task: str, median: bool, *, private: bool
         kind = check_choice(payload.values["task"], "task", TASKS)
         surveys[site] = Survey(Schema.from_values(payload.values["schema"]), kind, int(rows), found)
 
-    question = Payload(values={"task": task, "median": median, "seed": federation.seed, "private": private})
+    values = {"task": task, "median": median, "seed": federation.seed, "mechanism": _mechanism_values(mechanism)}
+    question = Payload(values=values)
     replies = federation.ask("personal_survey", question, min_replies=min_replies, timeout=timeout, check=read)
     return surveys, {site: refusal.reason for site, refusal in replies.missing.items()}
 
@@ -89,7 +90,7 @@ class PersonalSites:
         values: dict[str, Any] = {
             "problem": self.problem.to_values(), "statistics": statistics, "intercept": intercept,
             "kernel": None if kernel is None else kernel.to_values(),
-            "mechanism": None if mechanism is None else mechanism_to_values(mechanism),
+            "mechanism": _mechanism_values(mechanism),
         }  # fmt: skip
 
         def read(payload: Payload) -> tuple[SiteStatistics | None, float, MeanEmbedding | None]:
@@ -164,6 +165,10 @@ class PersonalSites:
             lambda: relu_network(problem.n_features, hidden, problem.n_targets), self.names, self.federation.seed
         )
         return descend(risks, start, steps=steps, learning_rate=learning_rate).parameters
+
+
+def _mechanism_values(mechanism: RecordEmbedding | None) -> dict[str, Any] | None:
+    return None if mechanism is None else mechanism_to_values(mechanism)
 
 
 def _part(payload: Payload, prefix: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What sites do for a ``PersonalLearner``; each answers from its rows and keeps nothing.
+"""What sites do for a ``PersonalLearner``; each answers from its rows, and its store keeps private releases only.
 
 "personal_survey"      schema, whether labels are classes or values, and the median distance of rows
 "personal_statistics"  moments of features and targets, the mean embedding, or a private release of it
@@ -14,9 +14,11 @@ import numpy as np
 
 from kernfed._random import generator
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
-from kernfed.federation.message import Payload
-from kernfed.federation.private import mechanism_from_values, released
-from kernfed.federation.site import Refused, Rows, Site, task
+from kernfed.federation.message import Payload, digest
+from kernfed.federation.private import check_release, mechanism_from_values, released
+from kernfed.federation.releases import require_private
+from kernfed.federation.ridge_tasks import learning_rows
+from kernfed.federation.site import Refused, Rows, Site, task, when_forgetting
 from kernfed.files import Record
 from kernfed.kernels import median_bandwidth
 from kernfed.personal.fit import row_penalty, site_statistics
@@ -29,15 +31,16 @@ from kernfed.privacy import Ledger, RecordEmbedding
 
 #: Names for a site's policy.
 PERSONAL_TASKS = ("personal_survey", "personal_statistics", "personal_forms", "personal_gain", "personal_gradient")
+_CACHE = "personal"
 #: Rows a site draws for its median distance.
 _MEDIAN_ROWS = 300
 
 
-@task("personal_survey", "counts")
+@task("personal_survey", "counts", private=True)
 def survey(site: Site, payload: Payload) -> Payload:
     """Rows, median distance (0 if not asked for), task of the site's labels, and its schema without values of y."""
     values = payload.values
-    rows = _rows(site, private=bool(values["private"]))
+    rows = _rows(site, values.get("mechanism"))
     wanted = check_choice(values["task"], "task", ("infer", "classify", "regress"))
     kind = rows.y.dtype.kind
     found = ("regress" if kind == "f" else "classify") if wanted == "infer" else wanted
@@ -49,21 +52,21 @@ def survey(site: Site, payload: Payload) -> Payload:
     if found == "regress":  # every value of y would be a class
         schema |= {"classes": {"dtype": "<i8", "labels": []}, "counts": []}
     median = 0.0
-    if values["median"] and len(rows.X) > 1:
+    if values["median"] and len(rows.X) > 1 and values.get("mechanism") is None:
         draws = generator(check_count(values["seed"], "seed", at_least=0), site.name, "personal", "bandwidth")
         median = median_bandwidth(rows.X, draws, _MEDIAN_ROWS)
     return Payload({"facts": np.array([float(len(rows.X)), median])}, {"schema": schema, "task": found})
 
 
-@task("personal_statistics", "statistics")
+@task("personal_statistics", "statistics", private=True)
 def statistics(site: Site, payload: Payload) -> Payload:
     """Whichever of statistics (with the site's own penalty) and embedding the question asks for."""
     values = payload.values
     arrays: dict[str, Any] = {}
-    private = values.get("mechanism") is not None
-    if private and values["statistics"]:
+    private = values.get("mechanism")
+    if private is not None and values["statistics"]:
         raise Refused("bad question", "statistics have no private release; ask for the embedding alone")
-    rows = _rows(site, private=private)
+    rows = _rows(site, private)
     problem = _problem(values, rows)
     targets = _targets(problem, rows)
     if values["statistics"]:
@@ -72,8 +75,8 @@ def statistics(site: Site, payload: Payload) -> Payload:
         arrays["penalty"] = np.array([row_penalty(problem, rows.X, targets, bool(values["intercept"]))])
     if values["kernel"] is not None:
         kernel = _kernel(values)
-        if private:
-            embedding = _release(site, rows, kernel.rows(rows.X, targets), values["mechanism"])
+        if private is not None:
+            embedding = _release(site, rows, kernel, targets, private)
         else:
             embedding = kernel.embed(rows.X, targets).to_arrays()
         arrays |= {f"embedding.{name}": np.asarray(array, dtype=np.float64) for name, array in embedding.items()}
@@ -118,7 +121,7 @@ def gradient(site: Site, payload: Payload) -> Payload:
     if parameters.ndim != 2 or not np.isfinite(parameters).all():
         raise Refused("bad question", f"parameters must be a finite matrix, got shape {parameters.shape}")
     try:
-        losses, slopes = _risk(problem, rows, payload.values)(parameters)
+        losses, slopes = _kept_risk(site, problem, rows, payload.values)(parameters.copy())  # torch may write to it
     except ImportError as error:
         raise Refused("missing extra", f"site {site.name!r}: {error}") from None
     return Payload({"losses": np.asarray(losses, dtype=np.float64), "gradients": np.asarray(slopes)})
@@ -127,13 +130,24 @@ def gradient(site: Site, payload: Payload) -> Payload:
 # Reading questions ------------------------------------------------------------------------------------------------
 
 
-def _rows(site: Site, *, private: bool = False) -> Rows:
-    if site.policy.require_privacy and not private:
-        raise Refused("policy", f"the policy of site {site.name!r} requires privacy, and this question offers none")
-    rows = site.rows()
-    if not len(rows.y):
-        raise Refused("empty", f"site {site.name!r} has no rows that it may speak of")
-    return rows
+def _rows(site: Site, mechanism: Any = None) -> Rows:
+    """Rows that the site learns from, if its policy allows it without privacy or with the mechanism in a question."""
+    if mechanism is None:
+        require_private(site)
+    else:
+        _mechanism(site, mechanism)
+    return learning_rows(site)
+
+
+def _mechanism(site: Site, values: Any) -> RecordEmbedding:
+    try:
+        mechanism = mechanism_from_values(values)
+        if not isinstance(mechanism, RecordEmbedding):
+            raise ValueError("personalised learning takes record-embedding")
+    except (ValueError, RecursionError) as error:
+        raise Refused("bad question", f"the privacy asked for cannot be followed: {error}") from None
+    check_release(site, mechanism)
+    return mechanism
 
 
 def _problem(values: Mapping[str, Any], rows: Rows) -> Problem:
@@ -164,6 +178,21 @@ def _part(payload: Payload, prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): array for name, array in payload.arrays.items() if name.startswith(prefix)}
 
 
+def _kept_risk(site: Site, problem: Problem, rows: Rows, values: Mapping[str, Any]) -> Any:
+    """The site's mean loss, made once for the steps of a training and the rows it has now."""
+    key = f"{digest(values)} {rows.digest}"
+    kept = site.cache.get(_CACHE)
+    if kept is None or kept[0] != key:
+        kept = site.cache[_CACHE] = (key, _risk(problem, rows, values))
+    return kept[1]
+
+
+@when_forgetting
+def discard_risk(site: Site) -> None:
+    """Drop what is kept in memory for a training: it holds rows."""
+    site.cache.pop(_CACHE, None)
+
+
 def _risk(problem: Problem, rows: Rows, values: Mapping[str, Any]) -> Any:
     """The site's mean loss as a function of parameters (T, P)."""
     features = problem.transform(rows.X).astype(np.float64)
@@ -179,15 +208,15 @@ def _risk(problem: Problem, rows: Rows, values: Mapping[str, Any]) -> Any:
     return NetworkRisk(module, features, problem.numbers(rows.y), "cross-entropy")
 
 
-def _release(site: Site, rows: Rows, compared: FloatArray, values: Any) -> dict[str, Any]:
+def _release(site: Site, rows: Rows, kernel: EmbeddingKernel, targets: FloatArray, values: Any) -> dict[str, Any]:
     """The site's private embedding of the compared columns, charged to its ledger once."""
-    mechanism = mechanism_from_values(values)
-    if not isinstance(mechanism, RecordEmbedding) or mechanism.features.width != compared.shape[1]:
-        raise Refused("bad question", "privacy must be a RecordEmbedding of the compared columns")
+    mechanism, compared = _mechanism(site, values), kernel.rows(rows.X, targets)
+    if mechanism.features.width != compared.shape[1]:
+        raise Refused("bad question", f"privacy must be of the {compared.shape[1]} compared columns")
 
     def compute(ledger: Ledger) -> Record:
         found = mechanism.release(compared, ledger=ledger, ids=rows.ids)
         return Record({"vector": found.vector}, {"n": found.n, "noise": found.noise})
 
-    record = released(site, mechanism, rows, compute, key="personal")
+    record = released(site, mechanism, rows, compute, key=digest(kernel.to_values()))
     return {"vector": record.arrays["vector"], "facts": np.array([record.values["n"], record.values["noise"]])}

@@ -281,7 +281,7 @@ def released(site: Site, mechanism: Mechanism, rows: Rows, compute: Callable[[Le
             return found
         check_release(site, mechanism, labels)
         record = _charged(site, compute)
-        record = Record(record.arrays, {**record.values, "by": "site"})
+        record = Record(record.arrays, {**record.values, "by": "site", "people": rows.ids.tolist()})
         site.store.write(record, FOLDER, name)
     return record
 

@@ -95,6 +95,8 @@ def drop_releases(site: Site) -> None:
     leaving = set(site.leaving)
     for name in site.store.names(FOLDER):
         found = read_release(site, name)
+        if found is not None and found.values["by"] == "site" and leaving.isdisjoint(found.values["people"]):
+            continue
         known = rows_of(found) if found is not None and found.values["by"] == "row" else {}
         kept = {number: entry for number, entry in known.items() if number not in leaving}
         if not kept:

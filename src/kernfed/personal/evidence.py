@@ -2,7 +2,8 @@
 
 Site j has rows ``y = X beta_j + noise`` with noise of variance s and ``beta_j ~ N(m, t I)``. In the axes of X'X the
 residuals ``y - X m`` are independent with variances ``s + t e_i``, e_i the eigenvalues of X'X, and s in the n - r
-directions without features. Spread t and noise s by marginal likelihood need no more than these numbers.
+directions without features. Spread t and noise s by marginal likelihood need no more than these numbers, also where
+m and t are those of one of several components.
 """
 
 from collections.abc import Sequence
@@ -75,45 +76,56 @@ class Spectra:
         ends = [*self.starts[1:].tolist(), len(self.values)]
         return np.stack([self.axes[a:b].T @ scaled[a:b] for a, b in zip(self.starts.tolist(), ends, strict=True)])
 
-    def log_likelihood(self, squares: FloatArray, spread: float, noise: float) -> float:
-        """Log density of all targets whose squared residuals along the axes, summed over targets, are (R,)."""
-        variance = noise + spread * self.values
-        q, total = self.n_targets, float(self.counts.sum()) * self.n_targets
-        inner = q * np.log(variance).sum() + (squares / variance).sum()
-        outer = self.beside * np.log(noise) + self.rest.sum() / noise
-        return float(-0.5 * (total * np.log(2 * np.pi) + inner + outer))
+    def log_likelihood(self, squares: FloatArray, shares: FloatArray, spreads: FloatArray, noise: float) -> float:
+        """Expected log density of all targets.
 
-    def fit(self, squares: FloatArray, near: float | None = None) -> tuple[float, float]:
-        """Spread and noise that make ``log_likelihood`` largest, with the ratio near a given one if there is one.
-
-        For a ratio t/s the best noise has a closed form, so the search is in one dimension.
+        squares : (R, G) squared residuals along the axes, summed over targets, in each of G components. shares :
+        (R, G) probability of the components for the axis' site. spreads : (G,) of the components.
         """
-        q, total = self.n_targets, float(self.counts.sum()) * self.n_targets
-        size = float(np.square(self.targets).sum() + self.rest.sum()) / total
-        least = _LEAST_NOISE * (size if size > 1e-250 else 1.0)
-        usual = float(self.values.mean()) or 1.0
+        variance = noise + self.values[:, None] * spreads
+        inner = (shares * (self.n_targets * np.log(variance) + squares / variance)).sum()
+        outer = self.beside * np.log(noise) + self.rest.sum() / noise
+        return float(-0.5 * (self._total * np.log(2 * np.pi) + inner + outer))
 
-        def noise_at(ratio: float) -> float:
-            return max(float((squares / (1 + ratio * self.values)).sum() + self.rest.sum()) / total, least)
+    @property
+    def _total(self) -> float:
+        return float(self.counts.sum()) * self.n_targets
+
+    def fit(self, squares: FloatArray, shares: FloatArray, ratios: FloatArray, turn: int, *,
+            wide: bool = False) -> tuple[FloatArray, float]:  # fmt: skip
+        """Ratios of spread to noise (G,) and noise with a larger ``log_likelihood``, arguments as there.
+
+        For given ratios the best noise has a closed form, so a search over one ratio, that of component ``turn``, is in
+        one dimension: near the one given, or ``wide`` around the scale of the data. The other ratios stay.
+        """
+        size = float(np.square(self.targets).sum() + self.rest.sum()) / self._total
+        least = _LEAST_NOISE * (size if size > 1e-250 else 1.0)
+        others = np.arange(len(ratios)) != turn
+        factors = 1 + self.values[:, None] * ratios[others]
+        base = float((shares[:, others] * squares[:, others] / factors).sum() + self.rest.sum())
+        fixed = self.n_targets * float((shares[:, others] * np.log(factors)).sum())
+        share, square = shares[:, turn], shares[:, turn] * squares[:, turn]
+
+        def noise_and_loss(log_ratio: float) -> tuple[float, float]:
+            factor = 1 + np.exp(log_ratio) * self.values
+            total = base + float((square / factor).sum())
+            noise = max(total / self._total, least)
+            spent = self.n_targets * float((share * np.log(factor)).sum()) + fixed
+            return noise, 0.5 * (self._total * float(np.log(noise)) + spent + total / noise)
 
         def loss(log_ratio: float) -> float:
-            ratio = np.exp(log_ratio)
-            noise = noise_at(ratio)
-            fit = float((squares / (1 + ratio * self.values)).sum() + self.rest.sum()) / noise
-            return 0.5 * float(total * np.log(noise) + q * float(np.log1p(ratio * self.values).sum()) + fit)
+            return noise_and_loss(log_ratio)[1]
 
-        middle = -np.log(usual)
-        if near is None:
+        middle = -np.log(float(self.values.mean()) or 1.0)
+        if wide:
             grid = np.linspace(middle - _RANGE, middle + _RANGE, 25)
             centre = grid[int(np.argmin([loss(point) for point in grid]))]
         else:
-            centre = float(np.clip(np.log(near), middle - _RANGE, middle + _RANGE))
-        width = 1.5 if near is None else 2.0
-        found = minimize_scalar(loss, bounds=(centre - width, centre + width), method="bounded",
-                                options={"xatol": 1e-3})  # fmt: skip
-        ratio = float(np.exp(found.x))
-        noise = noise_at(ratio)
-        return ratio * noise, noise
+            centre = float(np.clip(np.log(max(ratios[turn], 1e-300)), middle - _RANGE, middle + _RANGE))
+        found = minimize_scalar(loss, bounds=(centre - 2, centre + 2), method="bounded", options={"xatol": 1e-3})
+        best = ratios.copy()
+        best[turn] = np.exp(found.x)
+        return best, noise_and_loss(float(found.x))[0]
 
 
 def _spectrum(X: FloatArray, Y: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, float]:

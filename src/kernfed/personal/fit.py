@@ -37,7 +37,7 @@ def _knowledge(sites: Sequence[SiteStatistics], coordinates: Coordinates, groups
     with single_blas_thread():
         spectra = Spectra.from_rows([coordinates.compress(site) for site in sites], [site.n for site in sites])
         second = (spectra.axes * spectra.values[:, None]).T @ spectra.axes / float(spectra.counts.sum())
-        sources = source_shares(spectra, groups) if groups.count else np.full((1, len(sites)), 1.0 / len(sites))
+        sources = source_shares(spectra, groups) if groups.count else np.zeros((0, len(sites)))
     prior = group_prior(sites, coordinates, groups)
     return GroupKnowledge(prior, sources, second, groups.spread, groups.scale, groups.members)
 
@@ -78,7 +78,7 @@ def choose_regularization(regularization: float | str, weights: FloatArray, site
     counts = [site.n for site in entries]
     with single_blas_thread():
         alone = no_group(Spectra.from_rows([coordinates.compress(site) for site in entries], counts))
-    return common_regularization(weights, counts, penalties, alone.noise / alone.spread)
+    return common_regularization(weights, counts, penalties, alone.noise / alone.own_spread)
 
 
 # Weights that need no statistics ----------------------------------------------------------------------------------

@@ -61,6 +61,8 @@ def weighted_risks(weights: npt.ArrayLike, ask: Callable[[FloatArray], Iterable[
     W = check_simplex(weights)
 
     def evaluate(parameters: FloatArray, targets: Targets) -> Slopes:
+        if targets[-1] >= len(W):
+            raise ValueError(f"start must have a row for each of {len(W)} rows of weights, got {targets[-1] + 1}")
         risks = np.zeros(len(targets))
         gradients = np.zeros(parameters.shape)
         for shares, (losses, slopes) in zip(W[targets].T, ask(parameters), strict=True):

@@ -2,13 +2,16 @@
 
 KME compares every site with the target alone, so two noisy sites cannot recognise each other. All sites together can:
 
-    y_j = X_j beta_j + noise,   beta_j ~ N(m_g, t I),   m_g ~ N(0, v I),   site j in group g with probability pi_g
+    y_j = X_j beta_j + noise
+    beta_j ~ N(m_g, t I),  m_g ~ N(0, v I)    site j in group g, with probability pi_g
+    beta_j ~ N(0, u I)                        site j alone, with probability pi_0
 
 Groups and their means m_g are found by expectation maximisation with means integrated out (variational Bayes, Attias
-2000), spread t, scale v and noise s by marginal likelihood over all sites (empirical Bayes). The lower bound on the
-evidence chooses the number of groups; because the means are integrated out it needs no count of parameters as the BIC
-does, which would be wrong for a thousand random features. *No group* (m = 0: sites share only how much to shrink) and
-*one group* are candidates, so sites that have nothing in common are not drawn together.
+2000), spreads t and u, scale v and noise s by marginal likelihood over all sites (empirical Bayes). The lower bound on
+the evidence chooses the number of groups; because the means are integrated out it needs no count of parameters as the
+BIC does, which would be wrong for a thousand random features. *No group* (sites share only how much to shrink) and *one
+group* are candidates, and in any case a site can be alone: sites that have nothing in common are not drawn together.
+The noise is taken to be the same at every site.
 """
 
 from collections.abc import Sequence
@@ -29,6 +32,8 @@ _ITERATIONS = 60
 _HOLD = 12
 #: Spreads to start from, as shares of the spread without groups.
 _STARTS = (0.02, 0.3)
+#: Probability to be alone that every site starts with.
+_ALONE = 0.05
 #: Gain in evidence (nats) below which an iteration ends.
 _ENOUGH = 1e-3
 #: Gain in evidence that a further group must bring: odds of 20, strong evidence by Kass and Raftery (1995).
@@ -37,28 +42,34 @@ _WORTH = 3.0
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Groups over B sites in d coefficients of q targets.
+    """Groups over B sites in d coefficients of q targets; K of them, perhaps 0.
 
-    shares : pi (K,). members : (B, K) probability that a site is in a group. means : (K, d, q). precisions : (K, d, d)
-    of a mean, per target. spread t, scale v, noise s. evidence : lower bound on the log evidence; evidences : by number
-    of groups. ``count`` 0 is no group: one mean, which is 0.
+    shares : (K + 1,) of the groups, and last of sites that are alone. members : (B, K + 1) probability that a site is
+    in a group, and last that it is alone. means : (K, d, q). precisions : (K, d, d) of a mean, per target. spread t
+    within groups, own_spread u of sites alone, scale v, noise s. evidence : lower bound on the log evidence;
+    evidences : by number of groups.
     """
 
-    count: int
     shares: FloatArray
     members: FloatArray
     means: FloatArray
     precisions: FloatArray
     spread: float
+    own_spread: float
     scale: float
     noise: float
     evidence: float
     evidences: dict[int, float] = field(default_factory=dict)
 
     @property
-    def labels(self) -> list[int]:
-        """The group of every site; without groups every site has its own."""
-        return list(range(len(self.members))) if self.count == 0 else self.members.argmax(axis=1).tolist()
+    def count(self) -> int:
+        """Number of groups K."""
+        return self.members.shape[1] - 1
+
+    @property
+    def spreads(self) -> FloatArray:
+        """Spread of every component (K + 1,)."""
+        return np.append(np.full(self.count, self.spread), self.own_spread)
 
 
 def find_groups(sites: Sequence[SiteStatistics], coordinates: Coordinates, *, max_groups: int = 8) -> Groups:
@@ -91,12 +102,13 @@ def search_groups(spectra: Spectra, max_groups: int = 8) -> Groups:
 
 def no_group(spectra: Spectra) -> Groups:
     """Every site for itself, with the common amount of shrinkage towards 0."""
-    squares = np.square(spectra.targets).sum(axis=1)
-    spread, noise = spectra.fit(squares)
     d, B = spectra.axes.shape[1], len(spectra.counts)
-    evidence = spectra.log_likelihood(squares, spread, noise)
-    none = np.zeros((1, d, spectra.n_targets))
-    return Groups(0, np.ones(1), np.ones((B, 1)), none, np.full((1, d, d), np.nan), spread, 0.0, noise, evidence)
+    squares = np.square(spectra.targets).sum(axis=1)[:, None]
+    ratios, noise = spectra.fit(squares, np.ones_like(squares), np.ones(1), 0, wide=True)
+    spreads = ratios * noise
+    evidence = spectra.log_likelihood(squares, np.ones_like(squares), spreads, noise)
+    none, spread = np.zeros((0, d, spectra.n_targets)), float(spreads[0])
+    return Groups(np.ones(1), np.ones((B, 1)), none, np.zeros((0, d, d)), spread, spread, 0.0, noise, evidence)
 
 
 # Iteration --------------------------------------------------------------------------------------------------------
@@ -107,62 +119,75 @@ def _starts(spectra: Spectra, alone: Groups, count: int) -> list[Groups]:
     B = len(spectra.counts)
     hard = np.ones((B, 1))
     if count > 1:
-        own = spectra.shrunk(spectra.targets, alone.spread, alone.noise).reshape(B, -1)
+        own = spectra.shrunk(spectra.targets, alone.own_spread, alone.noise).reshape(B, -1)
         leading = np.linalg.svd(own, full_matrices=False)
         points = leading[0][:, :count] * leading[1][:count]
         distinct = len(np.unique(points.round(12), axis=0))
         labels = KMeans(min(count, distinct), n_init=5, random_state=0).fit_predict(points)
         hard = np.eye(count)[labels]
-    members = 0.8 * hard + 0.2 / count
-    blank = replace(alone, count=count, members=members, scale=alone.spread)
-    return [replace(blank, spread=share * alone.spread) for share in (_STARTS if count > 1 else _STARTS[-1:])]
+    members = np.hstack([(1 - _ALONE) * (0.8 * hard + 0.2 / count), np.full((B, 1), _ALONE)])
+    blank = replace(alone, members=members, scale=alone.own_spread)
+    return [replace(blank, spread=share * alone.own_spread) for share in (_STARTS if count > 1 else _STARTS[-1:])]
 
 
-def _iterate(spectra: Spectra, start: Groups, hold: int = _HOLD) -> Groups:
+def _iterate(spectra: Spectra, start: Groups) -> Groups:
     """Groups from a start until the evidence stays."""
     groups, last = start, -np.inf
     for number in range(_ITERATIONS):
-        groups = _improve(spectra, groups, free=number >= hold)
-        if number > hold and groups.evidence - last < _ENOUGH:
+        groups = _improve(spectra, groups, free=number >= _HOLD)
+        if number > _HOLD and groups.evidence - last < _ENOUGH:
             break
         last = groups.evidence
     return groups
 
 
 def _improve(spectra: Spectra, groups: Groups, *, free: bool) -> Groups:
-    """Means given members, then scale, spread and noise if they are ``free``, then members given means."""
-    q, d = spectra.n_targets, spectra.axes.shape[1]
+    """Means given members, then scale, spreads and noise if they are ``free``, then members given means."""
     shares = np.maximum(groups.members.mean(axis=0), 1e-12)
     precisions, covariances, means = _means(spectra, groups)
-    scale, spread, noise = groups.scale, groups.spread, groups.noise
-    squares = np.stack([_squares(spectra, m, C) for m, C in zip(means, covariances, strict=True)], axis=1)
+    squares = np.stack([_squares(spectra, m, C) for m, C in zip(means, covariances, strict=True)]
+                       + [np.square(spectra.targets).sum(axis=1)], axis=1)  # fmt: skip
+    found = replace(groups, shares=shares, means=means, precisions=precisions)
     if free:
-        # MacKay's step: squared size of the means over the number of directions that the rows determine.
-        traces = np.trace(covariances, axis1=1, axis2=2)
-        determined = q * float((d - traces / scale).sum())
-        size = float(np.square(means).sum())
-        scale = max(size / max(determined, 1e-9), 1e-8 * size / means.size, 1e-12 * (spread + noise))
-        mixed = np.einsum("rg,rg->r", squares, groups.members[spectra.sites])
-        spread, noise = spectra.fit(mixed, near=max(spread / noise, 1e-300))
-    variance = noise + spread * spectra.values
-    logits = np.log(shares) - 0.5 * spectra.per_site(squares / variance[:, None])
+        found = _rescale(spectra, found, squares, covariances)
+    variance = found.noise + spectra.values[:, None] * found.spreads
+    logits = np.log(shares) - 0.5 * spectra.per_site(spectra.n_targets * np.log(variance) + squares / variance)
     logits -= logits.max(axis=1, keepdims=True)
     members = np.exp(logits)
     members /= members.sum(axis=1, keepdims=True)
-    mixed = np.einsum("rg,rg->r", squares, members[spectra.sites])
-    evidence = spectra.log_likelihood(mixed, spread, noise)
+    evidence = spectra.log_likelihood(squares, members[spectra.sites], found.spreads, found.noise)
     evidence += float((members * (np.log(shares) - np.log(np.maximum(members, 1e-300)))).sum())
-    evidence -= sum(_divergence(m, C, scale) for m, C in zip(means, covariances, strict=True))
-    return Groups(groups.count, shares, members, means, precisions, spread, scale, noise, evidence)
+    evidence -= sum(_divergence(m, C, found.scale) for m, C in zip(means, covariances, strict=True))
+    return replace(found, members=members, evidence=evidence)
+
+
+def _rescale(spectra: Spectra, groups: Groups, squares: FloatArray, covariances: FloatArray) -> Groups:
+    """Scale of the means, both spreads and the noise, given members and means."""
+    q, d = spectra.n_targets, spectra.axes.shape[1]
+    # MacKay's step: squared size of the means over the number of directions that the rows determine.
+    determined = q * float((d - np.trace(covariances, axis1=1, axis2=2) / groups.scale).sum())
+    size = float(np.square(groups.means).sum())
+    scale = max(size / max(determined, 1e-9), 1e-8 * size / groups.means.size, 1e-12 * (groups.spread + groups.noise))
+    # Groups have one spread, so their columns are taken together.
+    members = groups.members[spectra.sites]
+    grouped = members[:, :-1].sum(axis=1)
+    mean = (members[:, :-1] * squares[:, :-1]).sum(axis=1) / np.maximum(grouped, 1e-300)
+    pair, shares = np.column_stack([mean, squares[:, -1]]), np.column_stack([grouped, members[:, -1]])
+    ratios, noise = np.array([groups.spread, groups.own_spread]) / groups.noise, groups.noise
+    for turn in (0, 1):
+        ratios, noise = spectra.fit(pair, shares, ratios, turn)
+    return replace(
+        groups, spread=float(ratios[0] * noise), own_spread=float(ratios[1] * noise), scale=scale, noise=noise
+    )
 
 
 def _means(spectra: Spectra, groups: Groups) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Precisions and covariances (K, d, d), and means (K, d, q) of the groups' means given their members."""
     variance = groups.noise + groups.spread * spectra.values
     d = spectra.axes.shape[1]
-    precisions = np.empty((groups.members.shape[1], d, d))
-    linear = np.empty((len(precisions), d, spectra.n_targets))
-    for number, share in enumerate(groups.members.T):
+    precisions = np.empty((groups.count, d, d))
+    linear = np.empty((groups.count, d, spectra.n_targets))
+    for number, share in enumerate(groups.members[:, :-1].T):
         weight = share[spectra.sites] / variance
         precisions[number] = (spectra.axes * (weight * spectra.values)[:, None]).T @ spectra.axes
         linear[number] = spectra.axes.T @ ((weight * np.sqrt(spectra.values))[:, None] * spectra.targets)
@@ -197,8 +222,7 @@ def _widen(spectra: Spectra, found: Groups) -> Groups:
     """Groups found in few directions, in all of them: a few more iterations from the members found."""
     if found.count == 0:
         return replace(no_group(spectra), evidences=found.evidences)
-    start = replace(found, means=np.zeros(0), precisions=np.zeros(0))
-    groups = start
+    groups = found
     for _ in range(5):
         groups = _improve(spectra, groups, free=True)
     return replace(groups, evidences=found.evidences)
@@ -212,22 +236,23 @@ def group_coefficients(sites: Sequence[SiteStatistics], coordinates: Coordinates
     rows = [coordinates.compress(site) for site in sites]
     with single_blas_thread():
         spectra = Spectra.from_rows(rows, [site.n for site in sites])
-        total = np.zeros((len(sites), *groups.means.shape[1:]))
-        for mean, share in zip(groups.means, groups.members.T, strict=True):
+        own = spectra.shrunk(spectra.targets, groups.own_spread, groups.noise)
+        total = groups.members[:, -1, None, None] * own
+        for mean, share in zip(groups.means, groups.members[:, :-1].T, strict=True):
             own = spectra.shrunk(spectra.residuals(mean), groups.spread, groups.noise)
-            total += share[:, None, None] * (mean + own)
-    return total
+            total = total + share[:, None, None] * (mean + own)
+    return np.asarray(total)
 
 
 def group_weights(sites: Sequence[SiteStatistics], coordinates: Coordinates, groups: Groups) -> FloatArray:
     """How much each site learns from each other one: W (B, B), rows on the simplex.
 
-    ``W_jk = (1 - c_j) [j = k] + c_j sum_g r_jg h_gk``. c_j is what the groups add to the site's own rows: the share of
+    ``W_jk = c_j sum_g r_jg h_gk``, and to the own weight what is left to 1. c_j is what the groups add to the site's own rows: the share of
     its coefficients that its rows leave open, ``1 - tr(S K_j) / tr(S)`` with the gain
     ``K_j = t X_j'X_j (s + t X_j'X_j)^-1`` and S the second moment of all sites' rows (a direction counts as it does in
     predictions), times the share v / (v + t) of the variance of coefficients that the groups explain. h_gk is site k's
-    share in the mean of group g, proportional to ``r_kg tr(C_g X_k'V_k^-1 X_k)``. Without groups everybody learns
-    alone: W = I.
+    share in the mean of group g, proportional to ``r_kg tr(C_g X_k'V_k^-1 X_k)``. What is left, with r_jg for a site
+    that may be alone adding up to less than 1, is the site's own. Without groups everybody learns alone: W = I.
     """
     B = len(sites)
     if groups.count == 0:
@@ -235,8 +260,8 @@ def group_weights(sites: Sequence[SiteStatistics], coordinates: Coordinates, gro
     with single_blas_thread():
         spectra = Spectra.from_rows([coordinates.compress(site) for site in sites], [site.n for site in sites])
         learned, shares = learned_shares(spectra, groups), source_shares(spectra, groups)
-    weights = learned[:, None] * (groups.members @ shares)
-    weights[np.diag_indices(B)] += 1 - learned
+    weights = learned[:, None] * (groups.members[:, :-1] @ shares)
+    weights[np.diag_indices(B)] += 1 - weights.sum(axis=1)
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
@@ -255,7 +280,7 @@ def source_shares(spectra: Spectra, groups: Groups) -> FloatArray:
     """Shares h (K, B): whose rows a group's mean is made of; a group that no rows determine is everybody's."""
     weight = spectra.values / (groups.noise + groups.spread * spectra.values)
     found = []
-    for precision, share in zip(groups.precisions, groups.members.T, strict=True):
+    for precision, share in zip(groups.precisions, groups.members[:, :-1].T, strict=True):
         along = np.einsum("rd,rd->r", np.linalg.solve(precision, spectra.axes.T).T, spectra.axes)
         found.append(share * spectra.per_site(weight * along))
     shares = np.stack(found)

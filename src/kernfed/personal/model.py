@@ -145,11 +145,13 @@ class PersonalModel(Savable):
 
     @cached_property
     def groups_(self) -> dict[str, int]:
-        """Group of every site, numbered from 0: those found by "auto", otherwise clusters of ``weights_``."""
-        if self.groups is not None and self.groups.members.shape[1] > 1:
-            labels = renumber(self.groups.members.argmax(axis=1))
-        else:
+        """Group of every site, from 0: those found by "auto" (a site alone is one), otherwise clusters of ``weights_``."""
+        if self.groups is None:
             labels = weight_clusters(self.weights_)
+        else:
+            members = self.groups.members
+            found, alone = members.argmax(axis=1), members.shape[1] - 1
+            labels = renumber(np.where(found == alone, alone + np.arange(len(found)), found))
         return dict(zip(self.sites, labels, strict=True))
 
     def join(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Newcomer:
@@ -169,7 +171,7 @@ class PersonalModel(Savable):
         gain = known.spread * np.linalg.solve(X.T @ X * known.spread + known.prior.noise * np.eye(X.shape[1]), X.T @ X)
         own = float(np.trace(known.second @ gain) / max(float(np.trace(known.second)), 1e-300))
         learned = (1 - min(max(own, 0.0), 1.0)) * known.scale / max(known.scale + known.spread, 1e-300)
-        shares = learned * (members @ known.sources)
+        shares = learned * (members[:-1] @ known.sources)
         model = SiteModel(self.problem, "ridge", self.coordinates, coefficients)
         return Newcomer(dict(zip(self.sites, shares.tolist(), strict=True)), 1 - float(shares.sum()), model)
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from kernfed._random import generator
 from kernfed._validation import FloatArray, check_choice, check_count, check_finite, check_rows
-from kernfed.personal.gradient import Slopes
+from kernfed.personal.gradient import Slopes, check_simplex
 from kernfed.personal.logistic import check_class_numbers
 
 try:
@@ -114,7 +114,8 @@ class NetworkRisk:
                weights: npt.ArrayLike, loss: str = "squared") -> NetworkRisk:  # fmt: skip
         """The weighted risk of all targets on rows that are in one place: sites (X, y), weights (T, B)."""
         sizes = [len(np.asarray(y)) for _, y in sites]
-        shares = np.repeat(np.asarray(weights, dtype=np.float64) / sizes, sizes, axis=1)
+        W = check_rows(check_simplex(weights), "weights", width=len(sizes))
+        shares = np.repeat(W / sizes, sizes, axis=1)
         X, y = (np.concatenate([np.asarray(site[part]) for site in sites]) for part in (0, 1))
         return cls(module, X, y, loss, shares)
 

@@ -103,23 +103,22 @@ def group_prior(sites: Sequence[SiteStatistics], coordinates: Coordinates, group
 
     A mean m_g known with precision P_g is uncertain by P_g^-1, and coefficients spread by t around it.
     """
-    d = groups.means.shape[1]
-    if groups.count == 0:
-        return SitePrior(np.ones(1), groups.means, groups.spread * np.eye(d)[None], groups.noise)
+    d, q = groups.means.shape[1:]
     precisions, linear = groups.precisions.copy(), groups.precisions @ groups.means
+    members = groups.members
     if site is not None:
-        X, Y = coordinates.compress(sites[site])
-        spectra = Spectra.from_rows([(X, Y)], [sites[site].n])
+        spectra = Spectra.from_rows([coordinates.compress(sites[site])], [sites[site].n])
         weight = 1 / (groups.noise + groups.spread * spectra.values)
         information = (spectra.axes * (weight * spectra.values)[:, None]).T @ spectra.axes
         score = spectra.axes.T @ ((weight * np.sqrt(spectra.values))[:, None] * spectra.targets)
-        precisions -= groups.members[site][:, None, None] * information
-        linear -= groups.members[site][:, None, None] * score
+        precisions -= members[site, :-1, None, None] * information
+        linear -= members[site, :-1, None, None] * score
+        members = np.delete(members, site, axis=0) if len(members) > 1 else members
     covariances = np.linalg.inv(precisions)
-    shares = groups.shares if site is None else np.delete(groups.members, site, axis=0).mean(axis=0)
-    means = covariances @ linear
+    means = np.concatenate([covariances @ linear, np.zeros((1, d, q))])
     covariances[:, np.arange(d), np.arange(d)] += groups.spread
-    return SitePrior(shares, means, covariances, groups.noise)
+    covariances = np.concatenate([covariances, groups.own_spread * np.eye(d)[None]])
+    return SitePrior(members.mean(axis=0), means, covariances, groups.noise)
 
 
 def weighted_prior(sites: Sequence[SiteStatistics], coordinates: Coordinates, weights: FloatArray, own: float,

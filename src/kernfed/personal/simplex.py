@@ -36,7 +36,7 @@ class SimplexSolution:
 def minimise_on_simplex(gram: npt.ArrayLike, linear: npt.ArrayLike, *, n_jobs: int | None = None) -> SimplexSolution:
     """Minimisers of ``w'G w + b_t'w`` on the simplex for G (B, B), positive semi-definite, and b (T, B).
 
-    >>> minimise_on_simplex([[1.0, 0.0], [0.0, 3.0]], [[0.0, 0.0]]).weights.tolist()
+    >>> minimise_on_simplex([[1.0, 0.0], [0.0, 3.0]], [[0.0, 0.0]]).weights.round(9).tolist()
     [[0.75, 0.25]]
     """
     b = check_rows(linear, "linear").astype(np.float64, copy=False)

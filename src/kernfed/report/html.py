@@ -1,6 +1,7 @@
 """A report as one HTML file: no script, nothing from outside, every text escaped."""
 
 import os
+import re
 from dataclasses import asdict
 from functools import cache
 from typing import Any
@@ -16,7 +17,9 @@ from kernfed.report.svg import plain_text
 
 #: Rows of a table that are shown; a page with more would be slow to open and nobody reads them there.
 MOST_ROWS = 400
-_NUMERIC, _WORDY = "number", 40
+#: Longer cells are words; a number has at most so many letters of a unit.
+_WORDY, _UNIT = 40, 4
+_NUMBER = re.compile(r"[-+<>≥≤ ]*\.?\d")
 #: Cells that stand for no number.
 _EMPTY = ("", "-", "not run")
 _MARKS = {
@@ -85,8 +88,8 @@ def _table_view(table: Table) -> dict[str, Any]:
 
 
 def _kind(cells: list[str]) -> str:
-    """Class of a column: numbers are aligned to the right, long words keep some width."""
+    """Class of a column: numbers with their units are aligned to the right, long words keep some width."""
     filled = [cell for cell in cells if cell not in _EMPTY]
-    if filled and all(cell.lstrip("+-<>≥≤. ")[:1].isdigit() and len(cell) < _WORDY for cell in filled):
-        return _NUMERIC
+    if filled and all(_NUMBER.match(cell) and sum(sign.isalpha() for sign in cell) <= _UNIT for cell in filled):
+        return "number"
     return "words" if any(len(cell) > _WORDY for cell in filled) else "text"

@@ -7,6 +7,7 @@ light, dark or on paper as the page is. Cells of heat maps are one colour at dif
 import io
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
-from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -26,7 +27,7 @@ from kernfed.report.svg import SERIES, color, inline, shortened
 _MARKERS = "osD^vPXh"
 #: Opacity of a cell above which its text is in the colour made for dark cells; both themes cross here.
 DARK_CELL = 0.69
-_FAINTEST, _LEVELS = 0.05, 50
+_FAINTEST = 0.05
 #: Design width in CSS pixels; a figure is shown at this width or less, a wide one may be scrolled.
 WIDTH = 400
 _INCH, _TEXT = 72.0, 11.5
@@ -150,7 +151,7 @@ def _legend(drawing: Drawing, axes: Axes, most: int) -> None:
                             ncols=_legend_columns(names, most), frameon=False, fontsize=_TEXT - 0.5)  # fmt: skip
     for text, name in zip(legend.get_texts(), names, strict=True):
         text.set_text(shortened(name, _LEGEND))
-        text.setcolor(color("ink"))
+        text.set_color(color("ink"))
 
 
 def _heat_map_width(figure: HeatMap) -> float:
@@ -197,22 +198,31 @@ def _cells(axes: Axes, figure: HeatMap, *, labels: bool) -> None:
                       color=color("on-high" if opacity[row, column] > DARK_CELL else "on-low"))  # fmt: skip
 
 
-def _opacity(values: FloatArray, scale: float | None) -> FloatArray:
+def _opacity(values: FloatArray, scale: float | None, levels: int = 50) -> FloatArray:
     """Opacity of each cell, in steps that the eye does not see."""
     top = scale or float(values.max(initial=0.0)) or 1.0
-    steps = np.round(np.clip(values / top, 0, 1) * _LEVELS) / _LEVELS
+    steps = np.round(np.clip(values / top, 0, 1) * levels) / levels
     return np.asarray(_FAINTEST + (1 - _FAINTEST) * steps)
 
 
 def _shade(axes: Axes, opacity: FloatArray, gap: float) -> None:
     """The cells of a matrix; those of one opacity are one shape, which keeps a page small."""
-    for level in np.unique(opacity):
-        corners = [Rectangle((column + gap, row + gap), 1 - 2 * gap, 1 - 2 * gap)
-                   for row, column in np.argwhere(opacity == level)]  # fmt: skip
-        shape = Path.make_compound_path(
-            *(corner.get_transform().transform_path(corner.get_path()) for corner in corners)
-        )
-        axes.add_patch(PathPatch(shape, facecolor=(color("heat"), float(level)), linewidth=0))
+    boxes: dict[float, list[Path]] = {}
+    for row, line in enumerate(opacity.tolist()):
+        column = 0
+        for level, run in groupby(line):
+            width = len(list(run))
+            ends = [(column, width)] if gap == 0 else [(column + place, 1) for place in range(width)]
+            boxes.setdefault(level, []).extend(_box(start + gap, row + gap, size - 2 * gap, 1 - 2 * gap)
+                                               for start, size in ends)  # fmt: skip
+            column += width
+    for level, paths in sorted(boxes.items()):
+        axes.add_patch(PathPatch(Path.make_compound_path(*paths), facecolor=(color("heat"), level), linewidth=0))
+
+
+def _box(x: float, y: float, width: float, height: float) -> Path:
+    right, bottom = x + width, y + height
+    return Path([(x, y), (right, y), (right, bottom), (x, bottom), (x, y)], closed=True)
 
 
 def _pictures(figure: Pictures) -> Drawing:
@@ -230,7 +240,7 @@ def _pictures(figure: Pictures) -> Drawing:
         axes.set_ylim(values.shape[0], 0)
         axes.set_aspect("equal")
         axes.set_axis_off()
-        _shade(axes, _opacity(np.nan_to_num(values), top), 0.0)
+        _shade(axes, _opacity(np.nan_to_num(values), top, 20), 0.0)
         axes.set_title(shortened(name, 60 // across), color=color("ink"), fontsize=_TEXT - 0.5)
     return drawing
 

@@ -43,8 +43,8 @@ def result_figures(found: Summary) -> tuple[Figure, ...]:
         figures += [_curves(found, group, place) for place, group in enumerate(groups)]
     panels = tuple((row.label, _positive(row.matrix)) for row in found.rows if row.matrix)
     if panels:
-        named = ", ".join(name for name, _ in panels[:_TOLD]) + (", ..." if len(panels) > _TOLD else "")
-        figures.append(Pictures(f"{found.source}: pictures", f"{len(panels)} pictures: {named}.", panels))
+        named = ", ".join(name for name, _ in panels[:_TOLD]) + (" and others" if len(panels) > _TOLD else "")
+        figures.append(Pictures(f"{found.source}: pictures", f"Darker where a value is larger: {named}.", panels))
     return tuple(figures)
 
 

@@ -87,7 +87,7 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
             line = json.loads(text, parse_constant=_refuse_constant)
             if not isinstance(line, dict) or not isinstance(line["id"], str) or not isinstance(line["rows"], list):
                 raise ValueError("it has no id and rows")
-            found.append({**line, "rows": tuple(_row(values) for values in line["rows"])})
+            found.append({**line, "rows": _rows(line["rows"])})
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path}, line {number} is no result of an experiment: {error}") from None
     return found
@@ -95,6 +95,17 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no number")
+
+
+def _rows(values: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
+    """Rows of one run; a label and a unit name one of them, or means over seeds would mix what differs."""
+    rows = tuple(_row(entry) for entry in values)
+    named: set[tuple[str, str]] = set()
+    for row in rows:
+        if (row.label, row.unit) in named:
+            raise ValueError(f"two rows are named {row.label!r} with the unit {row.unit!r}")
+        named.add((row.label, row.unit))
+    return rows
 
 
 def _row(values: Mapping[str, Any]) -> Row:

@@ -7,6 +7,8 @@ SERIES = tuple(f"series-{number}" for number in range(1, 9))
 _ROLES = ("ink", "muted", "rule", "heat", "paper", "on-low", "on-high", *SERIES)
 _STAND_INS = {role: f"#0{place // 10}0{place % 10}fe" for place, role in enumerate(_ROLES)}
 _LONGEST = 22
+#: A rectangle as matplotlib writes it, corner by corner.
+_BOX = re.compile(r"M (\S+) (\S+) L (\S+) \2 L \3 (\S+) L \1 \4 (?:L \1 \2 )?z ?")
 
 
 def plain_text(value: object) -> str:
@@ -52,7 +54,7 @@ def _page_tag(tag: str, name: str, used: set[str]) -> str:
     tag = re.sub(r"url\(#", f"url(#{name}-", tag)
     tag = re.sub(r"(?:xlink:)?href=\"#", f'href="#{name}-', tag)
     tag = re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), tag)
-    return " ".join(tag.split())
+    return _BOX.sub(r"M\1 \2H\3V\4H\1z", " ".join(tag.split()))
 
 
 def _escaped(text: str) -> str:

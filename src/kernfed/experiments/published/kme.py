@@ -1,4 +1,4 @@
-"""Numbers printed in KME."""
+"""Numbers printed in KME: none. Its results are Figures 1 to 3, without a table and without a number in the text."""
 
 from collections.abc import Mapping
 
