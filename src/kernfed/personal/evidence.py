@@ -1,9 +1,9 @@
 """All sites in their own principal axes: what any spread of coefficients and noise of targets is worth.
 
-Site j has rows ``y = X beta_j + noise`` with noise of variance s and ``beta_j ~ N(m, t I)``. In the axes of X'X the
-residuals ``y - X m`` are independent with variances ``s + t e_i``, e_i the eigenvalues of X'X, and s in the n - r
-directions without features. Spread t and noise s by marginal likelihood need no more than these numbers, also where
-m and t are those of one of several components.
+Site j has rows ``y = X beta_j + noise`` with noise of variance s k and ``beta_j ~ N(m, t I)``. In the axes of X'X the
+residuals ``y - X m`` are independent with variances ``s k + t e_i``, e_i the eigenvalues of X'X, and s k in the n - r
+directions without features. Means and spreads by marginal likelihood need no more than these numbers, also where m and
+t are those of one of several components and k one of several levels of noise.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,8 @@ from scipy.optimize import minimize_scalar
 
 from kernfed._validation import FloatArray, IntArray
 
+#: Levels of noise k: how much noisier than others a site may be.
+LEVELS = 10.0 ** np.linspace(-2.0, 2.0, 9)
 #: The ratio of spread to noise is searched in this many units of the logarithm around the scale of the data.
 _RANGE = 18.0
 #: Noise is at least this share of the mean square of the targets: data without noise have a finite likelihood.
@@ -57,9 +59,10 @@ class Spectra:
         return int(self.targets.shape[1])
 
     @property
-    def beside(self) -> float:
-        """Directions of all rows and targets that have no features."""
-        return float(self.n_targets * (self.counts.sum() - len(self.values)))
+    def beside(self) -> FloatArray:
+        """Directions (B,) of every site's rows and targets that have no features."""
+        sizes = np.diff(np.append(self.starts, len(self.values)))
+        return np.asarray(self.n_targets * (self.counts - sizes), dtype=np.float64)
 
     def per_site(self, numbers: FloatArray) -> FloatArray:
         """Sums (B, ...) over each site's axes."""
@@ -69,52 +72,50 @@ class Spectra:
         """``y - X m`` (R, q) along the axes, for coefficients m (d, q)."""
         return np.asarray(self.targets - np.sqrt(self.values)[:, None] * (self.axes @ mean))
 
-    def shrunk(self, residuals: FloatArray, spread: float, noise: float) -> FloatArray:
-        """Posterior means (B, d, q) of ``beta_j - m`` given residuals (R, q)."""
-        gain = spread * np.sqrt(self.values) / (noise + spread * self.values)
-        scaled = gain[:, None] * residuals
+    def combine(self, numbers: FloatArray) -> FloatArray:
+        """Sums (B, d, q) over each site's axes of axis times numbers (R, q)."""
         ends = [*self.starts[1:].tolist(), len(self.values)]
-        return np.stack([self.axes[a:b].T @ scaled[a:b] for a, b in zip(self.starts.tolist(), ends, strict=True)])
+        return np.stack([self.axes[a:b].T @ numbers[a:b] for a, b in zip(self.starts.tolist(), ends, strict=True)])
 
-    def log_likelihood(self, squares: FloatArray, shares: FloatArray, spreads: FloatArray, noise: float) -> float:
-        """Expected log density of all targets.
+    def variances(self, spread: float, noise: float) -> FloatArray:
+        """``s k + t e`` (R, L) of every axis and level."""
+        return np.asarray(noise * LEVELS + spread * self.values[:, None])
 
-        squares : (R, G) squared residuals along the axes, summed over targets, in each of G components. shares :
-        (R, G) probability of the components for the axis' site. spreads : (G,) of the components.
-        """
-        variance = noise + self.values[:, None] * spreads
-        inner = (shares * (self.n_targets * np.log(variance) + squares / variance)).sum()
-        outer = self.beside * np.log(noise) + self.rest.sum() / noise
-        return float(-0.5 * (self._total * np.log(2 * np.pi) + inner + outer))
+    def log_densities(self, squares: FloatArray, spread: float, noise: float) -> FloatArray:
+        """Log density (B, L) of each site's targets at every level, for squared residuals (R,) summed over targets."""
+        variance = self.variances(spread, noise)
+        inner = self.per_site(self.n_targets * np.log(variance) + squares[:, None] / variance)
+        outer = self.beside[:, None] * np.log(noise * LEVELS) + self.rest[:, None] / (noise * LEVELS)
+        return np.asarray(-0.5 * (inner + outer + self.n_targets * self.counts[:, None] * np.log(2 * np.pi)))
 
-    @property
-    def _total(self) -> float:
-        return float(self.counts.sum()) * self.n_targets
-
-    def fit(self, squares: FloatArray, shares: FloatArray, ratios: FloatArray, turn: int, *,
+    def fit(self, masses: Sequence[FloatArray], squares: Sequence[FloatArray], ratios: FloatArray, turn: int, *,
             wide: bool = False) -> tuple[FloatArray, float]:  # fmt: skip
-        """Ratios of spread to noise (G,) and noise with a larger ``log_likelihood``, arguments as there.
+        """Ratios t/s (C,) of C components and noise s that are likelier than those given.
 
-        For given ratios the best noise has a closed form, so a search over one ratio, that of component ``turn``, is in
-        one dimension: near the one given, or ``wide`` around the scale of the data. The other ratios stay.
+        masses : of each component (R, L), the probability that an axis' site is in it at a level. squares : the same
+        times expected squared residuals. For given ratios the best noise has a closed form, so a search over one of
+        them, number ``turn``, is in one dimension: near the one given, or ``wide`` around the scale of the data.
         """
-        size = float(np.square(self.targets).sum() + self.rest.sum()) / self._total
+        total = float(self.counts.sum()) * self.n_targets
+        size = float(np.square(self.targets).sum() + self.rest.sum()) / total
         least = _LEAST_NOISE * (size if size > 1e-250 else 1.0)
-        others = np.arange(len(ratios)) != turn
-        factors = 1 + self.values[:, None] * ratios[others]
-        base = float((shares[:, others] * squares[:, others] / factors).sum() + self.rest.sum())
-        fixed = self.n_targets * float((shares[:, others] * np.log(factors)).sum())
-        share, square = shares[:, turn], shares[:, turn] * squares[:, turn]
+        weights = sum((self.per_site(mass) for mass in masses), np.zeros((len(self.counts), len(LEVELS))))
+        sizes = np.diff(np.append(self.starts, len(self.values)))[:, None]
+        base, fixed = float((self.rest[:, None] * weights / sizes / LEVELS).sum()), 0.0
 
-        def noise_and_loss(log_ratio: float) -> tuple[float, float]:
-            factor = 1 + np.exp(log_ratio) * self.values
-            total = base + float((square / factor).sum())
-            noise = max(total / self._total, least)
-            spent = self.n_targets * float((share * np.log(factor)).sum()) + fixed
-            return noise, 0.5 * (self._total * float(np.log(noise)) + spent + total / noise)
+        def terms(number: int, ratio: float) -> tuple[float, float]:
+            factor = LEVELS + ratio * self.values[:, None]
+            return float((squares[number] / factor).sum()), float((masses[number] * np.log(factor)).sum())
+
+        for number, ratio in enumerate(ratios):
+            if number != turn:
+                square, logs = terms(number, float(ratio))
+                base, fixed = base + square, fixed + logs
 
         def loss(log_ratio: float) -> float:
-            return noise_and_loss(log_ratio)[1]
+            square, logs = terms(turn, float(np.exp(log_ratio)))
+            noise = max((base + square) / total, least)
+            return 0.5 * (total * float(np.log(noise)) + self.n_targets * (fixed + logs) + (base + square) / noise)
 
         middle = -np.log(float(self.values.mean()) or 1.0)
         if wide:
@@ -123,9 +124,9 @@ class Spectra:
         else:
             centre = float(np.clip(np.log(max(ratios[turn], 1e-300)), middle - _RANGE, middle + _RANGE))
         found = minimize_scalar(loss, bounds=(centre - 2, centre + 2), method="bounded", options={"xatol": 1e-3})
-        best = ratios.copy()
+        best = np.array(ratios, dtype=np.float64)
         best[turn] = np.exp(found.x)
-        return best, noise_and_loss(float(found.x))[0]
+        return best, max((base + terms(turn, float(best[turn]))[0]) / total, least)
 
 
 def _spectrum(X: FloatArray, Y: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, float]:

@@ -78,7 +78,7 @@ def choose_regularization(regularization: float | str, weights: FloatArray, site
     counts = [site.n for site in entries]
     with single_blas_thread():
         alone = no_group(Spectra.from_rows([coordinates.compress(site) for site in entries], counts))
-    return common_regularization(weights, counts, penalties, alone.noise / alone.own_spread)
+    return common_regularization(weights, counts, penalties, alone.usual_noise / alone.own_spread)
 
 
 # Weights that need no statistics ----------------------------------------------------------------------------------

@@ -2,16 +2,15 @@
 
 KME compares every site with the target alone, so two noisy sites cannot recognise each other. All sites together can:
 
-    y_j = X_j beta_j + noise
-    beta_j ~ N(m_g, t I),  m_g ~ N(0, v I)    site j in group g, with probability pi_g
-    beta_j ~ N(0, u I)                        site j alone, with probability pi_0
+    y_j = X_j beta_j + noise of variance s k_j     k_j one of nine levels, with probability w_l
+    beta_j ~ N(m_g, t I),  m_g ~ N(0, v I)         site j in group g, with probability pi_g
+    beta_j ~ N(0, u I)                             site j alone, with probability pi_0
 
 Groups and their means m_g are found by expectation maximisation with means integrated out (variational Bayes, Attias
-2000), spreads t and u, scale v and noise s by marginal likelihood over all sites (empirical Bayes). The lower bound on
+2000), spreads t and u, scale v, noise s and levels by marginal likelihood over all sites (empirical Bayes). The lower bound on
 the evidence chooses the number of groups; because the means are integrated out it needs no count of parameters as the
 BIC does, which would be wrong for a thousand random features. *No group* (sites share only how much to shrink) and *one
 group* are candidates, and in any case a site can be alone: sites that have nothing in common are not drawn together.
-The noise is taken to be the same at every site.
 """
 
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from sklearn.cluster import KMeans
 
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_count
-from kernfed.personal.evidence import Spectra
+from kernfed.personal.evidence import LEVELS, Spectra
 from kernfed.personal.statistics import Coordinates, SiteStatistics
 
 #: Above so many coefficients, groups are sought in the leading directions of all sites' rows.
@@ -34,6 +33,8 @@ _HOLD = 12
 _STARTS = (0.02, 0.3)
 #: Probability to be alone that every site starts with.
 _ALONE = 0.05
+#: Sites that the usual level of noise is believed to have beside those seen.
+_USUAL = 5.0
 #: Gain in evidence (nats) below which an iteration ends.
 _ENOUGH = 1e-3
 #: Gain in evidence that a further group must bring: odds of 20, strong evidence by Kass and Raftery (1995).
@@ -44,32 +45,38 @@ _WORTH = 3.0
 class Groups:
     """Groups over B sites in d coefficients of q targets; K of them, perhaps 0.
 
-    shares : (K + 1,) of the groups, and last of sites that are alone. members : (B, K + 1) probability that a site is
-    in a group, and last that it is alone. means : (K, d, q). precisions : (K, d, d) of a mean, per target. spread t
-    within groups, own_spread u of sites alone, scale v, noise s. evidence : lower bound on the log evidence;
-    evidences : by number of groups.
+    shares : (K + 1,) of the groups, and last of sites that are alone. levels : (L,) probability of every level of
+    noise. joint : (B, K + 1, L) probability that a site is in a group, or alone, and at a level. means : (K, d, q).
+    precisions : (K, d, d) of a mean, per target. spread t within groups, own_spread u of sites alone, scale v, noise s.
+    evidence : lower bound on the log evidence; evidences : by number of groups.
     """
 
     shares: FloatArray
-    members: FloatArray
+    levels: FloatArray
+    joint: FloatArray
     means: FloatArray
     precisions: FloatArray
     spread: float
     own_spread: float
     scale: float
     noise: float
-    evidence: float
+    evidence: float = -np.inf
     evidences: dict[int, float] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
         """Number of groups K."""
-        return self.members.shape[1] - 1
+        return len(self.shares) - 1
 
     @property
-    def spreads(self) -> FloatArray:
-        """Spread of every component (K + 1,)."""
-        return np.append(np.full(self.count, self.spread), self.own_spread)
+    def members(self) -> FloatArray:
+        """Probability (B, K + 1) that a site is in a group, and last that it is alone."""
+        return np.asarray(self.joint.sum(axis=2))
+
+    @property
+    def usual_noise(self) -> float:
+        """Geometric mean of the sites' noise."""
+        return float(self.noise * np.exp(self.levels @ np.log(LEVELS)))
 
 
 def find_groups(sites: Sequence[SiteStatistics], coordinates: Coordinates, *, max_groups: int = 8) -> Groups:
@@ -103,12 +110,14 @@ def search_groups(spectra: Spectra, max_groups: int = 8) -> Groups:
 def no_group(spectra: Spectra) -> Groups:
     """Every site for itself, with the common amount of shrinkage towards 0."""
     d, B = spectra.axes.shape[1], len(spectra.counts)
-    squares = np.square(spectra.targets).sum(axis=1)[:, None]
-    ratios, noise = spectra.fit(squares, np.ones_like(squares), np.ones(1), 0, wide=True)
-    spreads = ratios * noise
-    evidence = spectra.log_likelihood(squares, np.ones_like(squares), spreads, noise)
-    none, spread = np.zeros((0, d, spectra.n_targets)), float(spreads[0])
-    return Groups(np.ones(1), np.ones((B, 1)), none, np.zeros((0, d, d)), spread, spread, 0.0, noise, evidence)
+    levels = np.where(LEVELS == 1.0, 0.9, 0.1 / (len(LEVELS) - 1))
+    usual = np.where(LEVELS == 1.0, 1.0, 0.0) * np.ones((len(spectra.values), 1))
+    squares = np.square(spectra.targets).sum(axis=1)[:, None] * usual
+    ratios, noise = spectra.fit([usual], [squares], np.ones(1), 0, wide=True)
+    spread = float(ratios[0] * noise)
+    start = Groups(np.ones(1), levels, np.tile(levels, (B, 1, 1)), np.zeros((0, d, spectra.n_targets)),
+                   np.zeros((0, d, d)), spread, spread, 0.0, noise)  # fmt: skip
+    return _iterate(spectra, start, hold=1)
 
 
 # Iteration --------------------------------------------------------------------------------------------------------
@@ -119,23 +128,24 @@ def _starts(spectra: Spectra, alone: Groups, count: int) -> list[Groups]:
     B = len(spectra.counts)
     hard = np.ones((B, 1))
     if count > 1:
-        own = spectra.shrunk(spectra.targets, alone.own_spread, alone.noise).reshape(B, -1)
+        own = _coefficients(spectra, alone).reshape(B, -1)
         leading = np.linalg.svd(own, full_matrices=False)
         points = leading[0][:, :count] * leading[1][:count]
         distinct = len(np.unique(points.round(12), axis=0))
         labels = KMeans(min(count, distinct), n_init=5, random_state=0).fit_predict(points)
         hard = np.eye(count)[labels]
     members = np.hstack([(1 - _ALONE) * (0.8 * hard + 0.2 / count), np.full((B, 1), _ALONE)])
-    blank = replace(alone, members=members, scale=alone.own_spread)
+    joint = members[:, :, None] * alone.joint
+    blank = replace(alone, shares=members.mean(axis=0), joint=joint, scale=alone.own_spread)
     return [replace(blank, spread=share * alone.own_spread) for share in (_STARTS if count > 1 else _STARTS[-1:])]
 
 
-def _iterate(spectra: Spectra, start: Groups) -> Groups:
+def _iterate(spectra: Spectra, start: Groups, hold: int = _HOLD) -> Groups:
     """Groups from a start until the evidence stays."""
     groups, last = start, -np.inf
     for number in range(_ITERATIONS):
-        groups = _improve(spectra, groups, free=number >= _HOLD)
-        if number > _HOLD and groups.evidence - last < _ENOUGH:
+        groups = _improve(spectra, groups, free=number >= hold)
+        if number > hold and groups.evidence - last < _ENOUGH:
             break
         last = groups.evidence
     return groups
@@ -143,55 +153,67 @@ def _iterate(spectra: Spectra, start: Groups) -> Groups:
 
 def _improve(spectra: Spectra, groups: Groups, *, free: bool) -> Groups:
     """Means given members, then scale, spreads and noise if they are ``free``, then members given means."""
+    B = len(spectra.counts)
     shares = np.maximum(groups.members.mean(axis=0), 1e-12)
+    seen = groups.joint.sum(axis=(0, 1)) + np.where(LEVELS == 1.0, _USUAL, 0.0)
+    levels = np.maximum(seen / (B + _USUAL), 1e-12)
     precisions, covariances, means = _means(spectra, groups)
-    squares = np.stack([_squares(spectra, m, C) for m, C in zip(means, covariances, strict=True)]
-                       + [np.square(spectra.targets).sum(axis=1)], axis=1)  # fmt: skip
-    found = replace(groups, shares=shares, means=means, precisions=precisions)
+    squares = [_squares(spectra, m, C) for m, C in zip(means, covariances, strict=True)]
+    squares.append(np.square(spectra.targets).sum(axis=1))
+    found = replace(groups, shares=shares, levels=levels, means=means, precisions=precisions)
     if free:
         found = _rescale(spectra, found, squares, covariances)
-    variance = found.noise + spectra.values[:, None] * found.spreads
-    logits = np.log(shares) - 0.5 * spectra.per_site(spectra.n_targets * np.log(variance) + squares / variance)
-    logits -= logits.max(axis=1, keepdims=True)
-    members = np.exp(logits)
-    members /= members.sum(axis=1, keepdims=True)
-    evidence = spectra.log_likelihood(squares, members[spectra.sites], found.spreads, found.noise)
-    evidence += float((members * (np.log(shares) - np.log(np.maximum(members, 1e-300)))).sum())
+    spreads = [found.spread] * found.count + [found.own_spread]
+    logs = np.stack([spectra.log_densities(part, spread, found.noise)
+                     for part, spread in zip(squares, spreads, strict=True)], axis=1)  # fmt: skip
+    logs += np.log(shares)[:, None] + np.log(levels)
+    top = logs.max(axis=(1, 2), keepdims=True)
+    joint = np.exp(logs - top)
+    sums = joint.sum(axis=(1, 2), keepdims=True)
+    # At the best members the bound is the sum of the sites' log densities, less what the means cost.
+    evidence = float((np.log(sums) + top).sum())
     evidence -= sum(_divergence(m, C, found.scale) for m, C in zip(means, covariances, strict=True))
-    return replace(found, members=members, evidence=evidence)
+    return replace(found, joint=joint / sums, evidence=evidence)
 
 
-def _rescale(spectra: Spectra, groups: Groups, squares: FloatArray, covariances: FloatArray) -> Groups:
+def _rescale(spectra: Spectra, groups: Groups, squares: list[FloatArray], covariances: FloatArray) -> Groups:
     """Scale of the means, both spreads and the noise, given members and means."""
-    q, d = spectra.n_targets, spectra.axes.shape[1]
+    masses = groups.joint[spectra.sites]
+    alone, own = masses[:, -1], masses[:, -1] * squares[-1][:, None]
+    if groups.count == 0:
+        ratios, noise = spectra.fit([alone], [own], np.array([groups.own_spread / groups.noise]), 0)
+        spread = float(ratios[0] * noise)
+        return replace(groups, spread=spread, own_spread=spread, noise=noise)
     # MacKay's step: squared size of the means over the number of directions that the rows determine.
+    d, q = groups.means.shape[1:]
     determined = q * float((d - np.trace(covariances, axis1=1, axis2=2) / groups.scale).sum())
     size = float(np.square(groups.means).sum())
     scale = max(size / max(determined, 1e-9), 1e-8 * size / groups.means.size, 1e-12 * (groups.spread + groups.noise))
-    # Groups have one spread, so their columns are taken together.
-    members = groups.members[spectra.sites]
-    grouped = members[:, :-1].sum(axis=1)
-    mean = (members[:, :-1] * squares[:, :-1]).sum(axis=1) / np.maximum(grouped, 1e-300)
-    pair, shares = np.column_stack([mean, squares[:, -1]]), np.column_stack([grouped, members[:, -1]])
+    grouped = masses[:, :-1].sum(axis=1)  # groups have one spread, so they are taken together
+    theirs = np.einsum("rgl,gr->rl", masses[:, :-1], np.stack(squares[:-1]))
     ratios, noise = np.array([groups.spread, groups.own_spread]) / groups.noise, groups.noise
     for turn in (0, 1):
-        ratios, noise = spectra.fit(pair, shares, ratios, turn)
-    return replace(
-        groups, spread=float(ratios[0] * noise), own_spread=float(ratios[1] * noise), scale=scale, noise=noise
-    )
+        ratios, noise = spectra.fit([grouped, alone], [theirs, own], ratios, turn)
+    spread, own_spread = (ratios * noise).tolist()
+    return replace(groups, spread=spread, own_spread=own_spread, scale=scale, noise=noise)
+
+
+def _precision_weights(spectra: Spectra, groups: Groups) -> FloatArray:
+    """``sum_l r_jgl / (s k_l + t e)`` (R, K): what an axis counts for a group's mean, over its eigenvalue."""
+    inverse = 1 / spectra.variances(groups.spread, groups.noise)
+    return np.einsum("rgl,rl->rg", groups.joint[spectra.sites, :-1], inverse)
 
 
 def _means(spectra: Spectra, groups: Groups) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Precisions and covariances (K, d, d), and means (K, d, q) of the groups' means given their members."""
-    variance = groups.noise + groups.spread * spectra.values
     d = spectra.axes.shape[1]
     precisions = np.empty((groups.count, d, d))
     linear = np.empty((groups.count, d, spectra.n_targets))
-    for number, share in enumerate(groups.members[:, :-1].T):
-        weight = share[spectra.sites] / variance
+    for number, weight in enumerate(_precision_weights(spectra, groups).T):
         precisions[number] = (spectra.axes * (weight * spectra.values)[:, None]).T @ spectra.axes
         linear[number] = spectra.axes.T @ ((weight * np.sqrt(spectra.values))[:, None] * spectra.targets)
-    precisions[:, np.arange(d), np.arange(d)] += 1 / groups.scale
+    if groups.count:
+        precisions[:, np.arange(d), np.arange(d)] += 1 / groups.scale
     covariances = np.linalg.inv(precisions)
     return precisions, covariances, covariances @ linear
 
@@ -235,20 +257,25 @@ def group_coefficients(sites: Sequence[SiteStatistics], coordinates: Coordinates
     """Coefficients (B, d, q): each site's own fit shrunk towards its group, over groups by membership."""
     rows = [coordinates.compress(site) for site in sites]
     with single_blas_thread():
-        spectra = Spectra.from_rows(rows, [site.n for site in sites])
-        own = spectra.shrunk(spectra.targets, groups.own_spread, groups.noise)
-        total = groups.members[:, -1, None, None] * own
-        for mean, share in zip(groups.means, groups.members[:, :-1].T, strict=True):
-            own = spectra.shrunk(spectra.residuals(mean), groups.spread, groups.noise)
-            total = total + share[:, None, None] * (mean + own)
-    return np.asarray(total)
+        return _coefficients(Spectra.from_rows(rows, [site.n for site in sites]), groups)
+
+
+def _coefficients(spectra: Spectra, groups: Groups) -> FloatArray:
+    means = [*groups.means, np.zeros((spectra.axes.shape[1], spectra.n_targets))]
+    spreads = [groups.spread] * groups.count + [groups.own_spread]
+    steps: FloatArray = np.zeros_like(spectra.targets)
+    for number, (mean, spread) in enumerate(zip(means, spreads, strict=True)):
+        inverse = (groups.joint[spectra.sites, number] / spectra.variances(spread, groups.noise)).sum(axis=1)
+        gain = spread * np.sqrt(spectra.values) * inverse
+        steps = steps + gain[:, None] * spectra.residuals(mean)
+    return np.asarray(np.einsum("bg,gdq->bdq", groups.members, np.stack(means)) + spectra.combine(steps))
 
 
 def group_weights(sites: Sequence[SiteStatistics], coordinates: Coordinates, groups: Groups) -> FloatArray:
     """How much each site learns from each other one: W (B, B), rows on the simplex.
 
-    ``W_jk = c_j sum_g r_jg h_gk``, and to the own weight what is left to 1. c_j is what the groups add to the site's own rows: the share of
-    its coefficients that its rows leave open, ``1 - tr(S K_j) / tr(S)`` with the gain
+    ``W_jk = c_j sum_g r_jg h_gk``, and to the own weight what is left to 1. c_j is what the groups add to the site's
+    own rows: the share of its coefficients that its rows leave open, ``1 - tr(S K_j) / tr(S)`` with the gain
     ``K_j = t X_j'X_j (s + t X_j'X_j)^-1`` and S the second moment of all sites' rows (a direction counts as it does in
     predictions), times the share v / (v + t) of the variance of coefficients that the groups explain. h_gk is site k's
     share in the mean of group g, proportional to ``r_kg tr(C_g X_k'V_k^-1 X_k)``. What is left, with r_jg for a site
@@ -265,24 +292,23 @@ def group_weights(sites: Sequence[SiteStatistics], coordinates: Coordinates, gro
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def learned_shares(spectra: Spectra, groups: Groups, second: FloatArray | None = None) -> FloatArray:
-    """c_j (B,) of ``group_weights``, for the second moment S (d, d) of these sites' rows or a given one."""
-    if second is None:
-        second = (spectra.axes * spectra.values[:, None]).T @ spectra.axes
-    gain = groups.spread * spectra.values / (groups.noise + groups.spread * spectra.values)
+def learned_shares(spectra: Spectra, groups: Groups) -> FloatArray:
+    """c_j (B,) of ``group_weights``."""
+    second = (spectra.axes * spectra.values[:, None]).T @ spectra.axes
+    levels = groups.joint.sum(axis=1)[spectra.sites]
+    inverse = (levels / spectra.variances(groups.spread, groups.noise)).sum(axis=1)
     along = np.einsum("rd,rd->r", spectra.axes @ second, spectra.axes)
     total = float(np.trace(second))
-    own = np.clip(spectra.per_site(gain * along) / (total if total > 0 else 1.0), 0.0, 1.0)
-    return np.asarray((1 - own) * groups.scale / (groups.scale + groups.spread))
+    own = spectra.per_site(groups.spread * spectra.values * inverse * along) / (total if total > 0 else 1.0)
+    return np.asarray((1 - np.clip(own, 0.0, 1.0)) * groups.scale / (groups.scale + groups.spread))
 
 
 def source_shares(spectra: Spectra, groups: Groups) -> FloatArray:
     """Shares h (K, B): whose rows a group's mean is made of; a group that no rows determine is everybody's."""
-    weight = spectra.values / (groups.noise + groups.spread * spectra.values)
     found = []
-    for precision, share in zip(groups.precisions, groups.members[:, :-1].T, strict=True):
+    for precision, weight in zip(groups.precisions, _precision_weights(spectra, groups).T, strict=True):
         along = np.einsum("rd,rd->r", np.linalg.solve(precision, spectra.axes.T).T, spectra.axes)
-        found.append(share * spectra.per_site(weight * along))
+        found.append(spectra.per_site(weight * spectra.values * along))
     shares = np.stack(found)
     totals = shares.sum(axis=1, keepdims=True)
     return np.asarray(np.where(totals > 0, shares / np.where(totals > 0, totals, 1.0), 1.0 / shares.shape[1]))

@@ -145,7 +145,7 @@ class PersonalModel(Savable):
 
     @cached_property
     def groups_(self) -> dict[str, int]:
-        """Group of every site, from 0: those found by "auto" (a site alone is one), otherwise clusters of ``weights_``."""
+        """Group of every site: those found by "auto" (a site alone is one), otherwise clusters of ``weights_``."""
         if self.groups is None:
             labels = weight_clusters(self.weights_)
         else:
@@ -168,10 +168,14 @@ class PersonalModel(Savable):
         known = self.groups
         X, Y = self.coordinates.compress(site)
         coefficients, members = known.prior.fit(X, Y, site.n)
-        gain = known.spread * np.linalg.solve(X.T @ X * known.spread + known.prior.noise * np.eye(X.shape[1]), X.T @ X)
-        own = float(np.trace(known.second @ gain) / max(float(np.trace(known.second)), 1e-300))
+        values, axes = np.linalg.eigh(X.T @ X)
+        gain = (members.sum(axis=0) * known.spread * values[:, None]
+                / (known.prior.noises + known.spread * np.maximum(values, 0.0)[:, None])).sum(axis=1)  # fmt: skip
+        own = float(gain @ np.einsum("dr,de,er->r", axes, known.second, axes)) / max(
+            float(np.trace(known.second)), 1e-300
+        )
         learned = (1 - min(max(own, 0.0), 1.0)) * known.scale / max(known.scale + known.spread, 1e-300)
-        shares = learned * (members[:-1] @ known.sources)
+        shares = learned * (members.sum(axis=1)[:-1] @ known.sources)
         model = SiteModel(self.problem, "ridge", self.coordinates, coefficients)
         return Newcomer(dict(zip(self.sites, shares.tolist(), strict=True)), 1 - float(shares.sum()), model)
 

@@ -1,11 +1,11 @@
 """What a site may learn from the others, as a prior for its own rows; whatever the rule behind it.
 
-Rows X (n, d) with targets Y (n, q) of noise s have coefficients b ~ sum_g pi_g N(m_g, C_g). The posterior mean, with
-``V_g = s I + X C_g X'``, is
+Rows X (n, d) with targets Y (n, q) have coefficients b ~ sum_g pi_g N(m_g, C_g), and noise s_l with probability w_l.
+The posterior mean, with ``V_gl = s_l I + X C_g X'``, is
 
-    b = sum_g r_g [m_g + C_g X' V_g^-1 (Y - X m_g)],   r_g proportional to pi_g N(Y; X m_g, V_g)
+    b = sum_gl r_gl [m_g + C_g X' V_gl^-1 (Y - X m_g)],   r_gl proportional to pi_g w_l N(Y; X m_g, V_gl)
 
-Groups give one term per group. The weighted risk of KME gives one term in all: with the other sites' part
+Groups give one term per group, and one for sites that are alone. The weighted risk of KME gives one term in all: with the other sites' part
 ``H = sum_(k != t) W_tk X_k'X_k/n_k + lambda I`` it is ``C = H^-1``, ``m = H^-1 sum W_tk X_k'Y_k/n_k`` and
 ``s = n_t/W_tt``.
 A site that has its prior can fit itself, fit a part of its rows to see what the others are worth, or join later.
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_finite
-from kernfed.personal.evidence import Spectra
+from kernfed.personal.evidence import LEVELS, Spectra
 from kernfed.personal.groups import Groups
 from kernfed.personal.statistics import Coordinates, SiteStatistics
 from kernfed.personal.weighted import own_penalty, weighted_moments
@@ -31,7 +31,7 @@ FOLDS = 10
 
 @dataclass(frozen=True, eq=False)
 class SitePrior:
-    """Terms of a prior: shares (K,), means (K, d, q), covariances (K, d, d), and the noise of the site's own targets.
+    """Terms of a prior: shares (K, L), means (K, d, q), covariances (K, d, d), and noises (L,) of the site's targets.
 
     Infinite noise says that the site's own rows do not count.
     """
@@ -39,44 +39,45 @@ class SitePrior:
     shares: FloatArray
     means: FloatArray
     covariances: FloatArray
-    noise: float
+    noises: FloatArray
 
     def fit(self, X: FloatArray, Y: FloatArray, n: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """Coefficients (d, q) and memberships r (K,) from rows (r, d), targets (r, q) that stand for n rows."""
-        if not np.isfinite(self.noise):
-            return np.einsum("g,gdq->dq", self.shares, self.means), self.shares
-        count, logs, fits = len(X) if n is None else n, [], []
+        """Coefficients (d, q) and memberships r (K, L) from rows (r, d), targets (r, q) that stand for n rows."""
+        if not np.isfinite(self.noises).all():
+            return np.einsum("gl,gdq->dq", self.shares, self.means), self.shares
+        count, q = len(X) if n is None else n, Y.shape[1]
+        logs, parts = [], []
         for mean, covariance in zip(self.means, self.covariances, strict=True):
             along = X @ covariance
-            variance = along @ X.T
-            variance[np.diag_indices(len(X))] += self.noise
-            residual = Y - X @ mean
-            solved = np.linalg.solve(variance, residual)
-            determinant = np.linalg.slogdet(variance)[1] + (count - len(X)) * np.log(self.noise)
-            logs.append(-0.5 * (Y.shape[1] * determinant + np.einsum("rq,rq->", residual, solved)))
-            fits.append(mean + along.T @ solved)
-        logits = np.log(np.maximum(self.shares, 1e-300)) + np.array(logs)
+            values, vectors = np.linalg.eigh(along @ X.T)
+            residuals = vectors.T @ (Y - X @ mean)
+            variances = np.maximum(values, 0.0)[:, None] + self.noises
+            inner = q * np.log(variances) + np.square(residuals).sum(axis=1)[:, None] / variances
+            logs.append(-0.5 * (inner.sum(axis=0) + q * (count - len(X)) * np.log(self.noises)))
+            parts.append((mean, along.T @ vectors, residuals, variances))
+        logits = np.log(np.maximum(self.shares, 1e-300)) + np.stack(logs)
         members = np.exp(logits - logits.max())
         members /= members.sum()
-        return np.einsum("g,gdq->dq", members, np.stack(fits)), members
+        fits = [share.sum() * mean + along @ ((share / variances).sum(axis=1)[:, None] * residuals)
+                for share, (mean, along, residuals, variances) in zip(members, parts, strict=True)]  # fmt: skip
+        return np.asarray(sum(fits)), members
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Plain arrays for a message."""
-        return {"shares": self.shares, "means": self.means, "covariances": self.covariances,
-                "noise": np.array([self.noise])}  # fmt: skip
+        return {"shares": self.shares, "means": self.means, "covariances": self.covariances, "noises": self.noises}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "SitePrior":
         """Prior from ``to_arrays``, checked."""
-        found = cls(arrays["shares"], arrays["means"], arrays["covariances"], float(arrays["noise"][0]))
-        K, d = len(found.shares), found.means.shape[1] if found.means.ndim == 3 else -1
-        if found.shares.ndim != 1 or len(found.means) != K or found.covariances.shape != (K, d, d):
+        found = cls(arrays["shares"], arrays["means"], arrays["covariances"], arrays["noises"])
+        K, d = len(found.means), found.means.shape[1] if found.means.ndim == 3 else -1
+        if found.shares.shape != (K, found.noises.size) or found.covariances.shape != (K, d, d):
             raise ValueError(f"a prior needs means (K, d, q) and covariances (K, d, d), got {found.means.shape} and "
                              f"{found.covariances.shape}")  # fmt: skip
         for name in ("shares", "means", "covariances"):
             check_finite(arrays[name], name)
-        if not found.noise > 0:
-            raise ValueError(f"noise must be > 0, got {found.noise}")
+        if not (found.noises > 0).all():
+            raise ValueError(f"noises must be > 0, got {found.noises}")
         return found
 
 
@@ -105,20 +106,18 @@ def group_prior(sites: Sequence[SiteStatistics], coordinates: Coordinates, group
     """
     d, q = groups.means.shape[1:]
     precisions, linear = groups.precisions.copy(), groups.precisions @ groups.means
-    members = groups.members
     if site is not None:
         spectra = Spectra.from_rows([coordinates.compress(sites[site])], [sites[site].n])
-        weight = 1 / (groups.noise + groups.spread * spectra.values)
-        information = (spectra.axes * (weight * spectra.values)[:, None]).T @ spectra.axes
-        score = spectra.axes.T @ ((weight * np.sqrt(spectra.values))[:, None] * spectra.targets)
-        precisions -= members[site, :-1, None, None] * information
-        linear -= members[site, :-1, None, None] * score
-        members = np.delete(members, site, axis=0) if len(members) > 1 else members
+        inverse = groups.joint[site, :-1] @ (1 / spectra.variances(groups.spread, groups.noise)).T  # (K, R)
+        for number, weight in enumerate(inverse):
+            precisions[number] -= (spectra.axes * (weight * spectra.values)[:, None]).T @ spectra.axes
+            linear[number] -= spectra.axes.T @ ((weight * np.sqrt(spectra.values))[:, None] * spectra.targets)
+    others = groups.members if site is None or len(groups.joint) < 2 else np.delete(groups.members, site, axis=0)
     covariances = np.linalg.inv(precisions)
     means = np.concatenate([covariances @ linear, np.zeros((1, d, q))])
     covariances[:, np.arange(d), np.arange(d)] += groups.spread
     covariances = np.concatenate([covariances, groups.own_spread * np.eye(d)[None]])
-    return SitePrior(members.mean(axis=0), means, covariances, groups.noise)
+    return SitePrior(np.outer(others.mean(axis=0), groups.levels), means, covariances, groups.noise * LEVELS)
 
 
 def weighted_prior(sites: Sequence[SiteStatistics], coordinates: Coordinates, weights: FloatArray, own: float,
@@ -134,7 +133,7 @@ def weighted_prior(sites: Sequence[SiteStatistics], coordinates: Coordinates, we
     second[np.diag_indices(d)] += max(ridge, least) if ridge or weights.any() else 1e-10
     covariance = np.linalg.inv(second)
     noise = count / own if own > 0 else np.inf
-    return SitePrior(np.ones(1), (covariance @ cross)[None], covariance[None], noise)
+    return SitePrior(np.ones((1, 1)), (covariance @ cross)[None], covariance[None], np.array([noise]))
 
 
 def cross_fitted_gain(X: FloatArray, Y: FloatArray, prior: SitePrior,
