@@ -11,8 +11,10 @@ from kernfed._version import __version__
 if TYPE_CHECKING:
     from kernfed import data, guarantees, privacy, report, secure
     from kernfed.federation import Federation, FoldingLearner, RidgeLearner, evaluate, load, save
+    from kernfed.federation.personal import PersonalLearner
     from kernfed.kahm import KAHM, DeepKAHM, KAHMClassifier, KAHMRegressor, WideKAHM
     from kernfed.kahm.model import FoldingModel
+    from kernfed.personal.model import PersonalModel
     from kernfed.ridge import RidgeModel
 
 _HOMES = {
@@ -23,6 +25,8 @@ _HOMES = {
     "FoldingModel": "kernfed.kahm.model",
     "KAHMClassifier": "kernfed.kahm",
     "KAHMRegressor": "kernfed.kahm",
+    "PersonalLearner": "kernfed.federation.personal",
+    "PersonalModel": "kernfed.personal.model",
     "RidgeLearner": "kernfed.federation",
     "RidgeModel": "kernfed.ridge",
     "WideKAHM": "kernfed.kahm",
@@ -40,6 +44,8 @@ __all__ = [
     "FoldingModel",
     "KAHMClassifier",
     "KAHMRegressor",
+    "PersonalLearner",
+    "PersonalModel",
     "RidgeLearner",
     "RidgeModel",
     "WideKAHM",

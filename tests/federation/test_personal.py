@@ -154,6 +154,22 @@ def test_weights_alone_have_no_predictor():
         model.for_site("s00")
 
 
+def test_a_new_site_joins_by_one_message():
+    data, _ = value_sites()
+    model = fit({name: row for name, row in data.items() if name != "s11"})
+    with Federation.local(data, seed=7) as federation:
+        joined = PersonalLearner().join(federation, model, "s11")
+        assert [(entry.site, entry.task, entry.messages) for entry in federation.traffic] == [
+            ("s11", "personal_statistics", 1)
+        ]
+        federation.engine.faults["s11"] = Fault("dead")
+        with pytest.raises(TooFewReplies, match="cannot be reached"):
+            PersonalLearner().join(federation, model, "s11")
+    assert joined.own + sum(joined.weights.values()) == pytest.approx(1.0)
+    expected = model.join(*data["s11"])
+    np.testing.assert_allclose(joined.model.coefficients, expected.model.coefficients, atol=1e-9)
+
+
 # Sites that fail ----------------------------------------------------------------------------------------------------
 
 

@@ -9,9 +9,11 @@ import pytest
 
 from kernfed.federation import Payload, Policy, Refusal, Site, SiteStore
 from kernfed.federation import site as site_module
+from kernfed.federation import tasks as tasks_module
 from kernfed.federation.message import Question, Reply, decode_reply, encode_question
-from kernfed.federation.site import Refused, Rows, Task, check_site_rows, data_digest
+from kernfed.federation.site import Refused, Rows, check_site_rows, data_digest
 from kernfed.federation.store import StoreError
+from kernfed.federation.tasks import Task
 from oracles.federation import sites_data
 
 
@@ -232,7 +234,7 @@ def test_a_task_that_breaks_is_a_refusal(site: Site, monkeypatch: pytest.MonkeyP
             return Payload(values={"not": float("nan")})
         raise RuntimeError("it broke")
 
-    monkeypatch.setitem(site_module._tasks, "break", Task("break", breaks, "none", changes=False))
+    monkeypatch.setitem(tasks_module._tasks, "break", Task("break", breaks, "none", changes=False))
     found = refusal(ask(site, "break", Payload(values={"how": "raise"})))
     assert found.code == "error"
     assert "RuntimeError: it broke (in breaks" in found.reason
@@ -271,7 +273,9 @@ def test_tasks_and_callers_are_refused_before_anything_is_read(rng: np.random.Ge
 class TestQueriesPerDay:
     @pytest.fixture(autouse=True)
     def task(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(site_module._tasks, "scores", Task("scores", lambda *_: Payload(), "scores", changes=False))
+        monkeypatch.setitem(
+            tasks_module._tasks, "scores", Task("scores", lambda *_: Payload(), "scores", changes=False)
+        )
 
     def queries(self, count: int) -> Payload:
         return Payload({"X": np.zeros((count, 5))})

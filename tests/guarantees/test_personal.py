@@ -8,8 +8,8 @@ from kernfed.guarantees.personal import (
     aggregation_rate,
     excess_risk,
     feature_spread,
-    generalization_error,
     ridge_radius,
+    transfer_error,
 )
 from kernfed.kernels import MeanEmbedding, mmd_squared, quadratic_features
 
@@ -26,7 +26,7 @@ def risk(z, a, b):
 @pytest.mark.parametrize("shift", [0.0, 0.3, 2.0])
 def test_risks_differ_by_at_most_the_radius_times_the_distance(rng, shift):
     population, rows = rng.standard_normal((50, 3)), rng.standard_normal((8, 3)) + shift
-    bound = generalization_error(distance(population, rows), ridge_radius(1.5, 0.5))
+    bound = transfer_error(distance(population, rows), ridge_radius(1.5, 0.5))
     assert bound.reliable
     for _ in range(200):
         a, b = rng.standard_normal(2), rng.uniform(-0.5, 0.5)
@@ -52,7 +52,7 @@ def test_the_minimiser_of_the_weighted_risk_is_within_twice_that(rng):
     best = min(candidates, key=lambda c: risk(population, *c))
     bound = excess_risk(distance(population, rows), ridge_radius(1.5, 0.5))
     assert 0 <= risk(population, *chosen) - risk(population, *best) <= bound.value
-    assert bound.value == 2 * generalization_error(distance(population, rows), ridge_radius(1.5, 0.5)).value
+    assert bound.value == 2 * transfer_error(distance(population, rows), ridge_radius(1.5, 0.5)).value
     assert "Corollary 4.6" in str(bound)
 
 

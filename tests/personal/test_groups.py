@@ -1,10 +1,12 @@
 """The rule behind ``weights="auto"``: its evidence against dense formulas, and what it does on the study of KME 6.1."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kernfed.personal import groups as module
-from kernfed.personal.evidence import Spectra
+from kernfed.personal.evidence import LEVELS, Spectra
 from kernfed.personal.groups import find_groups, group_coefficients, group_weights, no_group
 from kernfed.personal.prior import ridge_alone
 from kernfed.personal.statistics import Coordinates, SiteStatistics
@@ -23,6 +25,10 @@ def spectra_of(sites, common):
     return Spectra.from_rows([common.compress(site) for site in sites], [site.n for site in sites])
 
 
+def labels_of(groups):
+    return groups.members.argmax(axis=1).tolist()
+
+
 def uneven(rng, q=1, d=5):
     beta = rng.standard_normal((d, q))
     return [(X, X @ beta + rng.standard_normal((len(X), q)))
@@ -33,28 +39,35 @@ def uneven(rng, q=1, d=5):
 
 
 @pytest.mark.parametrize("q", [1, 3])
-def test_the_likelihood_is_that_of_dense_covariances(rng, q):
+def test_the_densities_are_those_of_dense_covariances(rng, q):
     rows = uneven(rng, q)
     sites = statistics(rows)
     spectra, mean = spectra_of(sites, plain(sites)), rng.standard_normal((5, q))
     squares = np.square(spectra.residuals(mean)).sum(axis=1)
     for spread, noise in [(0.5, 2.0), (1e-6, 0.3), (40.0, 1e-3)]:
-        expected = oracle.marginal_log_likelihood(rows, mean, spread, noise)
-        assert spectra.log_likelihood(squares, spread, noise) == pytest.approx(expected, rel=1e-8)
+        found = spectra.log_densities(squares, spread, noise)
+        for site, by_level in zip(rows, found, strict=True):
+            for level, value in zip(LEVELS, by_level, strict=True):
+                expected = oracle.marginal_log_likelihood([site], mean, spread, noise * level)
+                assert value == pytest.approx(expected, rel=1e-7, abs=1e-7)
 
 
 def test_spread_and_noise_are_the_most_likely_ones(rng):
-    rows = uneven(rng, 2)
-    sites = statistics(rows)
+    sites = statistics(uneven(rng, 2))
     spectra = spectra_of(sites, plain(sites))
+    usual = np.where(LEVELS == 1.0, 1.0, 0.0) * np.ones((len(spectra.values), 1))
     squares = np.square(spectra.targets).sum(axis=1)
-    spread, noise = spectra.fit(squares)
-    best = spectra.log_likelihood(squares, spread, noise)
+
+    def likelihood(spread, noise):
+        return spectra.log_densities(squares, spread, noise)[:, LEVELS == 1.0].sum()
+
+    ratios, noise = spectra.fit([usual], [squares[:, None] * usual], np.ones(1), 0, wide=True)
+    best = likelihood(ratios[0] * noise, noise)
     for a in (0.7, 1.0, 1.4):
         for b in (0.7, 1.0, 1.4):
-            assert spectra.log_likelihood(squares, a * spread, b * noise) <= best + 1e-4
-    near = spectra.fit(squares, near=spread / noise * 2)
-    assert near == pytest.approx((spread, noise), rel=1e-2)
+            assert likelihood(a * ratios[0] * noise, b * noise) <= best + 1e-4
+    near = spectra.fit([usual], [squares[:, None] * usual], 2 * ratios, 0)
+    assert (near[0][0], near[1]) == pytest.approx((ratios[0], noise), rel=1e-2)
 
 
 def test_without_groups_sites_are_shrunk_by_the_posterior_mean(rng):
@@ -63,18 +76,27 @@ def test_without_groups_sites_are_shrunk_by_the_posterior_mean(rng):
     common = plain(sites)
     alone = no_group(spectra_of(sites, common))
     found = group_coefficients(sites, common, alone)
-    for (X, Y), b in zip(rows, found, strict=True):
-        expected = oracle.posterior_mean(X, Y, np.zeros((5, 2)), alone.spread * np.eye(5), alone.noise)
-        np.testing.assert_allclose(b, expected, atol=1e-8)
+    for (X, Y), b, levels in zip(rows, found, alone.joint[:, 0], strict=True):
+        fits = [oracle.posterior_mean(X, Y, np.zeros((5, 2)), alone.own_spread * np.eye(5), alone.noise * level)
+                for level in LEVELS]  # fmt: skip
+        np.testing.assert_allclose(b, np.einsum("l,ldq->dq", levels, fits), atol=1e-8)
     assert group_weights(sites, common, alone).tolist() == np.eye(5).tolist()
+
+
+def one_group(rng):
+    """Rows, spectra, and a start with one group that all sites are in at the usual level of noise."""
+    rows = uneven(rng, 1)
+    sites = statistics(rows)
+    spectra = spectra_of(sites, plain(sites))
+    joint = np.zeros((5, 2, len(LEVELS)))
+    joint[:, 0, LEVELS == 1.0] = 1.0
+    start = replace(no_group(spectra), shares=np.array([1.0, 0.0]), joint=joint, spread=0.3, scale=2.0, noise=1.5)
+    return rows, spectra, start
 
 
 def test_one_group_is_generalised_least_squares(rng):
     """Means of the iteration against the posterior from dense covariances of all sites."""
-    rows = uneven(rng, 1)
-    sites = statistics(rows)
-    spectra = spectra_of(sites, plain(sites))
-    start = module.replace(no_group(spectra), count=1, spread=0.3, scale=2.0, noise=1.5)
+    rows, spectra, start = one_group(rng)
     precisions, covariances, means = module._means(spectra, start)
     left, right = np.eye(5) / 2.0, np.zeros((5, 1))
     for X, Y in rows:
@@ -86,12 +108,10 @@ def test_one_group_is_generalised_least_squares(rng):
     np.testing.assert_allclose(covariances[0], np.linalg.inv(left), atol=1e-8)
 
 
-def test_the_evidence_of_one_group_is_exact(rng):
-    """With one group nothing is approximated: the bound is the density of all targets together."""
-    rows = uneven(rng, 1)
-    sites = statistics(rows)
-    spectra = spectra_of(sites, plain(sites))
-    start = module.replace(no_group(spectra), count=1, spread=0.3, scale=2.0, noise=1.5)
+def test_the_evidence_of_one_group_is_exact(rng, monkeypatch):
+    """With one group and one level nothing is approximated: the bound is the density of all targets together."""
+    monkeypatch.setattr(module, "_USUAL", 1e12)
+    rows, spectra, start = one_group(rng)
     found = module._improve(spectra, start, free=False)
     X = np.concatenate([x for x, _ in rows])
     Y = np.concatenate([y for _, y in rows])
@@ -150,7 +170,7 @@ def test_with_identical_coefficients_it_is_as_good_as_the_oracle():
 def test_in_between_it_beats_both(sigma):
     groups, (auto, local, best), (_, _, labels) = study(sigma, 2)
     assert auto < 0.95 * min(local, best)
-    agreement = np.mean([a == b for a, b in zip(groups.labels, labels > 0, strict=True)])
+    agreement = np.mean([a == b for a, b in zip(labels_of(groups), labels > 0, strict=True)])
     assert max(agreement, 1 - agreement) > 0.9
 
 
@@ -170,6 +190,37 @@ def test_noise_and_spread_are_found():
     assert groups.spread == pytest.approx(0.3, rel=0.3)
     assert set(groups.evidences) >= {0, 1, 2, 3}
     assert groups.evidences[2] > groups.evidences[0] + 100
+
+
+def test_sites_of_no_group_stay_alone_beside_groups(rng):
+    """Half of the sites have nothing in common with anybody: they are not harmed, and the groups are found."""
+    rows, beta, labels = oracle.concept_shift(0.01, 6, B=60)
+    beta[30:] = rng.standard_normal((30, 20))
+    rows = [(X, X @ b + np.sqrt(2) * rng.standard_normal(10)) for (X, _), b in zip(rows, beta, strict=True)]
+    sites = statistics(rows)
+    groups = find_groups(sites, plain(sites))
+    assert groups.count == 2
+    assert groups.members[:30, -1].max() < 0.5 < groups.members[30:, -1].mean()
+    auto = group_coefficients(sites, plain(sites), groups)[:, :, 0]
+    local = np.stack([ridge_alone(X, y[:, None])[:, 0] for X, y in rows])
+    risks = [oracle.concept_risk(beta[30:], fit[30:]) for fit in (auto, local)]
+    assert risks[0] <= 1.05 * risks[1]
+    assert oracle.concept_risk(beta[:30], auto[:30]) < 3
+    assert len(set(labels[:30])) == 2
+
+
+def test_noisier_sites_are_told_from_different_ones(rng):
+    rows, beta, _ = oracle.concept_shift(0.1, 7)
+    noise = 10.0 ** rng.uniform(-1, 1, 100)
+    rows = [(X, X @ b + s * rng.standard_normal(10)) for (X, _), b, s in zip(rows, beta, noise, strict=True)]
+    sites = statistics(rows)
+    groups = find_groups(sites, plain(sites))
+    assert groups.count == 2
+    level = groups.joint.sum(axis=1) @ np.log(LEVELS)
+    assert np.corrcoef(level, np.log(noise))[0, 1] > 0.8
+    auto = group_coefficients(sites, plain(sites), groups)[:, :, 0]
+    local = np.stack([ridge_alone(X, y[:, None])[:, 0] for X, y in rows])
+    assert oracle.concept_risk(beta, auto) < 0.5 * oracle.concept_risk(beta, local)
 
 
 # Other shapes --------------------------------------------------------------------------------------------------------
@@ -199,7 +250,7 @@ def test_classes_are_targets_side_by_side(rng):
     sites = statistics(rows)
     groups = find_groups(sites, Coordinates.pooled(sites))
     assert groups.count == 2
-    assert len({(a, b) for a, b in zip(groups.labels, labels, strict=True)}) == 2
+    assert len({(a, b) for a, b in zip(labels_of(groups), labels, strict=True)}) == 2
 
 
 def test_many_coefficients_are_searched_in_few_directions(monkeypatch):
@@ -210,7 +261,7 @@ def test_many_coefficients_are_searched_in_few_directions(monkeypatch):
     monkeypatch.setattr(module, "_SEARCH_WIDTH", 15)
     narrow = find_groups(sites, common)
     assert narrow.means.shape == whole.means.shape
-    agreement = np.mean([a == b for a, b in zip(narrow.labels, labels > 0, strict=True)])
+    agreement = np.mean([a == b for a, b in zip(labels_of(narrow), labels > 0, strict=True)])
     assert max(agreement, 1 - agreement) > 0.9
 
 

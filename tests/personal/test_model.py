@@ -43,6 +43,10 @@ def digits_like(rng, B=8, n=20):
     return sites
 
 
+def prior(mean, covariance, noise):
+    return SitePrior(np.ones((1, 1)), mean[None], covariance[None], np.array([noise]))
+
+
 # Priors -------------------------------------------------------------------------------------------------------------
 
 
@@ -50,26 +54,30 @@ def test_one_term_is_the_posterior_mean(rng):
     X, Y = rng.standard_normal((6, 4)), rng.standard_normal((6, 2))
     mean, root = rng.standard_normal((4, 2)), rng.standard_normal((4, 4))
     C = root @ root.T + 0.1 * np.eye(4)
-    found, members = SitePrior(np.ones(1), mean[None], C[None], 0.7).fit(X, Y)
+    found, members = prior(mean, C, 0.7).fit(X, Y)
     np.testing.assert_allclose(found, oracle.posterior_mean(X, Y, mean, C, 0.7), atol=1e-8)
-    assert members.tolist() == [1.0]
+    assert members.tolist() == [[1.0]]
 
 
-def test_terms_are_weighed_by_their_densities(rng):
+def test_terms_and_levels_are_weighed_by_their_densities(rng):
     X, Y = rng.standard_normal((6, 4)), rng.standard_normal((6, 1))
-    means = rng.standard_normal((2, 4, 1))
+    means, noises, shares = rng.standard_normal((2, 4, 1)), np.array([0.7, 3.0]), np.array([[0.2, 0.1], [0.3, 0.4]])
     C = np.stack([0.5 * np.eye(4), 0.5 * np.eye(4)])
-    _, members = SitePrior(np.array([0.3, 0.7]), means, C, 0.7).fit(X, Y)
-    logs = [oracle.marginal_log_likelihood([(X, Y)], mean, 0.5, 0.7) for mean in means]
-    odds = 0.3 / 0.7 * np.exp(logs[0] - logs[1])
-    assert members[0] / members[1] == pytest.approx(odds)
+    found, members = SitePrior(shares, means, C, noises).fit(X, Y)
+    logs = [[oracle.marginal_log_likelihood([(X, Y)], mean, 0.5, noise) for noise in noises] for mean in means]
+    expected = shares * np.exp(np.array(logs) - np.max(logs))
+    expected /= expected.sum()
+    np.testing.assert_allclose(members, expected, rtol=1e-8)
+    fits = [[oracle.posterior_mean(X, Y, mean, C[0], noise) for noise in noises] for mean in means]
+    np.testing.assert_allclose(found, np.einsum("gl,gldq->dq", expected, np.array(fits)), atol=1e-8)
 
 
 def test_statistics_and_rows_give_the_same_fit(rng):
     X, Y = rng.standard_normal((30, 4)), rng.standard_normal((30, 2))
-    prior = SitePrior(np.array([0.5, 0.5]), rng.standard_normal((2, 4, 2)), np.stack([np.eye(4), 2 * np.eye(4)]), 0.7)
+    shares, noises = np.full((2, 2), 0.25), np.array([0.7, 1.4])
+    two = SitePrior(shares, rng.standard_normal((2, 4, 2)), np.stack([np.eye(4), 2 * np.eye(4)]), noises)
     small, targets = Coordinates(np.zeros(4), np.zeros(2), 0.0).compress(SiteStatistics.from_rows(X, Y))
-    a, b = prior.fit(X, Y), prior.fit(small, targets, 30)
+    a, b = two.fit(X, Y), two.fit(small, targets, 30)
     np.testing.assert_allclose(a[0], b[0], atol=1e-8)
     np.testing.assert_allclose(a[1], b[1], atol=1e-8)
 
@@ -82,9 +90,9 @@ def test_the_others_and_ones_own_rows_make_the_fit_of_all(sigma):
     common = Coordinates.pooled(entries, intercept=False)
     groups = find_groups(entries, common)
     whole = group_coefficients(entries, common, groups)
-    prior = group_prior(entries, common, groups, 3)
+    theirs = group_prior(entries, common, groups, 3)
     X, Y = common.compress(entries[3])
-    np.testing.assert_allclose(prior.fit(X, Y, entries[3].n)[0], whole[3], atol=0.05)
+    np.testing.assert_allclose(theirs.fit(X, Y, entries[3].n)[0], whole[3], atol=0.05)
 
 
 @pytest.mark.parametrize("own", [0.0, 0.3, 1.0])
@@ -93,15 +101,19 @@ def test_the_prior_of_a_weighted_risk_gives_its_minimiser(own):
     W = np.full((5, 5), (1 - own) / 4)
     np.fill_diagonal(W, own)
     model = fit_weighted(problem, sites, W, 0.3)
-    prior = site_prior(model, sites, 2, regularization=np.full(5, 0.3))
+    theirs = site_prior(model, sites, 2, regularization=np.full(5, 0.3))
     X, Y = model.coordinates.compress(list(sites.values())[2])
-    np.testing.assert_allclose(prior.fit(X, Y, 10)[0], model.coefficients[2], atol=1e-7)
+    np.testing.assert_allclose(theirs.fit(X, Y, 10)[0], model.coefficients[2], atol=1e-7)
 
 
 def test_priors_that_cannot_be_are_refused():
-    good = SitePrior(np.ones(1), np.zeros((1, 2, 1)), np.eye(2)[None], 1.0).to_arrays()
-    for change, message in [({"covariances": np.eye(3)[None]}, "a prior needs"), ({"noise": np.zeros(1)}, "noise"),
-                            ({"means": np.full((1, 2, 1), np.inf)}, "finite")]:  # fmt: skip
+    good = prior(np.zeros((2, 1)), np.eye(2), 1.0).to_arrays()
+    for change, message in [
+        ({"covariances": np.eye(3)[None]}, "a prior needs"),
+        ({"shares": np.ones(1)}, "a prior needs"),
+        ({"noises": np.zeros(1)}, "noise"),
+        ({"means": np.full((1, 2, 1), np.inf)}, "finite"),
+    ]:
         with pytest.raises(ValueError, match=message):
             SitePrior.from_arrays({**good, **change})
 
@@ -113,20 +125,20 @@ def test_a_perfect_prior_gains_and_a_wrong_one_loses(rng):
     beta = rng.standard_normal((5, 1))
     X = rng.standard_normal((12, 5))
     Y = X @ beta + 0.5 * rng.standard_normal((12, 1))
-    right, wrong = (SitePrior(np.ones(1), m[None], 1e-3 * np.eye(5)[None], 0.25) for m in (beta, -beta))
+    right, wrong = (prior(m, 1e-3 * np.eye(5), 0.25) for m in (beta, -beta))
     assert cross_fitted_gain(X, Y, right).gain > 0 > cross_fitted_gain(X, Y, wrong).gain
 
 
 def test_gains_never_see_the_row_they_predict(rng):
     """Twelve rows: the errors are those of fits on the rows of the other parts."""
     X, Y = rng.standard_normal((12, 3)), rng.standard_normal((12, 1))
-    prior = SitePrior(np.ones(1), np.zeros((1, 3, 1)), np.eye(3)[None], 1.0)
+    none = prior(np.zeros((3, 1)), np.eye(3), 1.0)
     together, alone = [], []
     for i in range(12):
         kept = np.arange(12) % 10 != i % 10
-        together.append(((Y[i] - X[i] @ prior.fit(X[kept], Y[kept])[0]) ** 2).item())
+        together.append(((Y[i] - X[i] @ none.fit(X[kept], Y[kept])[0]) ** 2).item())
         alone.append(((Y[i] - X[i] @ ridge_alone(X[kept], Y[kept])) ** 2).item())
-    found = cross_fitted_gain(X, Y, prior)
+    found = cross_fitted_gain(X, Y, none)
     assert (found.alone, found.together, found.rows) == pytest.approx((np.mean(alone), np.mean(together), 12))
 
 
@@ -134,13 +146,13 @@ def test_gains_of_classes_count_wrong_labels(rng):
     Y = np.eye(2)[rng.integers(0, 2, 20)]
     X = Y + 0.1 * rng.standard_normal((20, 2))
     centre = Y.mean(axis=0)
-    prior = SitePrior(np.ones(1), np.eye(2)[None], 1e-6 * np.eye(2)[None], 1.0)
-    assert cross_fitted_gain(X, Y - centre, prior, centre).together == 0.0
+    sure = prior(np.eye(2), 1e-6 * np.eye(2), 1.0)
+    assert cross_fitted_gain(X, Y - centre, sure, centre).together == 0.0
 
 
 def test_one_row_is_predicted_by_the_prior_alone():
-    prior = SitePrior(np.ones(1), np.ones((1, 2, 1)), np.eye(2)[None], 1.0)
-    found = cross_fitted_gain(np.ones((1, 2)), np.full((1, 1), 3.0), prior)
+    ones = prior(np.ones((2, 1)), np.eye(2), 1.0)
+    found = cross_fitted_gain(np.ones((1, 2)), np.full((1, 1), 3.0), ones)
     assert (found.alone, found.together, found.rows) == (9.0, 1.0, 1)
 
 

@@ -118,8 +118,9 @@ EXPERIMENTS = (
             "constants 1: Q-aggregation (C_Q = C_P = 1) of 500 random features of x, frequencies from N(0, I), in "
             "pairs of cosine and sine (so M = 1), solved exactly, or by the 1,000 steps of KME Algorithm 3 from equal "
             "weights, which stop far from the minimum and so keep weights spread. auto: groups of mean embeddings of "
-            "the same features, spread within groups and noise by marginal likelihood. Within a repetition all "
-            "methods start from the same network. The paper prints no numbers for this figure."
+            "the same features, as many as predict best the means of left-out rows, own weight by the spread within "
+            "the group against the noise of the mean. Within a repetition all methods start from the same network. "
+            "The paper prints no numbers for this figure."
         ),
         run=run,
         axes=Axes("network, by number of parameters", "mean squared error", log_y=True),

@@ -103,7 +103,8 @@ _METHOD = (
     "alike. Oracle: all rows of the site's true origin. printed constants (C_Q^2 = C_P = log B) and constants 1: "
     "Q-aggregation by 500 random features of x (in pairs, so M = 1) at the median distance, solved exactly. auto: "
     "mixture of linear models over sites from the moments of (x, class); auto by features: groups of mean embeddings "
-    "of x alone. Sites are ordered by the accuracy of auto. "
+    "of x, as many as predict best the means of left-out rows, own weight by spread and noise. Sites are ordered by "
+    "the accuracy of auto. "
 )
 
 EXPERIMENTS = (

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.cluster import KMeans
 
 from kernfed._validation import FloatArray, IntArray
 from kernfed.personal.gradient import exponentiated_gradient, printed_rates
-from kernfed.personal.groups import Groups, find_groups, group_weights
-from kernfed.personal.statistics import Coordinates, SiteStatistics
 from kernfed.personal.weights import (
     Comparison,
     Constants,
@@ -59,16 +58,52 @@ class Aggregation:
         return exponentiated_gradient(gram, linear, printed_rates(gram, linear + 2 * gram))
 
 
-def mean_groups(features: Sequence[FloatArray]) -> tuple[Groups, FloatArray]:
-    """``auto`` for covariate shift, from the features (n_k, D) of each site's rows: groups, and weights (B, B).
+def mean_groups(features: Sequence[FloatArray], max_groups: int = 8) -> tuple[IntArray, FloatArray]:
+    """``auto`` for covariate shift: groups (B,) of mean embeddings and weights (B, B), from features (n_k, D).
 
-    The rule of ``groups.py`` with the features as targets and a constant as the only column: site j's coefficients are
-    then its mean embedding, and groups are groups of mean embeddings.
+    Sites are grouped by k-means of their mean embeddings. The number of groups is the one whose centres, made from one
+    half of every site's rows, predict best the means of the other halves: noise is drawn anew there, so groups of noise
+    do not pay. Within a group, means spread by t around a common one, which is known with noise Tr(Sigma_k)/n_k from
+    site k (KME (6)): site j gives itself ``a_j = t / (t + noise_j)`` and the rest to all, by ``1 / (t + noise_k)``.
     """
-    sites = [SiteStatistics.from_rows(np.ones((len(rows), 1)), rows) for rows in features]
-    coordinates = Coordinates.pooled(sites, intercept=False)
-    groups = find_groups(sites, coordinates)
-    return groups, group_weights(sites, coordinates, groups)
+    n = np.array([len(rows) for rows in features])
+    if n.min() < 2:
+        raise ValueError(f"every site must have at least 2 rows, got {n.min()}")
+    halves = [np.stack([rows[half::2].mean(axis=0) for rows in features]) for half in (0, 1)]
+    losses = [_prediction_loss(halves, n, count) for count in range(1, min(max_groups, len(n)) + 1)]
+    means = np.stack([rows.mean(axis=0) for rows in features])
+    labels = _clusters(means, int(np.argmin(losses)) + 1)
+    noise = np.array([rows.var(axis=0, ddof=1).sum() / len(rows) for rows in features])
+    noise = np.maximum(noise, max(1e-12 * noise.max(), 1e-100))  # identical rows have none, and share alike
+    weights = np.zeros((len(n), len(n)))
+    for group in np.unique(labels):
+        members = np.flatnonzero(labels == group)
+        scatter = means[members].var(axis=0, ddof=1).sum() if len(members) > 1 else np.inf
+        spread = max(float(scatter - noise[members].mean()), 0.0)
+        own = spread / (spread + noise[members]) if np.isfinite(spread) else np.ones(len(members))
+        shares = 1 / (spread + noise[members]) if np.isfinite(spread) else np.ones(len(members))
+        weights[np.ix_(members, members)] = (1 - own)[:, None] * shares / shares.sum()
+        weights[members, members] += own
+    return labels, weights
+
+
+def _prediction_loss(halves: Sequence[FloatArray], n: IntArray, count: int) -> float:
+    """Mean squared distance from centres of one half to means (B, D) of the other, both ways."""
+    total = 0.0
+    for one, other in (halves, halves[::-1]):
+        labels = _clusters(one, count)
+        groups = range(labels.max() + 1)
+        centres = np.stack([np.average(one[labels == g], axis=0, weights=n[labels == g]) for g in groups])
+        total += float(n @ np.square(centres[labels] - other).sum(axis=1))
+    return total
+
+
+def _clusters(points: FloatArray, count: int) -> IntArray:
+    """Groups (B,) of points (B, D) by k-means, at most ``count`` and as many as there are different points."""
+    count = min(count, len(np.unique(points, axis=0)))
+    if count == 1:
+        return np.zeros(len(points), dtype=np.intp)
+    return np.asarray(KMeans(count, n_init=10, random_state=0).fit_predict(points))
 
 
 def own_weight(weights: FloatArray) -> float:

@@ -189,9 +189,9 @@ EXPERIMENTS = (
         f"straight from the moments. Noisy rows: RecordGaussian on {ROW_DIMENSION} frequencies put on a sphere, "
         f"{_FULL.per_class:,} noisy rows a class. Logistic regression: {_FULL.rounds} rounds of noisy gradients of all "
         f"rows in {GRADIENT_DIMENSION} frequencies, each site with its own noise in each round, so it needs "
-        f"{_FULL.rounds} exchanges where the others need one or two. One draw of the noise, so differences below half a "
-        "point mean nothing. The settings of every method (frequencies, radii, step length) were chosen by a few tries "
-        "on this data set at one site, which is not charged to the budget: a favour to all of them, and none was chosen "
+        f"{_FULL.rounds} exchanges where the others need one or two. One draw of the noise, so differences below half "
+        "a point mean nothing. The settings of every method (frequencies, radii, step length) were chosen by a few "
+        "tries on this data set at one site, which is not charged to the budget: a favour to all, and none was chosen "
         "anew for 10 or 100 sites. Noise is seeded, so that the numbers can be repeated.",
         run_utility,
         "record epsilon",

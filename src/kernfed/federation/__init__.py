@@ -15,7 +15,7 @@ from kernfed.federation.ridge import DivergenceWarning, RidgeLearner
 from kernfed.federation.schema import Schema, SchemaMismatch
 from kernfed.federation.site import Site
 from kernfed.federation.store import SiteStore
-from kernfed.files import load, save  # here every format is registered
+from kernfed.files import load, register_later, save  # here every format is registered
 
 __all__ = [
     "AveragingLearner",
@@ -42,4 +42,5 @@ __all__ = [
     "load",
     "save",
 ]
+register_later("kernfed.personal.model")
 del _ridge_tasks, _secure_tasks, _tasks

@@ -8,7 +8,8 @@ from kernfed._threads import single_blas_thread
 from kernfed.federation.averaging_model import AveragingModel, AveragingParameters, Scaling
 from kernfed.federation.message import Payload
 from kernfed.federation.network import Weights, layer_sizes, train, weight_shapes
-from kernfed.federation.site import Refused, Rows, Site, task
+from kernfed.federation.site import Refused, Rows, Site
+from kernfed.federation.tasks import task
 from kernfed.files import labels_from_values, labels_to_values
 
 

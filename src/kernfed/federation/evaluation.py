@@ -16,7 +16,8 @@ from kernfed._validation import FloatArray, IntArray
 from kernfed.federation.engine import Federation
 from kernfed.federation.message import Payload
 from kernfed.federation.regression import RegressionEvaluation, evaluate_regressor, is_regressor, regression_rows
-from kernfed.federation.site import Refused, Site, check_site_rows, task
+from kernfed.federation.site import Refused, Site, check_site_rows
+from kernfed.federation.tasks import task
 from kernfed.files import Record, from_record, labels_from_values, labels_to_values, to_record
 
 #: Confidence bins of the calibration counts.

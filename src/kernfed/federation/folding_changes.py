@@ -16,7 +16,8 @@ from kernfed.federation.folding_tasks import (
 )
 from kernfed.federation.message import Payload
 from kernfed.federation.releases import source_rows
-from kernfed.federation.site import Refused, Site, task
+from kernfed.federation.site import Refused, Site
+from kernfed.federation.tasks import task
 from kernfed.files import labels_from_values
 
 

@@ -18,7 +18,8 @@ from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_rows
 from kernfed.federation.message import Payload
 from kernfed.federation.releases import folding_handle, require_private, source_rows
-from kernfed.federation.site import Refused, Rows, Site, data_digest, task
+from kernfed.federation.site import Refused, Rows, Site, data_digest
+from kernfed.federation.tasks import task
 from kernfed.files import FileFormatError, Record, labels_from_values, labels_to_values
 from kernfed.kahm.bank import Bank, fit_machines
 from kernfed.kahm.batches import split_rows

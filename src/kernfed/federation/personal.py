@@ -25,7 +25,7 @@ from kernfed.personal.fit import (
 )
 from kernfed.personal.gradient import check_simplex
 from kernfed.personal.groups import Groups
-from kernfed.personal.model import PersonalModel
+from kernfed.personal.model import Newcomer, PersonalModel
 from kernfed.personal.prior import Gain
 from kernfed.personal.problem import FEATURES, Problem
 from kernfed.personal.statistics import Coordinates
@@ -129,6 +129,18 @@ class PersonalLearner:
             listed = "; ".join(f"{site!r}: {reason}" for site, reason in list(missing.items())[:10])
             warnings.warn(f"{len(missing)} site(s) have no model: {listed}", MissingSites, stacklevel=2)
         return replace(fitted.model, missing=missing)
+
+    def join(self, federation: Federation, model: PersonalModel, site: str, *, timeout: float = 600.0) -> Newcomer:
+        """Weights and predictor of a site that was not there when ``model`` was made, by one message from it.
+
+        Only for ``weights="auto"`` with "ridge"; with other rules fit again.
+        """
+        sites = PersonalSites(federation, (site,), model.problem, timeout)
+        try:
+            received = sites.receive(None, statistics=True, intercept=model.coordinates.constant > 0)
+        except SitesLost as lost:
+            raise TooFewReplies(lost.task, 1, lost.replies) from None
+        return model.join_statistics(received.statistics[site])
 
     # Problem ------------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ from kernfed.federation.message import Payload, digest
 from kernfed.federation.private import check_release, mechanism_from_values, released
 from kernfed.federation.releases import require_private
 from kernfed.federation.ridge_tasks import learning_rows
-from kernfed.federation.site import Refused, Rows, Site, task, when_forgetting
+from kernfed.federation.site import Refused, Rows, Site
+from kernfed.federation.tasks import task, when_forgetting
 from kernfed.files import Record
 from kernfed.kernels import median_bandwidth
 from kernfed.personal.fit import row_penalty, site_statistics

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from kernfed._validation import check_count, check_number
 from kernfed.federation.engine import Federation
 from kernfed.federation.message import Payload
-from kernfed.federation.site import Refused, Site, check_site_rows, task
+from kernfed.federation.site import Refused, Site, check_site_rows
+from kernfed.federation.tasks import task
 from kernfed.files import Record, from_record, to_record
 
 

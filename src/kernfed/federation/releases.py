@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from kernfed._validation import FloatArray
 from kernfed.federation.message import digest
-from kernfed.federation.site import Refused, Rows, Site, data_digest, when_forgetting
+from kernfed.federation.site import Refused, Rows, Site, data_digest
+from kernfed.federation.tasks import when_forgetting
 from kernfed.files import FileFormatError, Record
 from kernfed.kahm.model import FoldingParameters
 

@@ -15,7 +15,8 @@ from kernfed._random import generator
 from kernfed._validation import FloatArray, check_count, check_number, check_rows
 from kernfed.federation.message import Payload, digest
 from kernfed.federation.releases import require_private
-from kernfed.federation.site import Refused, Rows, Site, data_digest, task, when_forgetting
+from kernfed.federation.site import Refused, Rows, Site, data_digest
+from kernfed.federation.tasks import task, when_forgetting
 from kernfed.files import FileFormatError, Record
 from kernfed.kernels import median_bandwidth
 from kernfed.ridge.first_order import descend, site_objective

@@ -16,7 +16,8 @@ from kernfed.federation.engine import Federation
 from kernfed.federation.folding import folding_question, raise_if_unusable
 from kernfed.federation.folding_tasks import scores
 from kernfed.federation.message import Payload
-from kernfed.federation.site import Refused, Site, task
+from kernfed.federation.site import Refused, Site
+from kernfed.federation.tasks import task
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.folding import ABSENT
 from kernfed.kahm.model import FoldingModel

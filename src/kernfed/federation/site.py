@@ -31,6 +31,7 @@ from kernfed.federation.message import (
 from kernfed.federation.policy import Policy
 from kernfed.federation.schema import Schema
 from kernfed.federation.store import SiteStore, StoreError
+from kernfed.federation.tasks import FORGETTERS, Task, find_task, task
 from kernfed.files import Record, labels_from_values, labels_to_values
 
 
@@ -66,42 +67,8 @@ class Rows:
         return whole.hexdigest()[:16]
 
 
-@dataclass(frozen=True)
-class Task:
-    """A question that sites can answer. ``changes``: whether it alters the store, so that a repetition must not.
-
-    ``private``: whether the task itself sees to what the site's policy demands of privacy.
-    """
-
-    name: str
-    run: Callable[["Site", Payload], Payload]
-    information: str
-    changes: bool
-    private: bool = False
-
-
-_tasks: dict[str, Task] = {}
-_forgetters: list[Callable[["Site"], None]] = []
-
-
-def when_forgetting(function: Callable[["Site"], None]) -> Callable[["Site"], None]:
-    """Register what else of a site's store is made of rows, and must go when some (``site.leaving``) are forgotten."""
-    _forgetters.append(function)
-    return function
-
-
 #: Information about single rows: where privacy is required, it leaves only by tasks that see to it.
 _RAW = ("rows", "counts")
-
-
-def task(name: str, information: str, *, changes: bool = False, private: bool = False) -> Callable[[Any], Any]:
-    """Register a function (site, payload) -> payload as the answer to ``name``; ``information`` is what leaves."""
-
-    def add(function: Callable[["Site", Payload], Payload]) -> Callable[["Site", Payload], Payload]:
-        _tasks[name] = Task(name, function, information, changes, private)
-        return function
-
-    return add
 
 
 def check_site_rows(X: npt.ArrayLike, y: npt.ArrayLike, ids: npt.ArrayLike | None, name: str) -> Rows:
@@ -274,7 +241,7 @@ class Site:
         self.check_known(ids)
         with self.store.locked():
             self.leaving = tuple(ids.tolist())
-            for discard in _forgetters:
+            for discard in FORGETTERS:
                 discard(self)
             self.leaving = ()
             state = self.store.read_state()
@@ -312,7 +279,7 @@ class Site:
             return self._reply(question, refusal=error_refusal(error))
 
     def _answer(self, question: Question) -> bytes:
-        known = _tasks.get(question.task)
+        known = find_task(question.task)
         if known is None:
             raise Refused("unknown task", f"site {self.name!r} knows no task {question.task!r}")
         if not self.policy.allows(question.task):

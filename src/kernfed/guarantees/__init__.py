@@ -8,6 +8,7 @@ from kernfed.guarantees.fednewton import federated_error, newton_contraction, ne
 from kernfed.guarantees.fednewton_rates import SiteShape, excess_risk_rate, federated_error_rate
 from kernfed.guarantees.gikm import generalization_error, loss_rademacher, membership_gap, rademacher, sample_complexity
 from kernfed.guarantees.heldout import HeldOutBounds, clopper_pearson, heldout_bounds, hoeffding
+from kernfed.guarantees.personal import aggregation_rate, excess_risk, feature_spread, ridge_radius, transfer_error
 from kernfed.guarantees.sfm import generalized_risk, hypothesis_error, rademacher_printed, sample_risk
 
 __all__ = [
@@ -17,12 +18,15 @@ __all__ = [
     "HeldOutBounds",
     "SiteShape",
     "Theorem",
+    "aggregation_rate",
     "clopper_pearson",
     "conformal_miscoverage",
     "conformal_sets",
     "conformal_threshold",
     "distance_ratio",
+    "excess_risk",
     "excess_risk_rate",
+    "feature_spread",
     "federated_error",
     "federated_error_rate",
     "fixed_point_error",
@@ -39,7 +43,9 @@ __all__ = [
     "newton_contraction_expected",
     "rademacher",
     "rademacher_printed",
+    "ridge_radius",
     "sample_complexity",
     "sample_risk",
     "smoothing_factor",
+    "transfer_error",
 ]

@@ -58,4 +58,8 @@ CATALOG: tuple[Theorem, ...] = (
     Theorem("FedNewton", "Theorem 2", "federated_error_rate", "rate only", "constants are not stated"),
     Theorem("FedNewton", "Theorem 3", "excess_risk_rate", "rate only", "constants are not stated"),
     Theorem("FedNewton", "Theorem 4", "excess_risk_rate", "rate only", "constants are not stated"),
+    Theorem("KME", "Lemma 4.3", "transfer_error", "proven", "in expectation over the rows"),
+    Theorem("KME", "Theorem 4.4", "aggregation_rate", "rate only", "constants are not stated"),
+    Theorem("KME", "Corollary 4.6", "excess_risk", "proven", "in expectation over the rows"),
+    Theorem("KME", "Theorem 5.2", "aggregation_rate", "rate only", "constants are not stated"),
 )

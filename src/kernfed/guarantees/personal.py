@@ -48,7 +48,7 @@ def ridge_radius(coefficient_norm: float, offset: float = 0.0) -> float:
     return norm**2 + check_number(offset, "offset") ** 2 + 1.0
 
 
-def generalization_error(distance: float, radius: float) -> Bound:
+def transfer_error(distance: float, radius: float) -> Bound:
     """Lemma 4.3, (10): the weighted risk is off the target's risk by at most ``R E[MMD]``, in expectation.
 
     distance : E[MMD] between the target's distribution and the weighted rows. radius : R.

@@ -7,10 +7,11 @@ KME compares every site with the target alone, so two noisy sites cannot recogni
     beta_j ~ N(0, u I)                             site j alone, with probability pi_0
 
 Groups and their means m_g are found by expectation maximisation with means integrated out (variational Bayes, Attias
-2000), spreads t and u, scale v, noise s and levels by marginal likelihood over all sites (empirical Bayes). The lower bound on
-the evidence chooses the number of groups; because the means are integrated out it needs no count of parameters as the
-BIC does, which would be wrong for a thousand random features. *No group* (sites share only how much to shrink) and *one
-group* are candidates, and in any case a site can be alone: sites that have nothing in common are not drawn together.
+2000); spreads t and u, scale v, noise s and levels by marginal likelihood over all sites (empirical Bayes). The lower
+bound on the evidence chooses the number of groups; because the means are integrated out it needs no count of parameters
+as the BIC does, which would be wrong for a thousand random features. *No group* (sites share only how much to shrink)
+and *one group* are candidates, and in any case a site can be alone: sites that have nothing in common are not drawn
+together. Without levels, sites that are noisier than others would be taken for sites with coefficients of their own.
 """
 
 from collections.abc import Sequence
@@ -94,7 +95,7 @@ def find_groups(sites: Sequence[SiteStatistics], coordinates: Coordinates, *, ma
 
 
 def search_groups(spectra: Spectra, max_groups: int = 8) -> Groups:
-    """The candidate with the largest evidence; stops when two further groups bring none."""
+    """The candidate with the largest evidence; the search ends when a further group brings none."""
     alone = no_group(spectra)
     best, evidences = alone, {0: alone.evidence}
     for count in range(1, min(max_groups, len(spectra.counts)) + 1):
@@ -201,7 +202,7 @@ def _rescale(spectra: Spectra, groups: Groups, squares: list[FloatArray], covari
 def _precision_weights(spectra: Spectra, groups: Groups) -> FloatArray:
     """``sum_l r_jgl / (s k_l + t e)`` (R, K): what an axis counts for a group's mean, over its eigenvalue."""
     inverse = 1 / spectra.variances(groups.spread, groups.noise)
-    return np.einsum("rgl,rl->rg", groups.joint[spectra.sites, :-1], inverse)
+    return np.asarray(np.einsum("rgl,rl->rg", groups.joint[spectra.sites, :-1], inverse))
 
 
 def _means(spectra: Spectra, groups: Groups) -> tuple[FloatArray, FloatArray, FloatArray]:

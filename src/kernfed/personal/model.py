@@ -171,9 +171,8 @@ class PersonalModel(Savable):
         values, axes = np.linalg.eigh(X.T @ X)
         gain = (members.sum(axis=0) * known.spread * values[:, None]
                 / (known.prior.noises + known.spread * np.maximum(values, 0.0)[:, None])).sum(axis=1)  # fmt: skip
-        own = float(gain @ np.einsum("dr,de,er->r", axes, known.second, axes)) / max(
-            float(np.trace(known.second)), 1e-300
-        )
+        along = np.einsum("dr,de,er->r", axes, known.second, axes)
+        own = float(gain @ along) / max(float(along.sum()), 1e-300)
         learned = (1 - min(max(own, 0.0), 1.0)) * known.scale / max(known.scale + known.spread, 1e-300)
         shares = learned * (members.sum(axis=1)[:-1] @ known.sources)
         model = SiteModel(self.problem, "ridge", self.coordinates, coefficients)

@@ -5,9 +5,9 @@ The posterior mean, with ``V_gl = s_l I + X C_g X'``, is
 
     b = sum_gl r_gl [m_g + C_g X' V_gl^-1 (Y - X m_g)],   r_gl proportional to pi_g w_l N(Y; X m_g, V_gl)
 
-Groups give one term per group, and one for sites that are alone. The weighted risk of KME gives one term in all: with the other sites' part
-``H = sum_(k != t) W_tk X_k'X_k/n_k + lambda I`` it is ``C = H^-1``, ``m = H^-1 sum W_tk X_k'Y_k/n_k`` and
-``s = n_t/W_tt``.
+Groups give one term per group, and one for sites that are alone. The weighted risk of KME gives one term in all: with
+the other sites' part ``H = sum_(k != t) W_tk X_k'X_k/n_k + lambda I`` it is ``C = H^-1``,
+``m = H^-1 sum W_tk X_k'Y_k/n_k`` and ``s = n_t/W_tt``.
 A site that has its prior can fit itself, fit a part of its rows to see what the others are worth, or join later.
 """
 
