@@ -63,7 +63,7 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     config = dict(context.run_config)
-    rounds = config.pop("rounds")
+    rounds = config.pop("empty-rounds")
     if not rounds:
         context.run_config = config
         return serve(grid, context)
@@ -112,7 +112,7 @@ def deployment(folder: Path, rows: Mapping[str, int], width: int, policy: str = 
     (app / "kernfed_app" / "server_app.py").write_text(SERVER_APP)
     (app / "kernfed_app" / "client_app.py").write_text(CLIENT_APP)
     project = app / "pyproject.toml"
-    project.write_text(project.read_text() + "rounds = 0\n")
+    project.write_text(project.read_text() + "empty-rounds = 0\n")
     subprocess.run([app / "make-certificates.sh"], check=True, stdout=subprocess.DEVNULL)
     keys = app / "certificates"
     tls = ["--ssl-ca-certfile", keys / "ca.crt", "--ssl-certfile", keys / "server.pem", "--ssl-keyfile",
@@ -185,7 +185,7 @@ def measure(app: Path, folder: Path, rounds: int, rows: int, width: int) -> dict
         finished = run_app(app, {"sites": sites, **settings}, report=lambda _: None)
         return time.monotonic() - started, finished
 
-    _, alternating = timed({"rounds": rounds})
+    _, alternating = timed({"empty-rounds": rounds})
     empty, ours = (statistics.median(alternating.result[name]) for name in ("empty", "kernfed"))
     imports, answers = np.loadtxt(_spent(app), ndmin=2).T
     training, trained = timed({"job": "train"})

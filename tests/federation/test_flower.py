@@ -357,6 +357,28 @@ def test_jobs_train_predict_evaluate_forget(data: Data, tmp_path: Path) -> None:
         np.testing.assert_array_equal(written.site, expected.explain(queries).site)
 
 
+@pytest.mark.parametrize("task", ["classify", "regress"])
+def test_jobs_with_ridge(data: Data, tmp_path: Path, task: str) -> None:
+    np.save(tmp_path / "queries.npy", data["a"][0])
+    results, options = tmp_path / "results", {"learner": "ridge", "n_components": 30, "bandwidth": "2.5", "task": task}
+    with flower_federation(over_files(data, tmp_path, holdout=0.25)) as federation:
+        run_job(federation, job(results, "1", **options))
+        model = str(results / "1" / "model.kfd")
+        run_job(federation, job(results, "2", job="predict", model=model, queries=str(tmp_path / "queries.npy")))
+        run_job(federation, job(results, "3", job="evaluate", model=model))
+        with pytest.raises(ValueError, match="bandwidth must be median or a number, got 'wide'"):
+            run_job(federation, job(results, "4", **{**options, "bandwidth": "wide"}))
+        with pytest.raises(ValueError, match="learner must be one of"):
+            run_job(federation, job(results, "5", learner="magic"))
+    with Federation.local(data, holdout=0.25) as local:
+        expected = kernfed.RidgeLearner(n_components=30, bandwidth=2.5, task=task).fit(local)
+        tested = kernfed.evaluate(expected, local)
+    written = kernfed.data.read_table(results / "2" / "predictions.parquet", features="row", label="prediction")
+    np.testing.assert_array_equal(written.y, expected.predict(data["a"][0]))
+    told = json.loads((results / "3" / "result.json").read_text())
+    assert told["accuracy" if task == "classify" else "r2"] == (tested.accuracy if task == "classify" else tested.r2)
+
+
 def test_serve_does_the_job_of_the_run(data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from flwr.app import Context, RecordDict
 

@@ -89,3 +89,11 @@ def test_history_is_a_table(classifier):
     assert list(table) == ["round", "objective", "gradient_norm", "bytes_up", "bytes_down", "seconds"]
     assert table["round"] == [0, 1]
     assert table["objective"] == [None, 2.0]
+
+
+def test_printing_a_model_is_one_line_without_its_weights(classifier, regressor):
+    assert str(classifier).startswith(
+        "RidgeModel of 3 classes from 3 columns by 'newton', 1 round(s), stopped: diverged"
+    )
+    assert str(regressor).startswith("RidgeModel of values from 4 columns by 'exact', stopped")
+    assert "\n" not in repr(classifier)

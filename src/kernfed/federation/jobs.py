@@ -18,15 +18,22 @@ from kernfed.data import read_table, write_table
 from kernfed.federation.engine import Federation
 from kernfed.federation.evaluation import Evaluation, evaluate
 from kernfed.federation.folding import FoldingLearner
+from kernfed.federation.regression import is_regressor
+from kernfed.federation.ridge import RidgeLearner
 from kernfed.files import atomic_path, load
 from kernfed.kahm.model import FoldingModel, SiteScores
 
 #: Settings every job has, with what they are unless they are given. An empty text or 0 stands for "not given".
 DEFAULTS: Mapping[str, str | int | float] = {
     "job": "train", "results": "", "sites": "", "min-sites": 1, "min-replies": 0, "wait": 60.0, "timeout": 600.0,
-    "seed": 0, "caller": "flower", "model": "", "queries": "", "features": "", "site": "", "rows": "",
+    "seed": 0, "caller": "flower", "model": "", "queries": "", "features": "", "site": "", "rows": "", "nodes": "",
+    "learner": "folding",
+    # of folding
     "measure": "rms", "batch-size": 100, "partition": "order", "layers": 1, "dtype": "float64", "aggregate": "min",
-    "k": 2, "hold": "sites", "nodes": "",
+    "k": 2, "hold": "sites",
+    # of ridge; its features are "kernel" here, for "features" are the columns of queries
+    "method": "conjugate", "rounds": 10, "n-components": 2000, "bandwidth": "median", "regularization": 1e-3,
+    "task": "classify", "kernel": "fourier",
 }  # fmt: skip
 RESULT = "result.json"
 
@@ -99,11 +106,25 @@ def run_job(federation: Federation, job: Job) -> Path:
 
 
 def _train(federation: Federation, job: Job) -> dict[str, Any]:
-    s = job.settings
-    learner = FoldingLearner(s["measure"], s["batch-size"], s["partition"], s["layers"], s["dtype"], s["aggregate"],
-                             s["k"], hold=s["hold"])  # fmt: skip
-    model = learner.fit(federation, **job.asking)
-    return _saved(model, job)
+    learner = _LEARNERS[check_choice(job.settings["learner"], "learner", tuple(_LEARNERS))]
+    return _saved(learner(job.settings).fit(federation, **job.asking), job)
+
+
+def _folding(s: Mapping[str, Any]) -> FoldingLearner:
+    return FoldingLearner(s["measure"], s["batch-size"], s["partition"], s["layers"], s["dtype"], s["aggregate"],
+                          s["k"], hold=s["hold"])  # fmt: skip
+
+
+def _ridge(s: Mapping[str, Any]) -> RidgeLearner:
+    try:
+        bandwidth = s["bandwidth"] if s["bandwidth"] == "median" else float(s["bandwidth"])
+    except ValueError:
+        raise ValueError(f"bandwidth must be median or a number, got {s['bandwidth']!r}") from None
+    return RidgeLearner(s["method"], s["rounds"], s["n-components"], bandwidth, s["regularization"], s["task"],
+                        features=s["kernel"])  # fmt: skip
+
+
+_LEARNERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {"folding": _folding, "ridge": _ridge}
 
 
 def _predict(federation: Federation, job: Job) -> dict[str, Any]:
@@ -117,7 +138,7 @@ def _predict(federation: Federation, job: Job) -> dict[str, Any]:
             model, options = replace(model, connection=once), job.asking
         missing = model.answers(table.X, **options).missing
     columns = {"row": np.arange(1, len(table) + 1), "prediction": model.predict(table.X, **options)}
-    if hasattr(model, "predict_proba"):
+    if hasattr(model, "predict_proba") and not is_regressor(model):
         columns["probability"] = model.predict_proba(table.X, **options).max(axis=1)
     if hasattr(model, "explain"):
         found = model.explain(table.X, **options)
@@ -166,7 +187,8 @@ def _model(federation: Federation, job: Job) -> Any:
 
 def _saved(model: Any, job: Job) -> dict[str, Any]:
     model.save(job.folder / "model.kfd")
-    return {"model": "model.kfd", "members": list(model.sites), "classes": model.classes_.tolist(),
+    members = {"members": list(model.sites)} if hasattr(model, "sites") else {}
+    return {"model": "model.kfd", **members, "classes": model.classes_.tolist(),
             "missing": dict(model.missing)}  # fmt: skip
 
 

@@ -105,7 +105,7 @@ class GroupKnowledge:
     members: FloatArray
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PersonalModel(Savable):
     """A predictor for each of B sites.
 
@@ -126,6 +126,19 @@ class PersonalModel(Savable):
     gains_: Mapping[str, Gain] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     groups: GroupKnowledge | None = None
+
+    def __str__(self) -> str:
+        groups = len(set(self.groups_.values()))
+        text = f"PersonalModel of {len(self.sites)} site(s) in {groups} group(s), {self.kind} by weights {self.rule!r}"
+        if not self.gains_:
+            return text
+        better = sum(gain.gain > 0 for gain in self.gains_.values())
+        alone, together = (np.median([getattr(gain, name) for gain in self.gains_.values()])
+                           for name in ("alone", "together"))  # fmt: skip
+        return (f"{text}\nerror on own rows left out, median over {len(self.gains_)} site(s): alone {alone:.3g}, "
+                f"together {together:.3g}; together is better at {better}")  # fmt: skip
+
+    __repr__ = __str__
 
     @property
     def classes_(self) -> npt.NDArray[Any]:

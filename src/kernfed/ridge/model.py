@@ -35,7 +35,7 @@ class Round:
     seconds: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RidgeModel(Savable):
     """Kernel ridge regression of all sites' rows: ``f(x) = W' phi(x)``, W (M, C).
 
@@ -54,6 +54,15 @@ class RidgeModel(Savable):
     heterogeneity_: Heterogeneity = field(default_factory=Heterogeneity)
     path_: Mapping[float, float] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        what = f"{len(self.classes_)} classes" if self.parameters.task == "classify" else "values"
+        last = self.history_[-1] if self.history_ else None
+        rounds = "" if last is None else f", {last.round} round(s)"
+        return (f"RidgeModel of {what} from {self.width} columns by {self.method!r}{rounds}, stopped: {self.stopped_}; "
+                f"{len(self.weights)} features, regularization {self.regularization_:.3g}")  # fmt: skip
+
+    __repr__ = __str__
 
     @property
     def width(self) -> int:
