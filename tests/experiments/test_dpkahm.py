@@ -161,6 +161,16 @@ def test_tables_run_on_embeddings_that_a_user_brings(tmp_path, monkeypatch, rng)
     assert all(row.ours is None for row in dpkahm_table_5.run_table(dpkahm_table_5.FREIBURG, 0, True))
 
 
+def test_all_rows_are_taken_where_nothing_is_reduced(rng, monkeypatch):
+    data = small_data(rng, count=301)
+    monkeypatch.setattr(dpkahm_table_5, "load_rows", lambda *_: data)
+    full = dpkahm_table_5.run_all_rows(0, False)
+    assert [row.published for row in full] == [0.9453, 0.9796, 0.9858]
+    assert all(row.note.startswith("301 training rows, 3 machines") for row in full)
+    assert full[2].ours > full[0].ours
+    assert len(dpkahm_table_5.run_all_rows(0, True)) == 1
+
+
 def test_halves_share_every_class(rng):
     labels = rng.integers(4, size=101)
     halves = dpkahm_scenarios.halves_by_class(labels, 0)

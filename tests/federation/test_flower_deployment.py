@@ -101,9 +101,18 @@ class Deployment:
         return text
 
     def start_node(self, site: str) -> None:
-        """Start one node with the guide's command."""
+        """Start one node with the guide's command, again until the SuperLink has noticed that it was gone."""
         command = self.block("flower-supernode").replace("for site in north south east", f"for site in {site}")
-        self.shell(command.replace("number=0", f"number={SITES.index(site)}"))
+        command, deadline = command.replace("number=0", f"number={SITES.index(site)}"), time.monotonic() + 2 * SOON
+        log = self.folder / f"{site}.log"
+        while time.monotonic() < deadline:
+            self.shell(command)
+            wait_for(lambda: "SuperNode ID" in log.read_text() or not alive(self.pid(site)), f"{site} to start")
+            if "SuperNode ID" in log.read_text():
+                return
+            assert "Failed to activate SuperNode" in log.read_text()
+            time.sleep(3.0)
+        pytest.fail(f"{site} was not let in again: {log.read_text()}")
 
     def pid(self, name: str) -> int:
         return int((self.folder / f"{name}.pid").read_text())
@@ -244,18 +253,6 @@ def test_a_node_killed_in_the_middle_of_a_round(deployment: Deployment, trained:
     assert any("site north is missing" in text for text in told)
     deployment.stop("superlink")
     deployment.shell(deployment.block("flower-superlink"))
-    deployment.start_node("north")
-
-
-def test_after_restarts_the_sites_evaluate_and_forget_from_their_stores(deployment: Deployment, trained: Path) -> None:
-    """The node that was killed answers for the model it helped to make, through a SuperLink that was restarted."""
-    deployment.shell(deployment.block("kernfed flower-run app evaluate"))
-    told = json.loads((deployment.folder / "evaluation.json").read_text())
-    assert set(told["sites"]) == set(SITES)
-    assert not told["missing"]
-    assert told["pooled"]["accuracy"] > 0.9
-    assert kernfed.load(deployment.folder / "without-south.kfd").sites == ("east", "north")
-    assert kernfed.load(trained).sites == ("east", "north", "south")
 
 
 def test_strangers_are_refused(deployment: Deployment) -> None:
@@ -268,6 +265,18 @@ def test_strangers_are_refused(deployment: Deployment) -> None:
     distrustful = node.replace("--root-certificates app/", "--root-certificates other/")
     for command, reason in ((unregistered, "Failed to activate SuperNode"), (distrustful, "CERTIFICATE_VERIFY_FAILED")):
         assert reason in deployment.shell(f"site=north\n{command}\n", code=None)
+
+
+def test_after_restarts_the_sites_evaluate_and_forget_from_their_stores(deployment: Deployment, trained: Path) -> None:
+    """The node that was killed answers for the model it helped to make, through a SuperLink that was restarted."""
+    deployment.start_node("north")
+    deployment.shell(deployment.block("kernfed flower-run app evaluate"))
+    told = json.loads((deployment.folder / "evaluation.json").read_text())
+    assert set(told["sites"]) == set(SITES)
+    assert not told["missing"]
+    assert told["pooled"]["accuracy"] > 0.9
+    assert kernfed.load(deployment.folder / "without-south.kfd").sites == ("east", "north")
+    assert kernfed.load(trained).sites == ("east", "north", "south")
 
 
 def test_other_versions_and_broken_sites_fail_the_run_by_name(deployment: Deployment) -> None:

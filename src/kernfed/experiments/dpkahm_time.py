@@ -76,9 +76,9 @@ EXPERIMENTS = (
         protocol=(
             "Rows are drawn from N(0, 1). Ours: processor seconds of one thread to fit one single-layer machine, the "
             f"smallest of {_REPEATS}; what is known of the machine stands with the result. Published: MATLAB R2017b on "
-            "a MacBook Pro, 2.2 GHz Intel Core i7, 16 GB. The machines differ, so the ratio is not one of algorithms "
-            "alone; most of it is that everything is computed from Gram matrices and the regulariser by a scalar "
-            "iteration. Table 11 prints N p and neither N, p nor n: the larger sizes are N by 10 N, and n = 20 is "
+            "a MacBook Pro, 2.2 GHz Intel Core i7, 16 GB. The processors differ, so the ratio is not one of algorithms "
+            "alone. Table 11 prints N p and neither N, p nor n: the larger sizes are N by 10 N, the shapes of the four "
+            "smallest are guesses, and n = 20 is "
             "ours. Figure 17 has no printed numbers but one, 1600 s for 1000 by 20,000, in the text."
         ),
         run=run,

@@ -78,10 +78,9 @@ def mean_groups(features: Sequence[FloatArray], max_groups: int = 8) -> tuple[In
     weights = np.zeros((len(n), len(n)))
     for group in np.unique(labels):
         members = np.flatnonzero(labels == group)
-        scatter = means[members].var(axis=0, ddof=1).sum() if len(members) > 1 else np.inf
+        scatter = means[members].var(axis=0, ddof=1).sum() if len(members) > 1 else 0.0
         spread = max(float(scatter - noise[members].mean()), 0.0)
-        own = spread / (spread + noise[members]) if np.isfinite(spread) else np.ones(len(members))
-        shares = 1 / (spread + noise[members]) if np.isfinite(spread) else np.ones(len(members))
+        own, shares = spread / (spread + noise[members]), 1 / (spread + noise[members])
         weights[np.ix_(members, members)] = (1 - own)[:, None] * shares / shares.sum()
         weights[members, members] += own
     return labels, weights

@@ -1,22 +1,41 @@
-"""Learners ask, sites answer: federations, their engines, and the learners that run on them."""
+"""Learners ask, sites answer: federations, their engines, and the learners that run on them.
 
-from kernfed.federation import folding_tasks as _tasks  # registers what sites can answer
-from kernfed.federation import ridge_tasks as _ridge_tasks
-from kernfed.federation import secure as _secure_tasks
-from kernfed.federation.averaging import AveragingLearner
-from kernfed.federation.averaging_model import AveragingModel
-from kernfed.federation.engine import Engine, Federation, Replies, TooFewReplies
-from kernfed.federation.evaluation import Evaluation, evaluate
-from kernfed.federation.folding import FoldingLearner, MissingSites
-from kernfed.federation.local import Fault, LocalEngine
-from kernfed.federation.message import Payload, Refusal
-from kernfed.federation.policy import Policy
-from kernfed.federation.ridge import DivergenceWarning, RidgeLearner
-from kernfed.federation.schema import Schema, SchemaMismatch
-from kernfed.federation.site import Site
-from kernfed.federation.store import SiteStore
-from kernfed.files import load, register_later, save  # here every format is registered
+Names are imported when they are first used: a site that only answers needs no learner.
+"""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from kernfed.files import load, register_later, save
+
+if TYPE_CHECKING:
+    from kernfed.federation.averaging import AveragingLearner
+    from kernfed.federation.averaging_model import AveragingModel
+    from kernfed.federation.engine import Engine, Federation, Replies, TooFewReplies
+    from kernfed.federation.evaluation import Evaluation, evaluate
+    from kernfed.federation.folding import FoldingLearner, MissingSites
+    from kernfed.federation.local import Fault, LocalEngine
+    from kernfed.federation.message import Payload, Refusal
+    from kernfed.federation.policy import Policy
+    from kernfed.federation.ridge import DivergenceWarning, RidgeLearner
+    from kernfed.federation.schema import Schema, SchemaMismatch
+    from kernfed.federation.site import Site
+    from kernfed.federation.store import SiteStore
+
+_HOMES = {
+    "averaging": ("AveragingLearner",),
+    "averaging_model": ("AveragingModel",),
+    "engine": ("Engine", "Federation", "Replies", "TooFewReplies"),
+    "evaluation": ("Evaluation", "evaluate"),
+    "folding": ("FoldingLearner", "MissingSites"),
+    "local": ("Fault", "LocalEngine"),
+    "message": ("Payload", "Refusal"),
+    "policy": ("Policy",),
+    "ridge": ("DivergenceWarning", "RidgeLearner"),
+    "schema": ("Schema", "SchemaMismatch"),
+    "site": ("Site",),
+    "store": ("SiteStore",),
+}
 __all__ = [
     "AveragingLearner",
     "AveragingModel",
@@ -42,5 +61,18 @@ __all__ = [
     "load",
     "save",
 ]
-register_later("kernfed.personal.model")
-del _ridge_tasks, _secure_tasks, _tasks
+
+# Every model that a file or a message may hold.
+for _module in ("kahm.model", "ridge.model", "personal.model", "federation.averaging_model", "federation.ridge_private"):
+    register_later(f"kernfed.{_module}")
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"kernfed.federation.{home}"), name)
+    raise AttributeError(f"module 'kernfed.federation' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Protocol
 
 from kernfed._validation import check_count, check_number
@@ -217,6 +218,7 @@ class Federation:
 
     def connect(self, model: Any) -> Any:
         """``model`` answered by the sites of this federation."""
+        import_module("kernfed.federation.folding")  # the learner whose models need sites registers itself
         connector = _connectors.get(type(model))
         if connector is None:
             raise ValueError(f"a {type(model).__name__} does not need a federation")

@@ -31,7 +31,7 @@ from kernfed.federation.message import (
 from kernfed.federation.policy import Policy
 from kernfed.federation.schema import Schema
 from kernfed.federation.store import SiteStore, StoreError
-from kernfed.federation.tasks import FORGETTERS, Task, find_task, task
+from kernfed.federation.tasks import Task, find_task, forgetters, task
 from kernfed.files import Record, labels_from_values, labels_to_values
 
 
@@ -241,7 +241,7 @@ class Site:
         self.check_known(ids)
         with self.store.locked():
             self.leaving = tuple(ids.tolist())
-            for discard in FORGETTERS:
+            for discard in forgetters():
                 discard(self)
             self.leaving = ()
             state = self.store.read_state()

@@ -26,16 +26,28 @@ class Task:
 
 
 _tasks: dict[str, Task] = {}
-#: Modules that register their tasks when one with the prefix is asked for: most sites never need what they import.
-_later = {"personal_": "kernfed.federation.personal_tasks"}
-#: What else of a site's store is made of rows, and must go when some are forgotten.
-FORGETTERS: list[Callable[["Site"], None]] = []
+#: Modules that register their tasks when one whose name begins so is asked for: a site that answers may be a new process
+#: for every question, and pays for what it imports each time.
+_later = {
+    "scores": "folding_tasks", "machines": "folding_tasks", "released_machines": "folding_tasks",
+    "forget_": "folding_changes", "add_rows": "folding_changes", "secure_": "secure", "ridge_": "ridge_tasks",
+    "averaging_": "averaging_tasks", "personal_": "personal_tasks", "evaluate": "evaluation",
+    "held_out_": "evaluation",
+}  # fmt: skip
+_forgetters: list[Callable[["Site"], None]] = []
 
 
 def when_forgetting(function: Callable[["Site"], None]) -> Callable[["Site"], None]:
     """Register what else of a site's store is made of rows, and must go when some (``site.leaving``) are forgotten."""
-    FORGETTERS.append(function)
+    _forgetters.append(function)
     return function
+
+
+def forgetters() -> list[Callable[["Site"], None]]:
+    """All that must go when rows are forgotten, also of learners that this process has not met yet."""
+    for module in sorted(set(_later.values())):
+        import_module(f"kernfed.federation.{module}")
+    return list(_forgetters)
 
 
 def task(name: str, information: str, *, changes: bool = False, private: bool = False) -> Callable[[Any], Any]:
@@ -53,5 +65,5 @@ def find_task(name: str) -> Task | None:
     if name not in _tasks:
         for prefix, module in _later.items():
             if name.startswith(prefix):
-                import_module(module)
+                import_module(f"kernfed.federation.{module}")
     return _tasks.get(name)
