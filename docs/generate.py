@@ -82,11 +82,12 @@ def collect() -> dict[tuple[str, str, str], dict[str, None]]:
             places[item][f"`{name}`"] = None
     for path in sorted(source.rglob("*.py")):
         module = ".".join(("kernfed", *path.relative_to(source).with_suffix("").parts)).removesuffix(".__init__")
-        if module.startswith(("kernfed.guarantees", "kernfed.experiments", "kernfed.report", "kernfed.cli")):
+        if module.startswith(("kernfed.guarantees", "kernfed.report", "kernfed.cli")):
             continue  # told above, or not where a statement is computed
         for name, text in _docstrings(ast.parse(path.read_text(encoding="utf-8")), module):
             for item in references(text):
-                if not any(name.startswith(place.strip("`").split("`")[0]) for place in places[item]):
+                told = any(name.startswith(place.strip("`").split("`")[0]) for place in places[item])
+                if not told and not (places[item] and name.startswith("kernfed.experiments")):
                     places[item][f"`{name}`"] = None
     return places
 

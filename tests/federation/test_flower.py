@@ -1,6 +1,7 @@
 """The Flower engine in one process: the contract of all engines, and what is its own."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,7 +13,18 @@ import pytest
 
 import kernfed
 from contracts.engines import EngineContract, read_message
-from kernfed.federation import Engine, Fault, Federation, FoldingLearner, Payload, Policy, Site, TooFewReplies, evaluate
+from kernfed.federation import (
+    Engine,
+    Fault,
+    Federation,
+    FoldingLearner,
+    Payload,
+    Policy,
+    Site,
+    TooFewReplies,
+    evaluate,
+    tasks,
+)
 from kernfed.kahm.model import StaleModel
 from oracles.federation import Data, sites_data
 
@@ -251,6 +263,26 @@ def test_answering_imports_only_what_is_needed(data: Data, tmp_path: Path) -> No
                               check=False, input=" ".join(word.hex() for word in words))  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == str(["pyarrow"] if name == "parquet table" else [])
+
+
+def test_rows_are_forgotten_by_learners_that_the_process_has_not_met() -> None:
+    code = ("import sys\nfrom kernfed.federation.tasks import forgetters\n"
+            "assert 'kernfed.federation.ridge_tasks' not in sys.modules\n"
+            "print(sorted({function.__module__ for function in forgetters()}))")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    expected = sorted(f"kernfed.federation.{name}" for name in ("personal_tasks", "releases", "ridge_tasks"))
+    assert done.stdout.strip() == str(expected)
+
+
+def test_every_task_is_found_by_a_process_that_has_met_no_learner() -> None:
+    source = Path(kernfed.__file__).parent / "federation"
+    homes = {name: path.stem for path in source.glob("*.py")
+             for name in re.findall(r'^@task\("(\w+)"', path.read_text(), re.M)}  # fmt: skip
+    assert {"describe", "scores", "ridge_start", "personal_survey", "evaluate", "forget_rows"} <= set(homes)
+    for name, home in homes.items():
+        found = {module for prefix, module in tasks._later.items() if name.startswith(prefix)}
+        brought = {"regression"} if "evaluation" in found else set()  # which it imports
+        assert home in found | brought | {"site"}, name
 
 
 def test_scores_of_a_model_that_exists_do_not_read_the_rows(data: Data, tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ __all__ = [
 ]
 
 # Every model that a file or a message may hold.
-for _module in ("kahm.model", "ridge.model", "personal.model", "federation.averaging_model", "federation.ridge_private"):
+_MODELS = ("kahm.model", "ridge.model", "personal.model", "federation.averaging_model", "federation.ridge_private")
+for _module in _MODELS:
     register_later(f"kernfed.{_module}")
 
 

@@ -32,7 +32,7 @@ class MissingSites(UserWarning):
 
 
 class FoldingLearner:
-    """Builds a ``FoldingModel`` in one round.
+    """Builds a ``FoldingModel`` in one round: the global classifier, GIKM Definition 4 (56) and SFM (118).
 
     Parameters
     ----------
@@ -42,10 +42,11 @@ class FoldingLearner:
     aggregate : "min", or "kth" to survive wrong sites; k : which smallest
     hold : "sites" (only scores leave a site) or "machines" (the model contains rows; every site's policy must allow it)
     privacy : a mechanism of ``kernfed.privacy``: ElementLaplace, ElementStaircase or RecordGaussian for noisy rows,
-        RecordMoments for those of classes. A site releases once, keeps what it released and makes its machines of that
+        RecordMoments for those of classes. A site releases once, keeps what it released and makes its machines of that:
+        SFM Definition 3, DP-KAHM Definition 12
     labels : RandomizedLabels, or None where labels, classes and rows per class are public
     smoothing, fabricate : of noisy rows, batch by batch: steps ("coupled_bootstrap", a number, None), and whether their
-        images take their place. rows_per_class : rows fabricated from the moments of a class; give them a
+        images take their place (DP-KAHM Definition 15). rows_per_class : rows fabricated from the moments of a class; give them a
         ``batch_size`` of as many
     """
 

@@ -26,8 +26,8 @@ class Task:
 
 
 _tasks: dict[str, Task] = {}
-#: Modules that register their tasks when one whose name begins so is asked for: a site that answers may be a new process
-#: for every question, and pays for what it imports each time.
+#: Modules that register their tasks when one whose name begins so is asked for. A site may be a new process for every
+#: question, and pays for what it imports each time.
 _later = {
     "scores": "folding_tasks", "machines": "folding_tasks", "released_machines": "folding_tasks",
     "forget_": "folding_changes", "add_rows": "folding_changes", "secure_": "secure", "ridge_": "ridge_tasks",

@@ -211,7 +211,7 @@ class FoldingModel(Savable):
         )  # fmt: skip
 
     def local(self, site: str) -> "FoldingModel":
-        """Local classifier GIKM (57) of one site: only its machines answer."""
+        """Local classifier, GIKM Definition 5 (57), of one site: only its machines answer."""
         self._check_member(site)
         banks = None if self.banks is None else {site: self.banks[site]}
         return replace(self, members={site: self.members[site]}, banks=banks)
