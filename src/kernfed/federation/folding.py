@@ -46,8 +46,8 @@ class FoldingLearner:
         SFM Definition 3, DP-KAHM Definition 12
     labels : RandomizedLabels, or None where labels, classes and rows per class are public
     smoothing, fabricate : of noisy rows, batch by batch: steps ("coupled_bootstrap", a number, None), and whether their
-        images take their place (DP-KAHM Definition 15). rows_per_class : rows fabricated from the moments of a class; give them a
-        ``batch_size`` of as many
+        images take their place (DP-KAHM Definition 15)
+    rows_per_class : rows fabricated from the moments of a class; give them a ``batch_size`` of as many
     """
 
     def __init__(self, measure: str = "rms", batch_size: int = 100, partition: str = "order", layers: int = 1,
