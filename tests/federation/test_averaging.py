@@ -248,15 +248,15 @@ def test_divergence_is_named(rng):
     ],
 )
 def test_bad_replies_are_refused_before_they_are_averaged(rng, monkeypatch, spoil, reason):
-    from kernfed.federation import site as sites
+    from kernfed.federation import tasks
 
-    known = sites._tasks["averaging_round"]
+    known = tasks._tasks["averaging_round"]
 
     def spoilt(site, payload):
         answer = known.run(site, payload)
         return replace(answer, arrays=spoil(answer.arrays)) if site.name == "site 0" else answer
 
-    monkeypatch.setitem(sites._tasks, "averaging_round", replace(known, run=spoilt))
+    monkeypatch.setitem(tasks._tasks, "averaging_round", replace(known, run=spoilt))
     data = make_sites(rng, (20, 30))
     with Federation.local(data) as federation:
         with pytest.raises(TooFewReplies, match=reason):

@@ -14,8 +14,10 @@ from kernfed.secure import classify
 
 _ALPHA = 0.1
 _BITS = (8, 16)
-#: Queries that are really encrypted, by bits.
+#: Queries that are really encrypted, by bits, and the sites among which: more than 60 with 16-bit scores of 20 classes
+#: do not fit the parameters for 128-bit security.
 _ENCRYPTED = {8: 30, 16: 6}
+_MOST_SITES = {8: 100, 16: 60}
 
 
 def run(seed: int, quick: bool) -> list[Row]:
@@ -44,13 +46,14 @@ def _bits_rows(loaded: Loaded, scores: FloatArray, places: IntArray, bits: int, 
             Row(f"{name}: same answer as the scores as they are", None, same, "%")]  # fmt: skip
     if find_spec("tenseal") is None:
         return [*rows, not_run(f"{name}: encrypted", None, "s", "needs the extra fhe (tenseal)")]
+    asked = scores[: _MOST_SITES[bits], :encrypted]
+    sites, _, classes = asked.shape
     started = time.perf_counter()
-    answers = classify(scores[:, :encrypted], "bfv", bits)
+    answers = classify(asked, "bfv", bits)
     seconds = (time.perf_counter() - started) / encrypted
-    sites, _, classes = scores.shape
     return [*rows,
             Row(f"{name}: encrypted answers that equal the plain ones", None,
-                accuracy(answers, rounded[:encrypted]), "%", f"{encrypted} queries, BFV, {sites} sites"),
+                accuracy(answers, classify(asked, "plain", bits)), "%", f"{encrypted} queries, BFV, {sites} sites"),
             Row(f"{name}: encrypted, per query", None, seconds, "s", _printed_time(bits, sites, classes))]  # fmt: skip
 
 
@@ -74,9 +77,9 @@ EXPERIMENTS = (
         protocol=(
             "20Newsgroup over 100 sites at alpha 0.1 as in SFM Table 1. Scores are rounded to 8 or 16 bits and "
             "combined in plain for all test rows, and under encryption (BFV through SEAL, not the paper's TFHE-rs) "
-            f"for the first {_ENCRYPTED[8]} (8 bits) and {_ENCRYPTED[16]} (16 bits). Seconds are those of key "
-            "generation, all sites, the server and the key holder in one process, divided by the queries; the paper "
-            "prints the time of single operations on another machine."
+            f"for the first {_ENCRYPTED[8]} (8 bits) and {_ENCRYPTED[16]} (16 bits, the first {_MOST_SITES[16]} sites: "
+            "more do not fit). Seconds are those of key generation, all sites, the server and the key holder in one "
+            "process, divided by the queries; the paper prints the time of single operations on another machine."
         ),
         run=run,
     ),

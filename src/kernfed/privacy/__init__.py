@@ -18,6 +18,7 @@ from kernfed.privacy.density import membership_score
 from kernfed.privacy.embedding import EmbeddingRelease, RecordEmbedding
 from kernfed.privacy.gaussian import DiscreteGaussian
 from kernfed.privacy.generator import NoiseGenerator
+from kernfed.privacy.gradient import LogisticRelease, RecordLogistic
 from kernfed.privacy.guarantee import Guarantee
 from kernfed.privacy.labels import RandomizedLabels
 from kernfed.privacy.ledger import BudgetExceeded, Entry, Ledger, data_hash
@@ -51,12 +52,14 @@ __all__ = [
     "Guarantee",
     "LaplaceEvent",
     "Ledger",
+    "LogisticRelease",
     "MomentsRelease",
     "NoiseGenerator",
     "PureEvent",
     "RandomizedLabels",
     "RecordEmbedding",
     "RecordGaussian",
+    "RecordLogistic",
     "RecordMoments",
     "RecordRidge",
     "Release",
