@@ -169,3 +169,16 @@ def test_interrupted_train_leaves_no_broken_file(tables):
         process.wait()
         if target.exists():
             kernfed.load(target)
+
+
+def test_predict_with_a_regressor_sums_up_values(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(30, 3))
+    federation = kernfed.Federation.local({"a": (rows, rows[:, 0]), "b": (rows, rows[:, 1])})
+    model = kernfed.RidgeLearner(method="exact", n_components=10, task="regress").fit(federation)
+    model.save(tmp_path / "model.kfd")
+    np.save(tmp_path / "queries.npy", rows)
+    done = CliRunner().invoke(app, ["predict", str(tmp_path / "model.kfd"), str(tmp_path / "queries.npy"), "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert list(found["quartiles"]) == ["0%", "25%", "50%", "75%", "100%"]
+    assert found["quartiles"]["0%"] == pytest.approx(model.predict(rows).min())

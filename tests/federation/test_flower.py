@@ -357,6 +357,17 @@ def job(folder: Path, run: str, **settings: Any) -> Job:
     return Job.from_settings({"results": str(folder), **{k.replace("_", "-"): v for k, v in settings.items()}}, run)
 
 
+def test_a_job_may_ask_for_privacy(data: Data, tmp_path: Path) -> None:
+    mechanism = (
+        '{"kind": "record-gaussian", "epsilon": 3.0, "delta": 1e-5, "radius": 1.0, "projection": null, "seed": 0}'
+    )
+    with flower_federation(over_files(data, tmp_path)) as federation:
+        run_job(federation, job(tmp_path, "1", measure="distance", batch_size=8, privacy=mechanism))
+        assert kernfed.load(tmp_path / "1" / "model.kfd").privacy.record == (3.0, 1e-5)
+        with pytest.raises(ValueError, match="privacy must be a JSON object"):
+            run_job(federation, job(tmp_path, "2", privacy="record-gaussian"))
+
+
 def test_jobs_train_predict_evaluate_forget(data: Data, tmp_path: Path) -> None:
     queries = np.concatenate([X for X, _ in data.values()])
     np.save(tmp_path / "queries.npy", queries)

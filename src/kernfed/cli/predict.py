@@ -31,6 +31,7 @@ def predict(
     from kernfed.federation import load
 
     loaded = load(model)
+    labelled = len(getattr(loaded, "classes_", ())) > 0
     table = read_queries(loaded, queries, features, ids=ids)
     started = time.perf_counter()
     shares: dict[str, float] = {}
@@ -40,7 +41,7 @@ def predict(
             columns |= _ask_sites(flower, model, table.X, explain)
         else:
             columns["prediction"] = loaded.predict(table.X)
-        if flower is None and hasattr(loaded, "predict_proba"):
+        if flower is None and labelled and hasattr(loaded, "predict_proba"):
             columns["probability"] = loaded.predict_proba(table.X).max(axis=1)
         if flower is None and explain:
             if not hasattr(loaded, "explain"):
@@ -51,19 +52,32 @@ def predict(
     seconds = time.perf_counter() - started
     if out is not None:
         write_table(out, columns)
-    labels, counts = np.unique(columns["prediction"], return_counts=True)
-    tally = dict(zip(labels.tolist(), counts.tolist(), strict=True))
-    summary = [(str(name), f"{count:,}", f"{count / len(table):.1%}") for name, count in tally.items()]
+    tally, view = _summary(columns["prediction"], labelled)
     where = f"; wrote {out}" if out is not None else "; use --out FILE to keep them"
-    result: dict[str, Any] = {"rows": len(table), "seconds": seconds, "out": out, "counts": tally}
+    result: dict[str, Any] = {"rows": len(table), "seconds": seconds, "out": out, **tally}
     if out is None:
         result["predictions"] = columns["prediction"]
-    views: list[Table | str] = [Table(("label", "rows", "share"), summary)]
+    views: list[Table | str] = [view]
     if shares:
         result["shares"] = shares
         won = [(site, f"{share:.1%}") for site, share in list(shares.items())[:20]]
         views += ["", Table(("nearest site", "share of answers"), won)]
     emit(result, json, *views, f"{len(table):,} rows in {format_seconds(seconds)}{where}")
+
+
+def _summary(predicted: Any, labelled: bool) -> tuple[dict[str, Any], Table]:
+    """Rows by label, or quartiles of predicted values; as plain values and as a table."""
+    import numpy as np
+
+    if not labelled:
+        places = (0, 25, 50, 75, 100)
+        found = np.percentile(predicted, places).tolist()
+        named = {f"{place}%": value for place, value in zip(places, found, strict=True)}
+        return {"quartiles": named}, Table(("share below", "value"), [(k, f"{v:.4g}") for k, v in named.items()])
+    labels, counts = np.unique(predicted, return_counts=True)
+    tally = dict(zip(labels.tolist(), counts.tolist(), strict=True))
+    rows = [(str(name), f"{count:,}", f"{count / len(predicted):.1%}") for name, count in tally.items()]
+    return {"counts": tally}, Table(("label", "rows", "share"), rows)
 
 
 def _ask_sites(app: Path, model: Path, rows: Any, explain: bool) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from kernfed.kahm.model import FoldingModel, SiteScores
 DEFAULTS: Mapping[str, str | int | float] = {
     "job": "train", "results": "", "sites": "", "min-sites": 1, "min-replies": 0, "wait": 60.0, "timeout": 600.0,
     "seed": 0, "caller": "flower", "model": "", "queries": "", "features": "", "site": "", "rows": "", "nodes": "",
-    "learner": "folding",
+    "learner": "folding", "privacy": "",
     # of folding
     "measure": "rms", "batch-size": 100, "partition": "order", "layers": 1, "dtype": "float64", "aggregate": "min",
     "k": 2, "hold": "sites",
@@ -112,7 +112,7 @@ def _train(federation: Federation, job: Job) -> dict[str, Any]:
 
 def _folding(s: Mapping[str, Any]) -> FoldingLearner:
     return FoldingLearner(s["measure"], s["batch-size"], s["partition"], s["layers"], s["dtype"], s["aggregate"],
-                          s["k"], hold=s["hold"])  # fmt: skip
+                          s["k"], hold=s["hold"], privacy=_mechanism(s["privacy"]))  # fmt: skip
 
 
 def _ridge(s: Mapping[str, Any]) -> RidgeLearner:
@@ -121,7 +121,19 @@ def _ridge(s: Mapping[str, Any]) -> RidgeLearner:
     except ValueError:
         raise ValueError(f"bandwidth must be median or a number, got {s['bandwidth']!r}") from None
     return RidgeLearner(s["method"], s["rounds"], s["n-components"], bandwidth, s["regularization"], s["task"],
-                        features=s["kernel"])  # fmt: skip
+                        features=s["kernel"], privacy=_mechanism(s["privacy"]))  # fmt: skip
+
+
+def _mechanism(text: str) -> Any:
+    """The mechanism that a JSON object of ``mechanism_to_values`` names, or None without one."""
+    if not text:
+        return None
+    from kernfed.federation.private import mechanism_from_values  # most jobs release nothing
+
+    try:
+        return mechanism_from_values(json.loads(text))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"privacy must be a JSON object with a mechanism and its parameters: {error}") from None
 
 
 _LEARNERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {"folding": _folding, "ridge": _ridge}
