@@ -59,9 +59,14 @@ docs: $(VENV)/.test  ## the documentation site, in build/site
 	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-test-all: $(VENV)/.test $(TFHE)/.ready chromium  ## the suite with coverage, TFHE in its own environment, a browser
-	$(BIN)/python -m pytest -m "not deployment" --cov --cov-report=term
-	$(TFHE)/bin/python -m pytest tests/secure/test_tfhe.py
+# The deployment mostly waits, so it runs beside the suite, and TFHE after it; what they printed comes at the end.
+test-all: $(VENV)/.test $(TFHE)/.ready chromium  ## all of it: with coverage, a browser, TFHE, a TLS deployment
+	@mkdir -p build
+	@( $(BIN)/python -m pytest -m deployment && $(TFHE)/bin/python -m pytest tests/secure/test_tfhe.py ) \
+	  > build/beside.log 2>&1 & beside=$$!; \
+	$(BIN)/python -m pytest -m "not deployment" --cov --cov-report=term; suite=$$?; \
+	wait $$beside; others=$$?; cat build/beside.log; \
+	[ $$suite -eq 0 ] && [ $$others -eq 0 ]
 
 bench: $(VENV)/.test  ## speed as ratios in one run, as tables and JSON
 	$(BIN)/python benchmarks/geometry.py
