@@ -83,7 +83,7 @@ def test_columns_are_scaled_by_the_training_rows(tmp_path, monkeypatch, rng):
 @pytest.mark.parametrize(
     ("name", "low", "high"), [("mnist", 0, 1), ("usps", -1, 1), ("pendigits", 0, 100), ("letter", -1, 1)]
 )
-def test_rows_are_scaled_as_libsvm_has_them(shared_data, monkeypatch, name, low, high):
+def test_rows_are_scaled_as_the_protocol_says(shared_data, monkeypatch, name, low, high):
     monkeypatch.setenv("KERNFED_DATA", str(shared_data))
     data = load_scaled(name)
     assert (data.x_train.min(), data.x_train.max()) == pytest.approx((low, high), abs=1e-6)

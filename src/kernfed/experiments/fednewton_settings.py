@@ -20,11 +20,15 @@ EVEN = 1e9
 
 #: How Table 2 is read, for the protocols.
 READING = (
-    "Frequencies have the standard deviation that Table 2 prints as sigma^2, and rows are scaled as LIBSVM distributes "
-    "them (letter, satimage, shuttle and usps to [-1, 1], mnist to [0, 1], dna and pendigits as they are). The text "
-    "has frequencies from N(0, 1/sigma^2). Of the readings tried (sigma^2 or its inverse, as deviation or as variance; "
-    "rows as they are, in [0, 1], in [-1, 1], standardised) only this one gives the printed accuracies on all data "
-    "sets, and on the synthetic task the printed local sample size where FedNewton begins to diverge."
+    "The reading of Table 2 was chosen by comparison with the printed numbers: frequencies have the standard deviation "
+    "printed as sigma^2 (the text has frequencies from N(0, 1/sigma^2)); columns of letter, satimage and shuttle and "
+    "pixels of usps are scaled to [-1, 1], pixels of mnist to [0, 1], dna and pendigits are taken as they are. Tried "
+    "were deviations sigma^2, 1/sigma^2, sigma, 1/sigma and a few round numbers, each with four scalings (none, "
+    "[0, 1], [-1, 1], standardised), by the pooled accuracy of one seed on at most 15,000 rows. It is the one "
+    "rule for the frequencies that came near on all seven sets; the scaling was chosen set by set, and for mnist "
+    "[-1, 1] came as near. It was not fitted to the synthetic task, whose printed threshold it meets. It misses: usps, "
+    "where FedNewton diverges even with an even split and the paper's does not, the threshold of mnist, and letter by "
+    "half a percent."
 )
 
 
