@@ -247,6 +247,7 @@ def test_a_node_killed_in_the_middle_of_a_round(deployment: Deployment, trained:
 
     settings = {"job": "predict", "model": str(trained), "queries": str(deployment.folder / "queries.npy"),
                 "sites": ",".join(SITES), "min-replies": 2, "timeout": KILLED}  # fmt: skip
+    os.kill(deployment.pid("north"), signal.SIGSTOP)  # it is known and asked, and cannot be quicker than the kill
     finished = run_app(deployment.app, settings, report=report)
     assert list(finished.result["missing"]) == ["north"]
     assert finished.result["seconds"] < KILLED + 15.0

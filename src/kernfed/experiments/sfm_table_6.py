@@ -63,8 +63,8 @@ def _printed_time(bits: int, sites: int, classes: int) -> str:
                          for name in ("minimum", "equality-comparison"))  # fmt: skip
     total = (sites * classes * minimum + classes * equality) / 1000
     return (
-        f"all roles on one core, keys included; the printed {minimum:g} ms a minimum and {equality:g} ms an equality "
-        f"come to {total:.0f} s for {sites} x {classes} scores"
+        f"all roles in one process, keys included; the printed {minimum:g} ms a minimum and {equality:g} ms an "
+        f"equality come to {total:.0f} s for {sites} x {classes} scores"
     )
 
 
