@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from kernfed.kernels import gaussian_gram, polynomial_gram
-from kernfed.personal.simplex import minimise_on_simplex, project_on_simplex
+from kernfed.kernels.simplex import project_on_simplex
+from kernfed.personal.simplex import minimise_on_simplex
 from kernfed.personal.weights import (
     EmbeddingKernel,
     aggregate,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from kernfed.files import FileFormatError, Record, from_record, load, to_record
+from kernfed.kernels.simplex import project_on_simplex
 from kernfed.ridge import Heterogeneity, RidgeModel, RidgeParameters, Round, SiteHeterogeneity
-from kernfed.ridge.model import nearest_probabilities
 
 
 @pytest.fixture
@@ -43,9 +43,9 @@ def test_probabilities_agree_with_predictions(rng, classifier):
     np.testing.assert_array_equal(classifier.classes_[found.argmax(axis=1)], classifier.predict(X))
 
 
-def test_nearest_probabilities_are_nearer_than_any_other(rng):
+def test_projected_probabilities_are_nearer_than_any_other(rng):
     values = rng.standard_normal((30, 4))
-    found = nearest_probabilities(values)
+    found = project_on_simplex(values)
     distance = np.linalg.norm(values - found, axis=1)
     others = rng.dirichlet(np.ones(4), size=(200, 30))
     assert (np.linalg.norm(values - others, axis=2) >= distance - 1e-12).all()

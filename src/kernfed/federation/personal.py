@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kernfed._median import median_by_rows
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
 from kernfed.federation import personal_tasks as _tasks  # registers what sites answer
 from kernfed.federation.engine import Federation, TooFewReplies
@@ -172,11 +172,7 @@ class PersonalLearner:
         """The one given, or the median of the sites' median distances, weighted by rows."""
         if not isinstance(self.bandwidth, str):
             return self.bandwidth
-        found = sorted((survey.median, survey.rows) for survey in surveys.values() if survey.median > 0)
-        if not found:
-            return 1.0
-        reached: npt.NDArray[np.int64] = np.cumsum([rows for _, rows in found])
-        return float(found[int(np.searchsorted(reached, reached[-1] / 2))][0])
+        return median_by_rows((survey.median, survey.rows) for survey in surveys.values() if survey.median > 0)
 
     def _kernel(self, problem: Problem, seed: int, surveys: Mapping[str, Survey]) -> EmbeddingKernel | None:
         if not self._compares:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kernfed._median import median_by_rows
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
 from kernfed.federation.engine import Federation, TooFewReplies
 from kernfed.federation.folding import MissingSites
@@ -328,11 +328,7 @@ def _class_weights(class_weight: ClassWeight, classes: tuple[Any, ...],
 
 def _common_bandwidth(surveys: Mapping[str, SiteSurvey]) -> float:
     """Median of the sites' median distances, weighted by rows; 1 where no site has two rows."""
-    found = sorted((survey.median, survey.rows) for survey in surveys.values() if survey.median > 0)
-    if not found:
-        return 1.0
-    reached: npt.NDArray[np.int64] = np.cumsum([rows for _, rows in found])
-    return float(found[int(np.searchsorted(reached, reached[-1] / 2))][0])
+    return median_by_rows((survey.median, survey.rows) for survey in surveys.values() if survey.median > 0)
 
 
 # Endings ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kernfed._median import median_by_rows
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_choice, check_count, check_number, check_rows
 from kernfed.files import Record, Savable, labels_from_values, labels_to_values, register
@@ -148,11 +149,7 @@ class FoldingModel(Savable):
     @property
     def temperature(self) -> float:
         """Median of the members' temperatures, weighted by rows; 1 where no site has two classes."""
-        found = sorted((m.temperature, m.rows) for m in self.members.values() if m.temperature is not None)
-        if not found:
-            return 1.0
-        reached = np.cumsum([rows for _, rows in found])
-        return found[int(np.searchsorted(reached, reached[-1] / 2))][0]
+        return median_by_rows((m.temperature, m.rows) for m in self.members.values() if m.temperature is not None)
 
     @property
     def unprotected_(self) -> npt.NDArray[Any]:

@@ -14,11 +14,11 @@ from sklearn.metrics import accuracy_score, r2_score
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_choice, check_finite, check_rows
 from kernfed.files import Record, Savable, register
+from kernfed.kernels.simplex import project_on_simplex
 from kernfed.personal.gradient import check_simplex
 from kernfed.personal.logistic import probabilities
 from kernfed.personal.prior import Gain, SitePrior
 from kernfed.personal.problem import Problem
-from kernfed.personal.simplex import project_on_simplex
 from kernfed.personal.statistics import Coordinates, SiteStatistics
 
 #: "ridge": coefficients (d, q) on features; "logistic": (P,); "network": (P,) of a ReLU network; "none": weights only.

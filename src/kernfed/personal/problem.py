@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, IntArray, check_choice, check_count
+from kernfed._validation import FloatArray, IntArray, check_choice, check_count, class_numbers
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kernels import FourierFeatures, column_bandwidths
 
@@ -68,12 +68,7 @@ class Problem:
 
     def numbers(self, y: npt.NDArray[Any]) -> IntArray:
         """Class numbers (n,) of labels."""
-        known = self.labels
-        columns = np.searchsorted(known, y)
-        strange = (columns == len(known)) | (known[np.minimum(columns, len(known) - 1)] != y)
-        if strange.any():
-            raise ValueError(f"label {y[strange][0].item()!r} is not among the {len(known)} classes of this problem")
-        return columns
+        return class_numbers(y, self.labels)
 
     def targets(self, y: npt.NDArray[Any]) -> FloatArray:
         """Targets (n, q): 1 in the column of the label and 0 elsewhere, or the values as one column."""

@@ -16,6 +16,7 @@ from joblib import Parallel, delayed
 
 from kernfed._threads import resolve_jobs, single_blas_thread
 from kernfed._validation import FloatArray, check_rows
+from kernfed.kernels.simplex import project_on_simplex
 
 #: Gap to the minimum, in units of the largest entry of the centred G, at which a solution is taken.
 TOLERANCE = 1e-10
@@ -80,15 +81,6 @@ def _finish(G: FloatArray, b: FloatArray, start: FloatArray, n_jobs: int | None)
     with single_blas_thread():
         solved = Parallel(n_jobs=jobs, prefer="threads", require="sharedmem")(delayed(solve)(block) for block in blocks)
     return np.stack([w for part in solved for w in part])
-
-
-def project_on_simplex(rows: FloatArray) -> FloatArray:
-    """The nearest points of the simplex to rows (T, B)."""
-    ordered = -np.sort(-rows, axis=1)
-    excess = (ordered.cumsum(axis=1) - 1) / np.arange(1, rows.shape[1] + 1)
-    support = (ordered > excess).sum(axis=1)
-    shift = np.take_along_axis(excess, support[:, None] - 1, axis=1)
-    return np.asarray(np.maximum(rows - shift, 0.0))
 
 
 def _alternate(G: FloatArray, b: FloatArray) -> FloatArray:

@@ -11,6 +11,7 @@ from kernfed._threads import resolve_jobs, single_blas_thread
 from kernfed._validation import FloatArray, check_choice, check_rows
 from kernfed.files import Record, Savable, register
 from kernfed.kernels import row_blocks
+from kernfed.kernels.simplex import project_on_simplex
 from kernfed.ridge.heterogeneity import Heterogeneity, SiteHeterogeneity
 from kernfed.ridge.parameters import RidgeParameters
 
@@ -90,7 +91,7 @@ class RidgeModel(Savable):
 
     def predict_proba(self, X: npt.ArrayLike) -> FloatArray:
         """Probabilities (n, C): the probability vectors nearest to the decision values, which are fitted to 0 and 1."""
-        return nearest_probabilities(self.decision_function(X))
+        return project_on_simplex(self.decision_function(X))
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         """Labels, or values, (n,)."""
@@ -128,19 +129,6 @@ class RidgeModel(Savable):
         if self.parameters.task != task:
             raise ValueError(f"{what} need a model made with task={task!r}, this one has "
                              f"{self.parameters.task!r}; use {instead}")  # fmt: skip
-
-
-def nearest_probabilities(values: FloatArray) -> FloatArray:
-    """Euclidean projection of rows (n, C) on the probability simplex; it keeps the order within a row.
-
-    >>> nearest_probabilities(np.array([[0.6, 0.2, 0.0], [3.0, 0.0, 0.0]])).round(3).tolist()
-    [[0.667, 0.267, 0.067], [1.0, 0.0, 0.0]]
-    """
-    ordered = -np.sort(-values, axis=1)
-    excess = (ordered.cumsum(axis=1) - 1) / np.arange(1, values.shape[1] + 1)
-    support = (ordered > excess).sum(axis=1)
-    shift = np.take_along_axis(excess, support[:, None] - 1, axis=1)
-    return np.asarray(np.maximum(values - shift, 0.0))
 
 
 def _dump(model: RidgeModel) -> Record:

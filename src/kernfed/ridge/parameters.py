@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_choice, check_count, check_number
+from kernfed._validation import FloatArray, check_choice, check_count, check_number, class_numbers
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kernels.fourier import FourierFeatures
 
@@ -63,22 +63,14 @@ class RidgeParameters:
         if self.task == "regress":
             return np.asarray(y, dtype=np.float64)[:, None]
         hot = np.zeros((len(y), self.n_targets))
-        hot[np.arange(len(y)), self._columns(y)] = 1.0
+        hot[np.arange(len(y)), class_numbers(y, self.labels)] = 1.0
         return hot
 
     def row_weights(self, y: npt.NDArray[Any]) -> FloatArray | None:
         """Weight of every row (n,), or None if all are 1."""
         if self.class_weights is None:
             return None
-        return np.asarray(self.class_weights)[self._columns(y)]
-
-    def _columns(self, y: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-        known = self.labels
-        columns = np.searchsorted(known, y)
-        strange = (columns == len(known)) | (known[np.minimum(columns, len(known) - 1)] != y)
-        if strange.any():
-            raise ValueError(f"label {y[strange][0].item()!r} is not among the {len(known)} classes of this problem")
-        return columns
+        return np.asarray(self.class_weights)[class_numbers(y, self.labels)]
 
     def to_values(self) -> dict[str, Any]:
         """Plain values for messages and files."""
