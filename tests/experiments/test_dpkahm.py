@@ -164,11 +164,17 @@ def test_tables_run_on_embeddings_that_a_user_brings(tmp_path, monkeypatch, rng)
 def test_all_rows_are_taken_where_nothing_is_reduced(rng, monkeypatch):
     data = small_data(rng, count=301)
     monkeypatch.setattr(dpkahm_table_5, "load_rows", lambda *_: data)
-    full = dpkahm_table_5.run_all_rows(0, False)
-    assert [row.published for row in full] == [0.9453, 0.9796, 0.9858]
-    assert all(row.note.startswith("301 training rows, 3 machines") for row in full)
-    assert full[2].ours > full[0].ours
-    assert len(dpkahm_table_5.run_all_rows(0, True)) == 1
+    table = dpkahm_table_5.MNIST
+    full, _ = dpkahm_table_5.load_table(table, 0, False)
+    assert (len(full.y_train), len(full.y_test)) == (301, 150)
+    assert set(table.papers_rule) <= set(table.points)
+    rows = [row for row in dpkahm_table_5.run_table(table, 0, False) if "accuracy" in row.label]
+    papers = [row.label for row in rows if "papers' rule" in row.label]
+    assert papers == [f"{point} accuracy, Def. 15, papers' rule" for point in table.papers_rule]
+    assert len(rows) == 2 * len(table.points) + len(papers)
+    noisy = {row.label: row for row in rows if "Def. 12" in row.label}
+    assert noisy["(1, 20) accuracy, Def. 12"].published == 0.9453
+    assert noisy["(16, 20) accuracy, Def. 12"].ours > noisy["(1, 20) accuracy, Def. 12"].ours
 
 
 def test_halves_share_every_class(rng):
@@ -187,6 +193,9 @@ def test_halves_share_every_class(rng):
 def small_mnist(rng, monkeypatch):
     data = small_data(rng, count=300)
     monkeypatch.setattr(dpkahm_scenarios, "load_rows", lambda *_: data)
+    dpkahm_scenarios._central_by_epsilon.cache_clear()
+    yield
+    dpkahm_scenarios._central_by_epsilon.cache_clear()
 
 
 @pytest.mark.usefixtures("small_mnist")

@@ -5,14 +5,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from joblib import Parallel, delayed
 
 from kernfed._random import generator
+from kernfed._threads import resolve_jobs
 from kernfed._validation import FloatArray, IntArray
 from kernfed.kahm.bank import Bank, fit_machines
 from kernfed.kahm.batches import split_rows
 from kernfed.privacy import ElementLaplace, NoiseGenerator
-from kernfed.privacy.smoothing import fabricate
+from kernfed.privacy.smoothing import Smoothed, fabricate
 
+#: More rows than any data set has.
+ALL = 10**6
 #: Layers of every machine in DP-KAHM Section 6.
 LAYERS = 5
 #: Public bounds of MNIST pixels over 255. Their range is taken as d, which the paper does not state.
@@ -79,15 +83,19 @@ def fabricated_rows(noisy: FloatArray, parts: list[npt.NDArray[np.intp]], noise:
     Otherwise ``steps`` are given, or the coupled bootstrap decides on the noisy rows of the first part, for all parts:
     the number hardly differs between them, and finding it takes longer than using it.
     """
-    values = np.empty_like(noisy)
-    taken: list[int] = []
-    for part in parts:
-        rule = ORACLE if clean is not None else taken[0] if taken else steps
+
+    def made(part: npt.NDArray[np.intp], rule: str | int) -> Smoothed:
         raw = None if clean is None else clean[part]
-        found = fabricate(noisy[part], noise=noise, steps=rule, clean=raw, subspace_dim=dim, batch_size=len(part))
-        values[part] = found.values
-        taken += found.steps
-    return Fabricated(values, tuple(taken))
+        return fabricate(noisy[part], noise=noise, steps=rule, clean=raw, subspace_dim=dim, batch_size=len(part))
+
+    first = made(parts[0], steps if clean is None else ORACLE)
+    rule = first.steps[0] if clean is None else ORACLE
+    work = Parallel(n_jobs=resolve_jobs(None), prefer="threads")
+    found = [first, *work(delayed(made)(part, rule) for part in parts[1:])]
+    values = np.empty_like(noisy)
+    for part, one in zip(parts, found, strict=True):
+        values[part] = one.values
+    return Fabricated(values, tuple(one.steps[0] for one in found))
 
 
 def class_bank(rows: FloatArray, labels: IntArray, parts: list[npt.NDArray[np.intp]], dim: int,

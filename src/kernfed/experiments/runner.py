@@ -35,7 +35,11 @@ PAPERS = ("SFM", "DP-KAHM", "GIKM", "FedNewton", "KME")
 
 @dataclass(frozen=True)
 class Result:
-    """One run; ``not_run`` is the reason where there are no rows."""
+    """One run; ``not_run`` is the reason where there are no rows.
+
+    ``seconds`` went by on the clock; ``processor_seconds``, of this process and those it waited for, do not grow when
+    the machine does other things beside.
+    """
 
     experiment: Experiment
     seed: int
@@ -43,6 +47,7 @@ class Result:
     rows: tuple[Row, ...]
     seconds: float
     not_run: str = ""
+    processor_seconds: float = 0.0
 
     @property
     def bytes_up(self) -> int:
@@ -62,7 +67,8 @@ class Result:
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
         return {"id": self.experiment.id, "source": self.experiment.source, "date": today, "seed": self.seed,
                 "quick": self.quick, "not_run": self.not_run, "seconds": round(self.seconds, 3),
-                "bytes_up": self.bytes_up, "bytes_down": self.bytes_down, "machine": machine_facts(),
+                "processor_seconds": round(self.processor_seconds, 3), "bytes_up": self.bytes_up,
+                "bytes_down": self.bytes_down, "machine": machine_facts(),
                 "axes": None if self.experiment.axes is None else asdict(self.experiment.axes),
                 "rows": [_values(row) for row in self.rows]}  # fmt: skip
 
@@ -77,7 +83,8 @@ class Result:
         sides = (str.ljust, str.rjust, str.rjust, str.rjust, str.ljust, str.ljust)
         text = ["  ".join(side(cell, width) for side, cell, width in zip(sides, line, widths, strict=True)).rstrip()
                 for line in lines]  # fmt: skip
-        return "\n".join([title, *text, f"{self.seconds:.1f} s; {self.bytes_up:,} bytes up, {self.bytes_down:,} down"])
+        spent = f"{self.seconds:.1f} s, {self.processor_seconds:.1f} s of processors"
+        return "\n".join([title, *text, f"{spent}; {self.bytes_up:,} bytes up, {self.bytes_down:,} down"])
 
 
 def _values(row: Row) -> dict[str, Any]:
@@ -148,12 +155,18 @@ def run_experiment(name: str, *, seed: int = 0, quick: bool = False,
     check_count(seed, "seed", at_least=0)
     reasons = [missing_data(dataset) for dataset in experiment.datasets]
     reason = " or ".join(reasons) if reasons and all(reasons) else ""
-    started = time.perf_counter()
+    started, spent = time.perf_counter(), _processor_seconds()
     rows = () if reason else tuple(experiment.run(seed, quick))
-    result = Result(experiment, seed, quick, rows, time.perf_counter() - started, reason)
+    result = Result(experiment, seed, quick, rows, time.perf_counter() - started, reason,
+                    _processor_seconds() - spent)  # fmt: skip
     if folder is not None:
         append_line(Path(folder) / f"{experiment.id}.jsonl", json.dumps(result.to_json(), allow_nan=False))
     return result
+
+
+def _processor_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def append_line(path: Path, line: str) -> None:
