@@ -163,8 +163,9 @@ EXPERIMENTS = (
             "(145), which looks at the raw rows and is not private, and by a private rule, the coupled bootstrap. "
             "What the same release promises a whole row follows each epsilon. Below, the same epsilons for whole "
             f"rows: means and covariances of classes after a public projection to {_DIMENSION} columns, quadratic "
-            "discriminant; noise once in the sum over all sites (whoever adds it is trusted) or at every site. One "
-            "spread and one draw of the noise. The number of columns was chosen by a trial on these test rows."
+            "discriminant; noise once in the sum over all sites (whoever adds it is trusted) or at every site. A "
+            "seed is one spread and one draw of the noise. The number of columns was chosen by a trial on these test "
+            "rows."
         ),
         run=run,
         axes=Axes("epsilon", "accuracy (%)", log_x=True),

@@ -67,7 +67,7 @@ def _experiment(table: int, title: str, words: str, studies: tuple[_Study, ...],
         source=f"SFM Table {table}",
         datasets=tuple(dict.fromkeys(name for study in studies for name in study.setting.datasets)),
         protocol=(
-            f"Settings as in SFM Tables 1 to 4, without their baselines. {words} One spread, the "
+            f"Settings as in SFM Tables 1 to 4, without their baselines. {words} A seed is one spread, the "
             "same for every row. Computed in float32."
         ),
         run=partial(run, studies),
