@@ -5,7 +5,7 @@ from kernfed.data import load_dataset
 from kernfed.experiments import kme_styles
 from kernfed.experiments.kme_data import concept_shift, covariate_shift, regression
 from kernfed.experiments.kme_styles import digits_by_origin, domains_by_site, reduce_pixels, writers
-from kernfed.experiments.kme_weights import Aggregation, grand_mean, mean_groups, oracle
+from kernfed.experiments.kme_weights import Aggregation, grand_mean, oracle
 from kernfed.personal.weights import EmbeddingKernel
 
 
@@ -53,36 +53,6 @@ def test_three_groups_of_features_and_one_function():
 def test_weights_of_the_baselines():
     assert grand_mean([1, 3]).tolist() == [[0.25, 0.75]]
     assert oracle(np.array([0, 1, 0]), [1, 5, 3]).tolist() == [[0.25, 0, 0.75], [0, 1, 0], [0.25, 0, 0.75]]
-
-
-def test_groups_of_mean_embeddings_are_found():
-    task = covariate_shift(0, 0, group_sizes=(10, 0, 10))
-    kernel = EmbeddingKernel(4, 1, columns="features", n_components=100)
-    rows = [(X, y[:, None]) for X, y in task.sites]
-    labels, weights = mean_groups([kernel.features(kernel.rows(X, y)) for X, y in rows])
-    assert set(labels[:10]).isdisjoint(labels[10:])
-    assert len(set(labels)) == 2
-    assert np.allclose(weights[:10, :10].sum(axis=1), 1)
-    assert np.allclose(weights[10:, 10:].sum(axis=1), 1)
-    assert weights.diagonal().max() < 0.5
-
-
-def test_means_that_differ_everywhere_are_learned_alone_and_equal_ones_together(rng):
-    centres = 50 * rng.standard_normal((12, 3))
-    apart = mean_groups([centre + rng.standard_normal((20, 3)) for centre in centres])[1]
-    assert apart.diagonal().min() > 0.99
-    sizes = np.arange(10, 22)
-    same = mean_groups([1e-6 * rng.standard_normal((size, 3)) + 1 for size in sizes])[1]
-    assert 1 / np.square(same[0]).sum() > 4
-    np.testing.assert_allclose(same.sum(axis=1), 1)
-    with pytest.raises(ValueError, match="at least 2 rows"):
-        mean_groups([np.ones((1, 2)), np.ones((3, 2))])
-
-
-def test_identical_rows_have_no_noise_and_no_spread():
-    labels, weights = mean_groups([np.ones((4, 2)) for _ in range(3)])
-    assert len(set(labels)) == 1
-    np.testing.assert_allclose(weights, 1 / 3)
 
 
 def test_the_printed_solver_stops_between_equal_weights_and_the_minimum():

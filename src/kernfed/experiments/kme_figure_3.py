@@ -8,12 +8,13 @@ from kernfed._random import generator
 from kernfed._validation import FloatArray
 from kernfed.experiments.experiment import Axes, Experiment, Row, not_run
 from kernfed.experiments.kme_styles import Styles, digits_by_origin, domains_by_site, writers
-from kernfed.experiments.kme_weights import Aggregation, grand_mean, mean_groups, oracle
+from kernfed.experiments.kme_weights import Aggregation, grand_mean, oracle
 from kernfed.experiments.rows import missing_data
 from kernfed.kernels import median_bandwidth
 from kernfed.personal.gradient import minimise, weighted_risks
 from kernfed.personal.groups import find_groups, group_weights
 from kernfed.personal.logistic import LogisticRisk, n_parameters, probabilities
+from kernfed.personal.means import mean_groups
 from kernfed.personal.statistics import Coordinates, SiteStatistics
 from kernfed.personal.weights import EmbeddingKernel
 
@@ -45,7 +46,7 @@ def method_weights(study: Styles, seed: int) -> dict[str, FloatArray]:
     coordinates = Coordinates.pooled(statistics)
     found = {
         "auto": group_weights(statistics, coordinates, find_groups(statistics, coordinates)),
-        "auto by features": mean_groups([np.asarray(kernel.features(kernel.rows(x, y))) for x, y in rows])[1],
+        "means": mean_groups([kernel.halves(x, y) for x, y in rows])[1],
         "Local": np.eye(len(counts)),
         "GrandMean": grand_mean(counts),
         "printed constants": aggregation.exact("printed"),
@@ -102,7 +103,7 @@ _METHOD = (
     "until the gradient is below 0.001; accuracy on the site's own test rows. Local: own rows. GrandMean: all rows "
     "alike. Oracle: all rows of the site's true origin. printed constants (C_Q^2 = C_P = log B) and constants 1: "
     "Q-aggregation by 500 random features of x (in pairs, so M = 1) at the median distance, solved exactly. auto: "
-    "mixture of linear models over sites from the moments of (x, class); auto by features: groups of mean embeddings "
+    "mixture of linear models over sites from the moments of (x, class); means: groups of mean embeddings "
     "of x, as many as predict best the means of left-out rows, own weight by spread and noise. Sites are ordered by "
     "the accuracy of auto. "
 )

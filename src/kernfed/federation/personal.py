@@ -25,6 +25,7 @@ from kernfed.personal.fit import (
 )
 from kernfed.personal.gradient import check_simplex
 from kernfed.personal.groups import Groups
+from kernfed.personal.means import mean_groups
 from kernfed.personal.model import Newcomer, PersonalModel
 from kernfed.personal.prior import Gain
 from kernfed.personal.problem import FEATURES, Problem
@@ -40,7 +41,7 @@ from kernfed.personal.weights import (
 )
 from kernfed.privacy import RecordEmbedding
 
-RULES = ("auto", "printed", "local", "grand_mean")
+RULES = ("auto", "means", "printed", "local", "grand_mean")
 #: Names for a site's policy.
 PERSONAL_TASKS = _tasks.PERSONAL_TASKS
 _TASKS = ("infer", "classify", "regress")
@@ -62,11 +63,12 @@ class PersonalLearner:
     ----------
     weights : whom each site learns from
         "auto"         groups of sites and shrinkage towards them, found from all sites together (``personal.groups``)
+        "means"        groups of sites by kernel mean embeddings, for features that shift (``personal.means``)
         "printed", or (C_Q, C_P)   Q-aggregation of kernel mean embeddings, KME Algorithms 1 and 2
         "local", "grand_mean"      nobody; everybody by rows
         {site: group}  an oracle: the rows of one's own group
         matrix (B, B)  in sorted order of the sites' names, rows on the simplex
-    kernel : "polynomial" or "fourier", of Q-aggregation; columns : "features", "both" or numbers of columns of (x, y);
+    kernel : "polynomial" or "fourier", of embeddings; columns : "features", "both" or numbers of columns of (x, y);
         kernel_components, bandwidth, target_bandwidth : see ``EmbeddingKernel``; "median" is the sites' median distance
     task : "classify", "regress", or "infer": floating-point labels are values, all others classes
     model : "ridge"; "logistic" to classify; a tuple of layer sizes, for ReLU networks (extra ``[torch]``); "none" for
@@ -74,8 +76,8 @@ class PersonalLearner:
     features, n_components : of the model, the columns as they are or random Fourier features with the same bandwidth
     regularization : of the weighted ridge or logistic risk, or "auto": leave-one-out for a site that learns alone, by
         marginal likelihood over all sites for others (logistic: 1e-3). ``weights="auto"`` with "ridge" has its own
-    intercept : whether ridge models have one. max_groups : of "auto". gains : whether to ask each site that learns from
-        others, one message each, what they are worth to it
+    intercept : whether ridge models have one. max_groups : of "auto" and "means". gains : whether to ask each site
+        that learns from others, one message each, what they are worth to it
     steps, learning_rate : of networks
     privacy : ``kernfed.privacy.RecordEmbedding``, for Q-aggregation with kernel="fourier" and model="none"
     """
@@ -110,7 +112,7 @@ class PersonalLearner:
         A site that is lost on the way, also between embedding and training, takes no part: the others are done again
         without it if ``min_replies`` remain, with a ``MissingSites`` warning.
         """
-        median = self.bandwidth == "median" and (self.features == "fourier" or self._compares)
+        median = self.bandwidth == "median" and (self.features == "fourier" or self._embeds)
         surveys, missing = ask_survey(
             federation, self.task, median, mechanism=self.privacy, min_replies=min_replies, timeout=timeout
         )
@@ -149,6 +151,11 @@ class PersonalLearner:
         """Whether weights come from Q-aggregation."""
         return self._is("printed") or isinstance(self.weights, tuple)
 
+    @property
+    def _embeds(self) -> bool:
+        """Whether weights come from mean embeddings."""
+        return self._compares or self._is("means")
+
     def _is(self, rule: str) -> bool:
         return isinstance(self.weights, str) and self.weights == rule
 
@@ -175,7 +182,7 @@ class PersonalLearner:
         return median_by_rows((survey.median, survey.rows) for survey in surveys.values() if survey.median > 0)
 
     def _kernel(self, problem: Problem, seed: int, surveys: Mapping[str, Survey]) -> EmbeddingKernel | None:
-        if not self._compares:
+        if not self._embeds:
             return None
         if self.privacy is not None:
             return _private_kernel(self.privacy, problem, self.columns)
@@ -187,7 +194,8 @@ class PersonalLearner:
     def _run(self, sites: PersonalSites, surveys: Mapping[str, Survey]) -> _Fitted:
         kernel = self._kernel(sites.problem, sites.federation.seed, surveys)
         needs = self.kind == "ridge" or self._is("auto")
-        received = sites.receive(kernel, statistics=needs, intercept=self.intercept, mechanism=self.privacy)
+        received = sites.receive(kernel, statistics=needs, intercept=self.intercept, halves=self._is("means"),
+                                 mechanism=self.privacy)  # fmt: skip
         fitted = self._fit(sites, received, kernel, [surveys[name].rows for name in sites.names])
         if self.kind == "ridge" and self.gains:
             found = self._ask_gains(sites, received, fitted)
@@ -211,6 +219,8 @@ class PersonalLearner:
 
     def _weights(self, sites: PersonalSites, received: Received, kernel: EmbeddingKernel | None,
                  rows: Sequence[int]) -> FloatArray:  # fmt: skip
+        if self._is("means"):
+            return mean_groups(received.halves, max(1, self.max_groups))[1]
         if kernel is not None:
             constants = penalty_constants(self.weights, len(sites.names))
             asks = constants[0] > 0 and self.privacy is None  # a private embedding says no more than itself

@@ -15,6 +15,7 @@ from kernfed.federation.schema import Schema
 from kernfed.kernels import MeanEmbedding
 from kernfed.personal import logistic
 from kernfed.personal.gradient import Slopes, descend, minimise, weighted_risks
+from kernfed.personal.means import Halves
 from kernfed.personal.prior import Gain, SitePrior
 from kernfed.personal.problem import TASKS, Problem
 from kernfed.personal.statistics import Coordinates, SiteStatistics
@@ -36,11 +37,12 @@ class Survey:
 
 @dataclass(frozen=True, eq=False)
 class Received:
-    """What sites sent, in order of their names; statistics and penalties, or embeddings, may be absent."""
+    """What sites sent, in order of their names; statistics and penalties, embeddings, or halves, may be absent."""
 
     statistics: Mapping[str, SiteStatistics]
     penalties: FloatArray
     embeddings: tuple[MeanEmbedding, ...]
+    halves: tuple[Halves, ...] = ()
 
 
 def ask_survey(federation: Federation, task: str, median: bool, *, mechanism: RecordEmbedding | None,
@@ -82,25 +84,28 @@ class PersonalSites:
             raise SitesLost(task, replies)
         return replies
 
-    def receive(self, kernel: EmbeddingKernel | None, *, statistics: bool, intercept: bool,
+    def receive(self, kernel: EmbeddingKernel | None, *, statistics: bool, intercept: bool, halves: bool = False,
                 mechanism: RecordEmbedding | None = None) -> Received:  # fmt: skip
-        """Statistics and embeddings in one exchange; nothing is asked where neither is needed."""
+        """Statistics and embeddings, of all rows or of halves, in one exchange; nothing is asked where none is used."""
         if kernel is None and not statistics:
             return Received({}, np.zeros(0), ())
         values: dict[str, Any] = {
             "problem": self.problem.to_values(), "statistics": statistics, "intercept": intercept,
-            "kernel": None if kernel is None else kernel.to_values(),
+            "kernel": None if kernel is None else kernel.to_values(), "halves": halves,
             "mechanism": _mechanism_values(mechanism),
         }  # fmt: skip
 
-        def read(payload: Payload) -> tuple[SiteStatistics | None, float, MeanEmbedding | None]:
+        def read(payload: Payload) -> tuple[SiteStatistics | None, float, tuple[MeanEmbedding, ...]]:
             found, penalty = self._read_statistics(payload) if statistics else (None, 1.0)
-            return found, penalty, None if kernel is None else _read_embedding(payload, kernel, mechanism)
+            parts = () if kernel is None else ("embedding.", "other.") if halves else ("embedding.",)
+            return found, penalty, tuple(_read_embedding(_part(payload, part), kernel, mechanism) for part in parts)
 
         replies = [read(answer) for _, answer in self.ask("personal_statistics", Payload(values=values), read)]
         named = {name: entry[0] for name, entry in zip(self.names, replies, strict=True) if entry[0] is not None}
         penalties = np.array([penalty for _, penalty, _ in replies])
-        return Received(named, penalties, tuple(entry[2] for entry in replies if entry[2] is not None))
+        if halves:
+            return Received(named, penalties, (), tuple((one, other) for _, _, (one, other) in replies))
+        return Received(named, penalties, tuple(embedding for _, _, found in replies for embedding in found))
 
     def _read_statistics(self, payload: Payload) -> tuple[SiteStatistics, float]:
         found = SiteStatistics.from_arrays(_part(payload, "statistics."))
@@ -175,8 +180,8 @@ def _part(payload: Payload, prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): array for name, array in payload.arrays.items() if name.startswith(prefix)}
 
 
-def _read_embedding(payload: Payload, kernel: EmbeddingKernel, mechanism: RecordEmbedding | None) -> MeanEmbedding:
-    arrays = _part(payload, "embedding.")
+def _read_embedding(arrays: Mapping[str, Any], kernel: EmbeddingKernel,
+                    mechanism: RecordEmbedding | None) -> MeanEmbedding:  # fmt: skip
     if mechanism is None:
         found = MeanEmbedding.from_arrays(arrays)
         if len(found.mean) != kernel.dimension:

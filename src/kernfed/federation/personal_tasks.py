@@ -1,7 +1,8 @@
 """What sites do for a ``PersonalLearner``; each answers from its rows, and its store keeps private releases only.
 
 "personal_survey"      schema, whether labels are classes or values, and the median distance of rows
-"personal_statistics"  moments of features and targets, the mean embedding, or a private release of it
+"personal_statistics"  moments of features and targets, the mean embedding (of all rows or of two halves), or a private
+                       release of it
 "personal_forms"       q_tk of Q-aggregation against everybody's embedding: B numbers
 "personal_gain"        errors alone and together on the site's own rows
 "personal_gradient"    losses and gradients of the site's mean loss at the parameters of all targets
@@ -77,10 +78,13 @@ def statistics(site: Site, payload: Payload) -> Payload:
     if values["kernel"] is not None:
         kernel = _kernel(values)
         if private is not None:
-            embedding = _release(site, rows, kernel, targets, private)
+            parts = {"embedding": _release(site, rows, kernel, targets, private)}
+        elif values.get("halves"):
+            parts = dict(zip(("embedding", "other"), _halves(site, rows, kernel, targets), strict=True))
         else:
-            embedding = kernel.embed(rows.X, targets).to_arrays()
-        arrays |= {f"embedding.{name}": np.asarray(array, dtype=np.float64) for name, array in embedding.items()}
+            parts = {"embedding": kernel.embed(rows.X, targets).to_arrays()}
+        arrays |= {f"{part}.{name}": np.asarray(array, dtype=np.float64)
+                   for part, embedding in parts.items() for name, array in embedding.items()}  # fmt: skip
     return Payload(arrays)
 
 
@@ -149,6 +153,12 @@ def _mechanism(site: Site, values: Any) -> RecordEmbedding:
         raise Refused("bad question", f"the privacy asked for cannot be followed: {error}") from None
     check_release(site, mechanism)
     return mechanism
+
+
+def _halves(site: Site, rows: Rows, kernel: EmbeddingKernel, targets: FloatArray) -> list[dict[str, Any]]:
+    if len(rows.y) < 2:
+        raise Refused("too few rows", f"site {site.name!r} has 1 row, and two halves need 2")
+    return [half.to_arrays() for half in kernel.halves(rows.X, targets)]
 
 
 def _problem(values: Mapping[str, Any], rows: Rows) -> Problem:

@@ -95,6 +95,14 @@ class EmbeddingKernel:
         """Embedding of a site's rows x (n, p) and targets y (n, q)."""
         return MeanEmbedding.from_rows(self.rows(X, Y), features=self.features)
 
+    def halves(self, X: npt.ArrayLike, Y: npt.ArrayLike) -> tuple[MeanEmbedding, MeanEmbedding]:
+        """Embeddings of the even-numbered and of the odd-numbered rows; needs 2 rows."""
+        rows = self.rows(X, Y)
+        if len(rows) < 2:
+            raise ValueError("two halves need at least 2 rows, got 1")
+        one, other = (MeanEmbedding.from_rows(rows[half::2], features=self.features) for half in (0, 1))
+        return one, other
+
     def forms(self, X: npt.ArrayLike, Y: npt.ArrayLike, means: FloatArray) -> FloatArray:
         """q_tk (B,) of this site t against embeddings (B, D), KME (23); needs 2 rows."""
         phi = self.features(self.rows(X, Y))
