@@ -85,6 +85,7 @@ def test_a_run_is_measured_shown_and_kept(tmp_path, probe):
     assert lines[1]["rows"][0] == {"label": "a", "published": 0.5, "ours": 0.75, "unit": "fraction", "note": "remark"}
     assert lines[1]["bytes_up"] == 2000
     assert lines[1]["seconds"] >= 0
+    assert lines[1]["processor_seconds"] >= 0
     assert {"kernfed", "numpy", "blas", "cores"} <= set(lines[1]["machine"])
     assert "/" not in json.dumps(lines[1]["machine"])
     shown = [line.split() for line in str(result).splitlines()]

@@ -79,8 +79,10 @@ def small_results(tmp_path_factory):
     never = Experiment("gikm-table-1", "never run", "GIKM Table 1", ("mnist",), "Nothing yet.", lambda *_: [])
     folder = tmp_path_factory.mktemp("results")
     shifted = [Row(**{**vars(row), "ours": None if row.ours is None else row.ours + 1}) for row in rows]
-    lines = [Result(curve, 0, False, tuple(rows[:1]), 9.0), Result(curve, 0, False, tuple(rows), 2.0),
-             Result(curve, 1, False, tuple(shifted), 4.0), Result(curve, 2, True, tuple(rows[:1]), 1.0)]  # fmt: skip
+    lines = [Result(curve, 0, False, tuple(rows[:1]), 9.0),
+             Result(curve, 0, False, tuple(rows), 2.0, processor_seconds=5.0),
+             Result(curve, 1, False, tuple(shifted), 4.0, processor_seconds=8.0),
+             Result(curve, 2, True, tuple(rows[:1]), 1.0)]  # fmt: skip
     text = "\n".join(json.dumps({**line.to_json(), "date": "2026-01-02"}) for line in lines)
     (folder / "sfm-table-2.jsonl").write_text(text + "\n")
     idle = Result(ten, 0, False, (), 0.0, "needs absent.npz")

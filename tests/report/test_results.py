@@ -8,7 +8,7 @@ import pytest
 
 from kernfed.experiments.runner import list_experiments
 from kernfed.report.document import SUMMARY, document_figures, results_document, write_document
-from kernfed.report.result_pages import duration, result_figures, results_report
+from kernfed.report.result_pages import duration, result_figures, results_report, time_taken
 from kernfed.report.results import read_results
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +23,7 @@ def test_seeds_are_averaged_and_quick_lines_left_out(summaries):
     curve = summaries[0]
     assert curve.seeds == (0, 1)
     assert curve.seconds == 3.0  # the last line of seed 0 counts, 2 s, and that of seed 1, 4 s
+    assert curve.processor_seconds == 6.5
     assert curve.bytes_up == 2000.5
     first = curve.rows[0]
     assert (first.label, first.published, first.ours) == ("alpha 1: accuracy", 81.0, 81.0)
@@ -100,7 +101,7 @@ def test_the_document_is_deterministic_and_escapes(summaries, small_results):
     assert "All in \\*words\\*." in text
     assert text.index("### SFM Table 2") < text.index("### SFM Table 10") < text.index("## GIKM")
     assert "*Not run: needs absent.npz.* Command: `kernfed bench sfm-table-10`." in text
-    assert "Mean and standard deviation over seeds 0, 1; 3.0 s each" in text
+    assert "Mean and standard deviation over seeds 0, 1; 3.0 s, 6.5 s of processors each" in text
     for line in text.splitlines():
         if line.startswith("| "):
             assert line.replace("\\|", "").count("|") == 7, line
@@ -142,6 +143,22 @@ def test_committed_results_are_full_runs_of_known_experiments():
         assert not any(line["quick"] for line in lines), path.name
         seeds = [line["seed"] for line in lines]
         assert len(seeds) == len(set(seeds)), f"{path.name} has two lines of one seed"
+
+
+def test_processor_time_is_added_up_where_it_is_known(summaries):
+    known, other, silent = (replace(summaries[0], processor_seconds=seconds) for seconds in (40.0, 25.0, None))
+    assert time_taken([known, other]) == "One after another, once each, 2 of them take 1 min 5 s of processor time."
+    assert time_taken([known, silent]).endswith("take 40 s of processor time (1 more without this figure).")
+    assert time_taken([silent]) == "Their processor time is not known."
+    assert "40.0 s of processors" in results_document([known])
+    assert "of processors" not in results_document([silent])
+
+
+def test_a_line_without_processor_time_leaves_it_unknown(small_results, tmp_path):
+    lines = [json.loads(line) for line in (small_results[0] / "sfm-table-2.jsonl").read_text().splitlines()]
+    del lines[2]["processor_seconds"]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert read_results(tmp_path / "a.jsonl", small_results[1])[0].processor_seconds is None
 
 
 def test_durations():

@@ -9,7 +9,7 @@ from kernfed.files import atomic_path
 from kernfed.report.content import Figure, Table
 from kernfed.report.html import style_variables
 from kernfed.report.plots import draw
-from kernfed.report.result_pages import HEAD, duration, footing, overview_table, result_figures
+from kernfed.report.result_pages import HEAD, footing, overview_table, result_figures, time_taken
 from kernfed.report.results import Summary, read_results
 from kernfed.report.svg import plain_text
 
@@ -47,9 +47,8 @@ def _figure_path(found: Summary, place: int) -> str:
 def results_document(summaries: Sequence[Summary], opening: str = "") -> str:
     """The whole document as Markdown; the same results give the same text."""
     ran = [found for found in summaries if found.status != "not run"]
-    told = (f"{len(ran)} of {len(summaries)} experiments have been run, in {duration(sum(one.seconds for one in ran))} "
-            "altogether. A difference is ours minus published. Where data or an encoder are not at hand nothing is "
-            "filled in.")  # fmt: skip
+    told = (f"{len(ran)} of {len(summaries)} experiments have been run. {time_taken(ran)} A difference is ours minus "
+            "published. Where data or an encoder are not at hand nothing is filled in.")  # fmt: skip
     parts = ["# Published tables, run again", _NOTICE, *([_untitled(opening)] if opening.strip() else []),
              "## All experiments", told, _table(overview_table(summaries))]  # fmt: skip
     for paper in (*PAPERS, ""):

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed.federation.evaluation import Evaluation, count_outcomes, evaluate_rows
-from kernfed.federation.regression import RegressionEvaluation, error_sums, is_regressor, regression_rows
+from kernfed.federation.evaluation import Evaluation, evaluate_rows
+from kernfed.federation.regression import RegressionEvaluation, is_regressor, regression_rows
 from kernfed.federation.site import check_site_rows
 from kernfed.kahm.model import FoldingModel
-from kernfed.personal.model import PersonalModel
 
 #: Queries on which the sum of memberships is looked at; all would double the time of a report.
 _CHECKED = 2000
@@ -44,16 +43,16 @@ class Evidence:
 
 
 def gather_evidence(model: Any, rows: Mapping[str, Any], traffic: Iterable[Mapping[str, Any]] = ()) -> Evidence:
-    """Test ``model`` on held-out ``rows`` {site: (X, y)}, and ask who decided where it can tell."""
+    """Test ``model`` on held-out ``rows`` {site: (X, y)}, and ask who decided where it can tell.
+
+    A personalised model is tested by every site's own predictor on the site's own rows.
+    """
     sent = check_traffic(traffic)
-    if isinstance(model, PersonalModel):
-        return replace(_personal_evidence(model, rows), traffic=sent)
     if is_regressor(model):
         return Evidence(regression=regression_rows(model, rows), traffic=sent)
-    if not hasattr(model, "predict_proba") or not hasattr(model, "classes_"):
-        raise ValueError(f"a {type(model).__name__} cannot be tested on rows in a report; leave them out")
-    known = Evidence(evaluate_rows(model, rows), labels_of="held-out rows", traffic=sent,
-                     labels={site: count_labels(np.asarray(found[1])) for site, found in rows.items()})  # fmt: skip
+    tested = evaluate_rows(model, rows)
+    known = Evidence(tested, labels_of="held-out rows", traffic=sent,
+                     labels={site: count_labels(np.asarray(rows[site][1])) for site in tested.sites})  # fmt: skip
     if not isinstance(model, FoldingModel):
         return known
     alone = {}
@@ -65,22 +64,6 @@ def gather_evidence(model: Any, rows: Mapping[str, Any], traffic: Iterable[Mappi
     queries = np.concatenate([np.asarray(found[0]) for found in rows.values()])
     unbounded, checked = count_unbounded(model, queries[:_CHECKED])
     return replace(known, alone=alone, winners=count_winners(model, queries), unbounded=unbounded, checked=checked)
-
-
-def _personal_evidence(model: PersonalModel, rows: Mapping[str, Any]) -> Evidence:
-    """Every site's own predictor on its own rows; rows of other sites have no predictor and are refused."""
-    checked = {}
-    for site in sorted(rows):
-        X, y = rows[site][:2]
-        checked[site] = check_site_rows(X, y, None, site)
-    predictors = {site: model.for_site(site) for site in checked}
-    if model.problem.task == "regress":
-        sums = {site: error_sums(found.y, predictors[site].predict(found.X)) for site, found in checked.items()}
-        return Evidence(regression=RegressionEvaluation(sums))
-    outcomes = {site: count_outcomes(model.classes_, found.y, predictors[site].predict_proba(found.X))
-                for site, found in checked.items()}  # fmt: skip
-    labels = {site: count_labels(found.y) for site, found in checked.items()}
-    return Evidence(Evaluation(model.classes_, outcomes), labels=labels, labels_of="held-out rows")
 
 
 def count_unbounded(model: FoldingModel, queries: npt.NDArray[Any]) -> tuple[int, int]:

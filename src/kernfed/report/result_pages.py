@@ -101,7 +101,8 @@ def _facts(summaries: Sequence[Summary]) -> tuple[Fact, ...]:
              Fact("Compared", f"{sum(len(found.compared) for found in ran):,}", "numbers")]  # fmt: skip
     if points:
         facts.append(Fact("Typical difference", f"{statistics.median(points):.2f}", "points, median of absolute ones"))
-    facts.append(Fact("Time", duration(sum(found.seconds for found in ran)), "all runs, one after another"))
+    known = [found.processor_seconds for found in ran if found.processor_seconds is not None]
+    facts.append(Fact("Processor time", duration(sum(known)), f"{len(known)} of {len(ran)} runs, one after another"))
     sent = sum(found.bytes_up for found in ran)
     return (*facts, Fact("Left the sites", written(sent, BYTES), "where it was counted"))
 
@@ -119,8 +120,8 @@ def overview_table(summaries: Sequence[Summary]) -> Table:
         points = [abs(point) for point in found.points]
         apart = f"{statistics.median(points):.2f} / {max(points):.2f}" if points else ""
         rows.append((found.source, found.title, found.status, f"{len(found.compared) or ''}", apart,
-                     f"{found.seconds:,.0f}" if found.seeds else ""))  # fmt: skip
-    head = ("source", "what", "status", "compared", "difference in points: median / largest", "seconds")
+                     "" if found.processor_seconds is None else f"{found.processor_seconds:,.0f}"))  # fmt: skip
+    head = ("source", "what", "status", "compared", "difference in points: median / largest", "processor seconds")
     return Table(head, tuple(rows), "All experiments")
 
 
@@ -138,7 +139,17 @@ def footing(found: Summary) -> str:
     sent = f"{found.bytes_up:,.0f} bytes up and {found.bytes_down:,.0f} down" if found.bytes_up else "bytes not counted"
     days = " to ".join(dict.fromkeys((found.dates[0], found.dates[-1])))
     each = " each" if several else ""
-    return f"{seeds}; {found.seconds:,.1f} s{each}; {sent}; {' and '.join(found.machines)}; {days}."
+    spent = "" if found.processor_seconds is None else f", {found.processor_seconds:,.1f} s of processors"
+    return f"{seeds}; {found.seconds:,.1f} s{spent}{each}; {sent}; {' and '.join(found.machines)}; {days}."
+
+
+def time_taken(ran: Sequence[Summary]) -> str:
+    """What ``kernfed bench --all`` takes with one seed, in a sentence: processor time does not depend on other work."""
+    known = [found.processor_seconds for found in ran if found.processor_seconds is not None]
+    if not known:
+        return "Their processor time is not known."
+    rest = f" ({len(ran) - len(known)} more without this figure)" if len(known) < len(ran) else ""
+    return f"One after another, once each, {len(known)} of them take {duration(sum(known))} of processor time{rest}."
 
 
 def duration(seconds: float) -> str:

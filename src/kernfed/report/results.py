@@ -23,7 +23,8 @@ _POINTS = {"%": 1.0, "fraction": 100.0}
 class Summary:
     """An experiment over all its seeds: rows are means, with the deviation over seeds where there are several.
 
-    not_run : why there is nothing. seconds, bytes_up, bytes_down : means over seeds. machines : what the numbers may
+    not_run : why there is nothing. seconds, bytes_up, bytes_down : means over seeds.
+    processor_seconds : likewise, or None where a line has none. machines : what the numbers may
     depend on, each once. dates : first and last day.
     """
 
@@ -34,6 +35,7 @@ class Summary:
     rows: tuple[Row, ...] = ()
     seeds: tuple[int, ...] = ()
     seconds: float = 0.0
+    processor_seconds: float | None = None
     bytes_up: float = 0.0
     bytes_down: float = 0.0
     machines: tuple[str, ...] = ()
@@ -132,8 +134,11 @@ def _summary(name: str, experiment: Experiment | None, lines: Sequence[Mapping[s
     axes = base.axes or (Axes(**ran[-1]["axes"]) if ran[-1].get("axes") else None)
     seconds, up, down = (statistics.fmean(float(line.get(key, 0)) for line in ran)
                          for key in ("seconds", "bytes_up", "bytes_down"))  # fmt: skip
+    spent = [line.get("processor_seconds") for line in ran]
+    processor = None if None in spent else statistics.fmean(map(float, spent))
     return replace(
-        base, rows=_combined([line["rows"] for line in ran]), seeds=tuple(int(line.get("seed", 0)) for line in ran),
+        base, processor_seconds=processor,
+        rows=_combined([line["rows"] for line in ran]), seeds=tuple(int(line.get("seed", 0)) for line in ran),
         machines=tuple(dict.fromkeys(_machine(line.get("machine", {})) for line in ran)), axes=axes,
         dates=tuple(sorted({str(line.get("date", "")) for line in ran})), seconds=seconds, bytes_up=up, bytes_down=down,
     )  # fmt: skip
