@@ -128,6 +128,10 @@ def test_missing_file_and_folder_and_unknown_model(tmp_path):
         kernfed.load(tmp_path / "nothing.kfd")
     with pytest.raises(ValueError, match=r"model must be one of .*KAHMClassifier.*, got dict"):
         kernfed.save({}, tmp_path / "x")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for place in ("link", "."):
+        with pytest.raises(ValueError, match="is a link, a folder or a device"), atomic_path(tmp_path / place):
+            pass
     with pytest.raises(FileNotFoundError, match="does not exist"), atomic_path(tmp_path / "no" / "x"):
         pass
 

@@ -20,7 +20,8 @@ LAYERS = [
     {"cli"},
 ]
 LEVEL = {package: level for level, layer in enumerate(LAYERS) for package in layer}
-MODULES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+#: Two files stand beside all packages: the names of the package, and ``python -m kernfed``.
+MODULES = sorted(path for path in ROOT.rglob("*.py") if path not in (ROOT / "__init__.py", ROOT / "__main__.py"))
 
 
 def package_of(path: Path) -> str:

@@ -168,6 +168,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     place = Path(path)
     if not place.parent.is_dir():
         raise FileNotFoundError(f"folder {place.parent} does not exist; make it first")
+    if place.is_symlink() or (place.exists() and not place.is_file()):  # a rename would put a file in its place
+        raise ValueError(f"{place} must be a file or nothing yet, and is a link, a folder or a device")
     handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.", suffix=".part")
     os.close(handle)
     temporary = Path(name)

@@ -28,7 +28,7 @@ LIGHT = {"typer", "kernfed"} | set(sys.stdlib_module_names)
 
 
 def program(*arguments, **options):
-    command = [sys.executable, "-m", "kernfed.cli", *arguments]
+    command = [sys.executable, "-m", "kernfed", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
 
 
@@ -114,6 +114,6 @@ def test_a_reader_that_leaves_early_is_no_error():
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as closed:
-        command = [sys.executable, "-m", "kernfed.cli", "--version"]
+        command = [sys.executable, "-m", "kernfed", "--version"]
         done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (1, "")

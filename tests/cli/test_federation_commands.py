@@ -121,8 +121,7 @@ def test_data_commands(tables):
             "y",
             "--kind",
             kind,
-            "--sites",
-            "6",
+            *(() if kind == "one-class" else ("--sites", "6")),
             "--out",
             out,
         )
@@ -143,6 +142,16 @@ BAD = [
     (["evaluate", "model.kfd", "--data", "test.parquet", "--label", "nothing"], "there is no column 'nothing'"),
     (["plan", "--data", "train.csv", "--label", "y", "--hold", "cloud"], "hold must be one of"),
     (["data", "partition", "--data", "train.csv", "--label", "y", "--out", "s.csv", "--kind", "odd"], "--kind must be"),
+    (
+        ["data", "partition", "--data", "train.csv", "--label", "y", "--out", "s.csv", "--share", "0.5"],
+        "takes no --share",
+    ),
+    (
+        ["data", "partition", "--data", "train.csv", "--label", "y", "--out", "train.csv"],
+        "must not be a file that is read",
+    ),
+    (["predict", "model.kfd", "test.parquet", "--out", "test.parquet"], "must not be a file that is read"),
+    (["predict", "model.kfd", "test.parquet", "--out", "no/p.csv"], "folder no does not exist"),
 ]
 
 
@@ -160,7 +169,7 @@ def test_bad_input_is_one_sentence_and_code_2(words, message, tables, monkeypatc
 def test_interrupted_train_leaves_no_broken_file(tables):
     """Killed at any moment, the target is the old file or a whole new one, never half of one."""
     target = tables / "killed.kfd"
-    command = [sys.executable, "-m", "kernfed.cli", "train", "--data", str(tables / "train.csv"), "--label", "y",
+    command = [sys.executable, "-m", "kernfed", "train", "--data", str(tables / "train.csv"), "--label", "y",
                "--out", str(target)]  # fmt: skip
     for wait in (0.5, 1.5, 2.5):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ)

@@ -120,7 +120,7 @@ def test_rows_are_named_by_themselves_or_by_a_hash():
             "needs --bounds LO,HI: public bounds, known without looking",
         ),
         (("--privacy", "element-staircase", "--epsilon", "1", "--bounds", "1"), "--bounds must be two numbers LO,HI"),
-        (("--privacy", "element-laplace", "--epsilon", "1", "--bounds", "1,0"), "d must be > 0"),
+        (("--privacy", "element-laplace", "--epsilon", "1", "--bounds", "1,0"), "--bounds must be LO,HI with LO < HI"),
         (("--privacy", "element-laplace", "--epsilon", "1", "--bounds", "0,1", "--delta", "0.1"), "takes no --delta"),
         (("--privacy", "record-gaussian", "--epsilon", "1"), "needs --radius: a public bound on the L2 norm"),
         (("--privacy", "record-moments", "--epsilon", "1"), "needs --radius"),

@@ -1,6 +1,8 @@
 """Reports of audits: an audit survives its JSON, and the page says what the officer's page says."""
 
+import html
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from kernfed.privacy.officer import officer_page
 from kernfed.report.audits import audit_from_json, audit_report
 from kernfed.report.content import Bars
+from kernfed.report.html import render_html
 from kernfed.report.officer import officer_sections
 
 
@@ -69,6 +72,25 @@ def test_words_are_those_of_the_officers_page(small_audit):
         assert claim.statement in page
     assert report.section("What left").words == ("No record of traffic was given with this audit. What left is what "
                                                  "the title names.",)  # fmt: skip
+
+
+def test_the_html_says_all_that_the_officers_page_says(small_audit, small_models):
+    """Every sentence, list and cell; what left is told in other words, over the same entries."""
+    traffic = small_models[1]
+    source = render_html(audit_report(small_audit, traffic))
+    shown = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", source)).split())
+    verdict = small_audit.verdict
+    assert f"Privacy of {small_audit.subject}" in shown
+    assert f"{verdict[0].upper()}{verdict[1:]}." in shown
+    rest = officer_page(small_audit, traffic).partition("## Under which guarantee")[2]
+    pieces = [piece for line in rest.splitlines() for piece in re.split(r"\*\*|(?<=\.) (?=[A-Z])|(?<!\\)\|", line)]
+    wanted = [text for piece in pieces if (text := html.unescape(piece.strip("#- ").replace("\\|", "|")))]
+    assert len(wanted) > 40
+    for text in wanted:
+        assert " ".join(text.removesuffix(".").split()) in shown
+    for entry in traffic:
+        assert f"{entry['task']} {entry['information']}" in shown
+        assert entry["site"] in shown
 
 
 def test_traffic_takes_the_place_of_that_remark(small_audit, small_models):

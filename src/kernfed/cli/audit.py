@@ -1,6 +1,7 @@
 """``kernfed audit``: what attacks achieve against a release or a model, held against the stated guarantee."""
 
 import json as json_text
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,9 +18,8 @@ from kernfed.cli.privacy import (
     Privacy,
     Radius,
     make_learner,
-    make_mechanism,
 )
-from kernfed.cli.tables import Features, Label, Seed, read_queries
+from kernfed.cli.tables import Features, Label, Seed, check_output, read_queries
 
 if TYPE_CHECKING:
     from kernfed.privacy import AuditReport
@@ -28,6 +28,7 @@ EXAMPLE = """Example: kernfed audit --data rows.parquet --label y --privacy reco
 --page audit.md
 
 Of a model: kernfed audit --model model.kfd --data members.parquet --others others.parquet --label y"""
+USUAL_TRIALS = 2000
 
 
 def audit(
@@ -48,8 +49,11 @@ def audit(
     d: Change = None,
     radius: Radius = None,
     dimension: Dimension = None,
-    basis: Basis = "random",
-    trials: Annotated[int, typer.Option(help="Attempts of each attack and of the bound on epsilon.", min=20)] = 2000,
+    basis: Basis = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(help=f"Attempts of each attack and of the bound on epsilon; default {USUAL_TRIALS}.", min=20),
+    ] = None,
     confidence: Annotated[float, typer.Option(help="Confidence of intervals and bounds.")] = 0.95,
     seed: Seed = 0,
     out: Annotated[Path | None, typer.Option(help="JSON file to write with everything found.")] = None,
@@ -60,47 +64,67 @@ def audit(
 
     The attacks see raw rows: give their figures only to those who may. Exit code 1 means that it is contradicted.
     """
-    from kernfed.federation.auditing import audit_mechanism
-    from kernfed.privacy import officer_page
+    from kernfed.privacy.roc import check_confidence
 
-    if page is not None and page.suffix not in (".md", ".html"):
-        raise ValueError(f"--page must end in .md or .html, got {page.name}")
+    _check_places(out, page, (data, others, model))
+    check_confidence(confidence)
     given = {"privacy": privacy, "epsilon": epsilon, "delta": delta, "bounds": bounds, "d": d, "radius": radius,
              "dimension": dimension, "basis": basis}  # fmt: skip
     options: dict[str, Any] = {"confidence": confidence, "seed": seed}
-    traffic = None
     if model is not None:
-        if privacy is not None or others is None:
-            raise ValueError("--model takes --others, rows it was not made of, and no --privacy: it says its own")
-        report = _audit_file(model, data, others, features, label, options)
+        _refuse_with_model({**given, "trials": trials}, others)
+        report, traffic = _audit_file(model, data, others, features, label, options), None  # type: ignore[arg-type]
+    elif privacy is None:
+        raise ValueError("give --privacy with its options to audit a mechanism, or --model to audit a model's answers")
     else:
-        if privacy is None:
-            raise ValueError(
-                "give --privacy with its options to audit a mechanism, or --model to audit a model's answers"
-            )
         inside, outside = _populations(data, others, features, label, seed)
-        mechanism = make_mechanism(given, inside.X.shape[1])
-        learner = make_learner(mechanism, inside, {}, batch_size=None, smoothing="coupled_bootstrap")
-        with progress("attacking"):
-            report, traffic = audit_mechanism(
-                learner, (inside.X, inside.y), (outside.X, outside.y), trials=trials, **options
-            )
+        options["trials"] = USUAL_TRIALS if trials is None else trials
+        report, traffic = _audit_release(make_learner(given, inside, {}), inside, outside, options)
+    result = {**report.to_json(), "traffic": traffic}
     if out is not None:
-        out.write_text(json_text.dumps(report.to_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        _write(out, json_text.dumps(result, indent=1, allow_nan=False) + "\n")
     if page is not None:
-        text = officer_page(report, traffic)
-        page.write_text(page_html(text) if page.suffix == ".html" else text, encoding="utf-8")
-    emit(report.to_json(), json, *_views(report))
+        _write_page(page, report, traffic)
+    emit(result, json, *_views(report))
     for written in filter(None, (out, page)):
         note(f"wrote {written}")
     if report.contradicted:
         raise typer.Exit(1)
 
 
+def _check_places(out: Path | None, page: Path | None, inputs: tuple[Path | None, ...]) -> None:
+    """Refuse places that cannot be written before the attacks, which take long."""
+    if page is not None and page.suffix.lower() not in (".md", ".html"):
+        raise ValueError(f"--page must end in .md or .html, got {page.name}")
+    if out is not None and page is not None and out.absolute() == page.absolute():
+        raise ValueError(f"--out and --page must be two files, got {out} for both")
+    for option, place in (("--out", out), ("--page", page)):
+        if place is not None:
+            check_output(option, place, *inputs)
+
+
+def _refuse_with_model(given: Mapping[str, Any], others: Path | None) -> None:
+    """Refuse what would do nothing where answers are attacked."""
+    for option, value in given.items():
+        if value is not None:
+            raise ValueError(f"--model takes no --{option}: the model says its own guarantee, and every row is tried "
+                             "once; leave it out")  # fmt: skip
+    if others is None:
+        raise ValueError("--model needs --others: rows of the same kind that the model was not made of")
+
+
+def _audit_release(learner: Any, inside: Any, outside: Any, options: Any) -> tuple["AuditReport", Any]:
+    from kernfed.federation.auditing import audit_mechanism
+
+    with progress("attacking"):
+        return audit_mechanism(learner, (inside.X, inside.y), (outside.X, outside.y), **options)
+
+
 def _audit_file(model: Path, data: Path, others: Path, features: str | None, label: str, options: Any) -> "AuditReport":
     from kernfed.federation import load
     from kernfed.federation.auditing import audit_model
 
+    _check_apart(data, others)
     loaded = load(model)
     inside, outside = (read_queries(loaded, path, features, label=label) for path in (data, others))
     assert inside.y is not None
@@ -118,13 +142,43 @@ def _populations(data: Path, others: Path | None, features: str | None, label: s
 
     table = read_table(data, features=features, label=label)
     if others is not None:
-        return table, read_table(others, features=features, label=label)
+        _check_apart(data, others)
+        outside = read_queries(table, others, features, label=label)
+        if outside.X.shape[1] != table.X.shape[1]:
+            raise ValueError(f"{others}: there are {outside.X.shape[1]} features, {data} has {table.X.shape[1]}; "
+                             "see --features")  # fmt: skip
+        return table, outside
     if len(table) < 20:
         raise ValueError(f"{data}: half of the rows are attacked and half stand for others; 20 rows or more are needed")
     order = generator(seed, "audit", "halves").permutation(len(table))
     parts = (order[: len(order) // 2], order[len(order) // 2 :])
     first, second = (replace(table, X=table.X[part], y=table.y[part]) for part in parts)  # type: ignore[index]
     return first, second
+
+
+def _check_apart(data: Path, others: Path) -> None:
+    if others.exists() and data.exists() and others.samefile(data):
+        raise ValueError(f"--others must hold rows that are not in --data, got {others} for both")
+
+
+def _write(place: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    from kernfed.files import atomic_path
+
+    with atomic_path(place) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _write_page(place: Path, report: "AuditReport", traffic: Any) -> None:
+    """The officer's page as Markdown, or as the report that ``kernfed report`` makes of an audit."""
+    if place.suffix.lower() == ".html":
+        from kernfed.report import audit_report, write_html
+
+        write_html(audit_report(report, traffic or ()), place)
+    else:
+        from kernfed.privacy import officer_page
+
+        _write(place, officer_page(report, traffic))
 
 
 def _views(report: "AuditReport") -> list[Table | str]:
@@ -139,42 +193,3 @@ def _views(report: "AuditReport") -> list[Table | str]:
     views += [str(report.membership)] if report.membership is not None else []
     views += [str(bound) for bound in report.bounds]
     return [*views, f"Verdict: {report.verdict}"]
-
-
-def page_html(markdown: str) -> str:
-    """The officer's page as one HTML file: headings, paragraphs, lists and tables, which is all that the page has."""
-    parts, title = [], ""
-    for block in markdown.strip().split("\n\n"):
-        lines = block.splitlines()
-        if block.startswith("#"):
-            level = len(block) - len(block.lstrip("#"))
-            title = title or block.lstrip("# ")
-            parts.append(f"<h{level}>{_inline(block.lstrip('# '))}</h{level}>")
-        elif block.startswith("|"):
-            head, _, *body = [[_inline(cell.strip()) for cell in _cells(line)] for line in lines]
-            rows = [_row("th", head), *(_row("td", cells) for cells in body)]
-            parts.append(f"<table>{''.join(rows)}</table>")
-        elif block.startswith("- "):
-            parts.append("<ul>" + "".join(f"<li>{_inline(line[2:])}</li>" for line in lines) + "</ul>")
-        else:
-            parts.append(f"<p>{_inline(' '.join(lines))}</p>")
-    style = ("body{font:16px/1.5 sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem}"
-             "table{border-collapse:collapse}"
-             "td,th{border:1px solid #999;padding:.3rem .5rem;text-align:left;vertical-align:top}")  # fmt: skip
-    return (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{_inline(title)}</title>'
-            f"<style>{style}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n")  # fmt: skip
-
-
-def _row(tag: str, cells: list[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{cell}</{tag}>' for cell in cells)}</tr>"
-
-
-def _cells(line: str) -> list[str]:
-    """Cells of a row; a bar with a backslash belongs to its cell."""
-    return [cell.replace("\0", "|") for cell in line.replace("\\|", "\0").strip("| ").split("|")]
-
-
-def _inline(text: str) -> str:
-    """Bold text; everything else was made safe for HTML where the page was written."""
-    pieces = text.split("**")
-    return "".join(f"<b>{piece}</b>" if place % 2 else piece for place, piece in enumerate(pieces))

@@ -6,12 +6,14 @@ from typing import Annotated
 import typer
 
 from kernfed.cli.console import Json, Table, emit
-from kernfed.cli.tables import Label, Seed
+from kernfed.cli.tables import Label, Seed, check_table_output
 
 app = typer.Typer(name="data", help="Data sets at hand, and tables divided among sites.", no_args_is_help=True)
 LIST_EXAMPLE = "Example: kernfed data list"
 PARTITION_EXAMPLE = "Example: kernfed data partition --data emb.parquet --label y --sites 10 --out sites.csv"
 KINDS = ("dirichlet", "label-skew", "quantity", "one-class")
+#: Kinds of division for which an option does something.
+_TAKERS = {"sites": KINDS[:3], "alpha": ("dirichlet", "quantity"), "share": ("label-skew",)}
 
 
 @app.command("list", epilog=LIST_EXAMPLE)
@@ -33,10 +35,16 @@ def partition(
     data: Annotated[Path, typer.Option("--data", help="Table with labels.")],
     label: Label,
     out: Annotated[Path, typer.Option(help="CSV or Parquet file to write: row, label and site.")],
-    sites: Annotated[int, typer.Option(help="Number of sites.", min=1)] = 10,
+    sites: Annotated[
+        int | None, typer.Option(help="Number of sites; default 10, and one per label with one-class.", min=1)
+    ] = None,
     kind: Annotated[str, typer.Option(help="dirichlet, label-skew, quantity or one-class.")] = "dirichlet",
-    alpha: Annotated[float, typer.Option(help="Dirichlet concentration: small is uneven.")] = 0.5,
-    share: Annotated[float, typer.Option(help="Share of labels each site has, for label-skew.")] = 0.2,
+    alpha: Annotated[
+        float | None, typer.Option(help="Concentration of dirichlet and quantity, small is uneven; default 0.5.")
+    ] = None,
+    share: Annotated[
+        float | None, typer.Option(help="Share of labels each site has, for label-skew; default 0.2.")
+    ] = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -47,12 +55,19 @@ def partition(
     from kernfed._validation import check_choice
 
     check_choice(kind, "--kind", KINDS)
+    for option, value in (("sites", sites), ("alpha", alpha), ("share", share)):
+        if value is not None and kind not in _TAKERS[option]:
+            raise ValueError(
+                f"--kind {kind} takes no --{option}, which is for {' or '.join(_TAKERS[option])}; leave it out"
+            )
+    check_table_output(out, data)
+    count, concentration = sites or 10, 0.5 if alpha is None else alpha
     table = kd.read_table(data, label=label)
     assert table.y is not None
     parts = {
-        "dirichlet": lambda y: kd.partition_dirichlet(y, sites, alpha, seed),
-        "label-skew": lambda y: kd.partition_label_skew(y, sites, share, seed),
-        "quantity": lambda y: kd.partition_quantity(y, sites, alpha, seed),
+        "dirichlet": lambda y: kd.partition_dirichlet(y, count, concentration, seed),
+        "label-skew": lambda y: kd.partition_label_skew(y, count, 0.2 if share is None else share, seed),
+        "quantity": lambda y: kd.partition_quantity(y, count, concentration, seed),
         "one-class": kd.partition_one_class,
     }[kind](table.y)
     width = len(str(len(parts) - 1))

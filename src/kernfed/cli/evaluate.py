@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kernfed.cli.console import Json, Table, emit, progress
-from kernfed.cli.tables import Features, Label, SiteColumn, read_queries, rows_by_site
+from kernfed.cli.tables import Features, Label, SiteColumn, read_queries, require_sites, rows_by_site
 
 EXAMPLE = "Example: kernfed evaluate model.kfd --data test.parquet --label y --site hospital"
 #: Confusion matrices up to this many classes are printed.
@@ -21,12 +21,14 @@ def evaluate(
     features: Features = None,
     json: Json = False,
 ) -> None:
-    """Test a model on labelled rows, site by site and all together."""
+    """Test a model on labelled rows, site by site and all together; a personalised one by each site's own predictor."""
     from kernfed.federation import load
     from kernfed.federation.evaluation import evaluate_rows
-    from kernfed.federation.regression import is_regressor, regression_rows
+    from kernfed.federation.predictors import is_regressor
+    from kernfed.federation.regression import regression_rows
 
     loaded = load(model)
+    require_sites(loaded, site)
     table = read_queries(loaded, data, features, label=label, site=site)
     if is_regressor(loaded):
         with progress(f"testing on {len(table):,} rows"):

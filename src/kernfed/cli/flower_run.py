@@ -117,25 +117,28 @@ def run_app(app: Path, settings: Mapping[str, Any], *, timeout: float = 3600.0,
     return Finished(run, folder, json.loads((folder / "result.json").read_text(encoding="utf-8")))
 
 
-def predict_with_flower(app: Path, model: Path, rows: Any, *, timeout: float = 3600.0,
+def predict_with_flower(app: Path, model: Path, rows: Any, *, site: str = "", timeout: float = 3600.0,
                         report: Callable[[str], None] = note) -> tuple[dict[str, Any], Mapping[str, Any]]:  # fmt: skip
     """Predictions of a model for rows (n, p) by the sites of a deployment, and what ``result.json`` says.
 
-    The columns are prediction, probability, site, batch and score, each (n,). Runs on the SuperLink's machine, where
-    the rows are left beside the results for as long as the run lasts.
+    The columns are prediction, probability, site, batch and score, each (n,), as far as the model has them. ``site`` is
+    the one whose own predictor answers, of a personalised model. Runs on the SuperLink's machine, where the rows are
+    left beside the results for as long as the run lasts.
     """
     import numpy as np
     import pyarrow.parquet as pq
 
     from kernfed.federation import load
 
-    sites = ",".join(getattr(load(model), "sites", ()))
+    loaded = load(model)  # a model that is whole waits for no site by name
+    sites = ",".join(loaded.sites) if getattr(loaded, "hold", "machines") == "sites" else ""
     results = Path(_config(app)["results"])
     results.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="batch-", dir=results) as folder:
         queries = Path(folder) / "queries.npy"
         np.save(queries, rows, allow_pickle=False)
-        settings = {"job": "predict", "model": str(model.resolve()), "queries": str(queries), "sites": sites}
+        settings = {"job": "predict", "model": str(model.resolve()), "queries": str(queries), "sites": sites,
+                    "site": site}  # fmt: skip
         finished = run_app(app, settings, timeout=timeout, report=report)
     table = pq.read_table(finished.product())
     columns = {name: np.array(table[name].to_pylist()) for name in table.column_names if name != "row"}

@@ -16,7 +16,6 @@ from kernfed.cli.privacy import (
     Privacy,
     Radius,
     make_learner,
-    make_mechanism,
     statement,
 )
 from kernfed.cli.tables import DataFile, Features, Label, Measure, SiteColumn, rows_by_site
@@ -24,6 +23,8 @@ from kernfed.cli.tables import DataFile, Features, Label, Measure, SiteColumn, r
 EXAMPLE = """Example: kernfed plan --data emb.parquet --label y --site hospital --queries 1000
 
 With privacy: kernfed plan --data emb.parquet --label y --privacy element-laplace --epsilon 1 --bounds 0,1"""
+#: Queries where none are named and sites answer.
+USUAL_QUERIES = 1000
 
 
 def plan(
@@ -32,7 +33,9 @@ def plan(
     site: SiteColumn = None,
     features: Features = None,
     hold: Annotated[str, typer.Option(help="sites (only scores leave) or machines (rows leave).")] = "sites",
-    queries: Annotated[int, typer.Option(help="Queries to be answered afterwards.", min=0)] = 1000,
+    queries: Annotated[
+        int | None, typer.Option(help=f"Queries that sites answer afterwards; default {USUAL_QUERIES}.", min=0)
+    ] = None,
     measure: Measure = "rms",
     batch_size: Annotated[
         int | None, typer.Option(help="Rows per machine, about; default 100, and 1000 with record-moments.", min=1)
@@ -44,7 +47,7 @@ def plan(
     d: Change = None,
     radius: Radius = None,
     dimension: Dimension = None,
-    basis: Basis = "random",
+    basis: Basis = None,
     label_epsilon: LabelEpsilon = None,
     json: Json = False,
 ) -> None:
@@ -58,16 +61,18 @@ def plan(
     from kernfed.federation.planning import plan_folding
     from kernfed.federation.schema import Schema
 
+    if hold == "machines" and queries is not None:
+        raise ValueError("--queries needs --hold sites: a model of machines answers by itself, and nothing is sent")
     given = {"privacy": privacy, "epsilon": epsilon, "delta": delta, "bounds": bounds, "d": d, "radius": radius,
-             "dimension": dimension, "basis": basis}  # fmt: skip
+             "dimension": dimension, "basis": basis, "label_epsilon": label_epsilon}  # fmt: skip
     table = read_table(data, features=features, label=label, site=site)
-    learner = make_learner(make_mechanism(given, table.X.shape[1]), table, {"measure": measure, "hold": hold},
-                           batch_size=batch_size, smoothing="none", label_epsilon=label_epsilon)  # fmt: skip
+    learner = make_learner(given, table, {"measure": measure, "hold": hold}, batch_size=batch_size)
+    asked = (USUAL_QUERIES if queries is None else queries) if hold == "sites" else 0
     schemas = {}
     for name, (X, y) in rows_by_site(table).items():
         labels, counts = np.unique(y, return_counts=True)
         schemas[name] = Schema(X.shape[1], tuple(labels.tolist()), tuple(counts.tolist()), table.columns)
-    traffic = plan_folding(learner, schemas, queries)
+    traffic = plan_folding(learner, schemas, asked)
     terms = None if learner.recipe is None else learner.recipe.terms(table.X.shape[1])
     what = "the rows themselves, inside machines" if terms is None else "released rows, inside machines"
     said = what if hold == "machines" else "class counts and scores of queries"
@@ -75,6 +80,6 @@ def plan(
     if terms is not None:
         promised = [f"Each site would release once, by {terms.request['mechanism']['kind']}:",
                     *(f"  {line}" for line in terms.promises)]  # fmt: skip
-    result = {"hold": hold, "queries": queries, "bytes_up": traffic.bytes_up, "bytes_down": traffic.bytes_down,
+    result = {"hold": hold, "queries": asked, "bytes_up": traffic.bytes_up, "bytes_down": traffic.bytes_down,
               "exchanges": traffic.to_json(), "privacy": "none" if terms is None else statement(terms)}  # fmt: skip
     emit(result, json, str(traffic), "", f"{format_bytes(traffic.bytes_up)} would leave the sites: {said}.", *promised)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from kernfed.cli.console import Json, Table, emit, format_seconds, note, progress
-from kernfed.cli.tables import Features, read_queries
+from kernfed.cli.tables import Features, check_table_output, read_queries
 
 EXAMPLE = "Example: kernfed predict model.kfd new.parquet --out pred.csv"
 
@@ -18,6 +18,9 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="CSV or Parquet file to write; default only a summary.")] = None,
     features: Features = None,
     ids: Annotated[str | None, typer.Option("--id", help="Column copied to the output to name rows.")] = None,
+    for_site: Annotated[
+        str, typer.Option("--for-site", help="Of a personalised model, the site whose own predictor answers.")
+    ] = "",
     explain: Annotated[bool, typer.Option(help="Also write which site and batch decided.")] = False,
     flower: Annotated[
         Path | None, typer.Option(help="Folder of `kernfed flower-app`: the sites of its deployment answer.")
@@ -29,19 +32,22 @@ def predict(
 
     from kernfed.data import write_table
     from kernfed.federation import load
+    from kernfed.federation.predictors import is_regressor, predictor_for
 
-    loaded = load(model)
-    labelled = len(getattr(loaded, "classes_", ())) > 0
+    if out is not None:
+        check_table_output(out, model, queries)
+    loaded = predictor_for(load(model), for_site, "--for-site")
+    labelled = not is_regressor(loaded)
     table = read_queries(loaded, queries, features, ids=ids)
     started = time.perf_counter()
     shares: dict[str, float] = {}
     with progress(f"predicting {len(table):,} rows"):
         columns = {"row" if ids is None else ids: np.arange(1, len(table) + 1) if table.ids is None else table.ids}
         if flower is not None:
-            columns |= _ask_sites(flower, model, table.X, explain)
+            columns |= _ask_sites(flower, model, table.X, for_site, explain)
         else:
             columns["prediction"] = loaded.predict(table.X)
-        if flower is None and labelled and hasattr(loaded, "predict_proba"):
+        if flower is None and labelled:
             columns["probability"] = loaded.predict_proba(table.X).max(axis=1)
         if flower is None and explain:
             if not hasattr(loaded, "explain"):
@@ -80,12 +86,12 @@ def _summary(predicted: Any, labelled: bool) -> tuple[dict[str, Any], Table]:
     return {"counts": tally}, Table(("label", "rows", "share"), rows)
 
 
-def _ask_sites(app: Path, model: Path, rows: Any, explain: bool) -> dict[str, Any]:
+def _ask_sites(app: Path, model: Path, rows: Any, for_site: str, explain: bool) -> dict[str, Any]:
     """Columns of the output, from a run on a Flower deployment."""
     from kernfed.cli.flower_run import RunFailed, predict_with_flower
 
     try:
-        found, _ = predict_with_flower(app, model, rows)
+        found, _ = predict_with_flower(app, model, rows, site=for_site)
     except RunFailed as error:
         note(f"kernfed: {error}")
         raise typer.Exit(1) from None

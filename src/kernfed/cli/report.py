@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from kernfed.cli.console import Json, emit, format_bytes, progress
-from kernfed.cli.tables import Features, SiteColumn, read_queries, rows_by_site
+from kernfed.cli.tables import Features, SiteColumn, check_output, read_queries, require_sites, rows_by_site
 
 EXAMPLE = "Example: kernfed report model.kfd --data test.parquet --label y --site hospital --out report.html"
 
@@ -30,8 +30,12 @@ def report(
     from kernfed.report.evidence import Evidence
     from kernfed.report.source import read_traffic
 
-    _check_paths(source, out)
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--out must end in .html, got {out}")
+    check_output("--out", out, source, data, traffic)
     found = read_source(source)
+    if traffic is not None and found.results:
+        raise ValueError("--traffic is for models and audits, results have none; leave it out")
     sent = () if traffic is None else read_traffic(traffic)
     evidence = Evidence(traffic=sent)
     if data is not None:
@@ -50,21 +54,13 @@ def report(
     emit(result, json, f"wrote {out} ({format_bytes(size)}, {len(page.figures)} figures)")
 
 
-def _check_paths(source: Path, out: Path) -> None:
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"--out must end in .html, got {out}")
-    if out.is_dir():
-        raise ValueError(f"--out must be a file, {out} is a folder")
-    if source.exists() and out.exists() and source.samefile(out):
-        raise ValueError(f"--out must not be the source itself, got {out} for both")
-
-
 def _tested(model: Any, data: Path, label: str, site: str | None, features: str | None) -> Any:
     """Evidence from a table of rows; a model whose machines are at its sites cannot answer from here."""
     from kernfed.report import gather_evidence
 
     if getattr(model, "hold", "machines") == "sites":
         raise ValueError("the machines of this model are at its sites and cannot be asked from here: leave --data out")
+    require_sites(model, site)
     table = read_queries(model, data, features, label=label, site=site)
     with progress(f"testing on {len(table):,} rows"):
         return gather_evidence(model, rows_by_site(table))

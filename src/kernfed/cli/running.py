@@ -67,6 +67,10 @@ def sentence(error: Exception) -> str:
     if hasattr(error, "format_message"):  # of the option parser; its class has no public name that lasts
         context = getattr(error, "ctx", None)
         text = f"{error.format_message()} (see {context.command_path if context else 'kernfed'} --help)"
+    elif hasattr(error, "missing"):  # of TooFewReplies: what each site said, without the way there
+        text = "; ".join(
+            f"site {site!r}: {refusal.reason.partition(chr(10))[0]}" for site, refusal in error.missing.items()
+        )
     elif isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename}: {error.strerror or type(error).__name__}"
     elif is_bad_input(error):

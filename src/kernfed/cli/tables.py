@@ -1,5 +1,6 @@
 """What commands that read a table share: the options, and rows by site."""
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,31 @@ Partition = Annotated[str, typer.Option(help="How a class is divided into machin
 ONE_SITE = "all"
 
 
+def check_output(option: str, path: Path, *inputs: Path | None) -> None:
+    """Refuse a place where no file can be written or where an input lies, before anything long is begun."""
+    if path.is_symlink():  # a file takes the place of the link itself, which may be /dev/stdout
+        raise ValueError(f"{option} must be a file, {path} is a link; name the file it leads to")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{option} must be a file, {path} is {'a folder' if path.is_dir() else 'something else'}")
+    if not path.parent.is_dir():
+        raise ValueError(f"{option}: folder {path.parent} does not exist; make it first")
+    for read in inputs:
+        if read is not None and read.exists() and path.exists() and path.samefile(read):
+            raise ValueError(f"{option} must not be a file that is read, got {path} for both")
+    try:  # named as atomic_path will name it
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".part"):
+            pass
+    except OSError as error:
+        raise ValueError(f"{option}: {path} cannot be written: {error.strerror}") from None
+
+
+def check_table_output(path: Path, *inputs: Path) -> None:
+    """Refuse a place where no table can be written, before anything long is begun."""
+    if path.suffix.lower() not in (".csv", ".parquet"):
+        raise ValueError(f"--out must end in .csv or .parquet, got {path}")
+    check_output("--out", path, *inputs)
+
+
 def rows_by_site(table: "Table") -> dict[str, tuple[Any, Any]]:
     """``{site: (X, y)}`` of a table that has labels."""
     from kernfed.data import partition_by_column
@@ -33,13 +59,29 @@ def rows_by_site(table: "Table") -> dict[str, tuple[Any, Any]]:
     return {str(name): (table.X[rows], table.y[rows]) for name, rows in partition_by_column(table.site).items()}
 
 
+def require_sites(model: Any, column: str | None) -> None:
+    """Refuse to test a personalised model without the column of the sites, or one that has weights alone."""
+    from kernfed.federation.predictors import is_personal
+
+    if is_personal(model):
+        model.for_site(model.sites[0])
+        if column is None:
+            raise ValueError(f"the model has a predictor for each site, such as {model.sites[0]!r}: name the column of "
+                             "the sites with --site COLUMN")  # fmt: skip
+
+
 def read_queries(model: Any, path: Path, features: str | None, *, label: str | None = None, site: str | None = None,
                  ids: str | None = None) -> "Table":  # fmt: skip
     """Table of queries with the columns a model was trained on, in their order, unless ``features`` names others."""
     from kernfed.data import read_table
 
     columns = list(getattr(model, "columns", ())) or list(getattr(model, "feature_names_in_", ()))
-    if features is None and columns and path.suffix != ".npz" and not any("[" in name for name in columns):
+    if (
+        features is None
+        and columns
+        and path.suffix.lower() not in (".npz", ".npy")
+        and not any("[" in name for name in columns)
+    ):
         return read_table(path, features=columns, label=label, site=site, ids=ids)
     table = read_table(path, features=features or _list_column(columns), label=label, site=site, ids=ids)
     width = getattr(model, "width", None) or getattr(model, "n_features_in_", table.X.shape[1])

@@ -21,10 +21,19 @@ from kernfed.cli.privacy import (
     Radius,
     Smoothing,
     make_learner,
-    make_mechanism,
     statement,
 )
-from kernfed.cli.tables import DataFile, Features, Label, Measure, Partition, Seed, SiteColumn, rows_by_site
+from kernfed.cli.tables import (
+    DataFile,
+    Features,
+    Label,
+    Measure,
+    Partition,
+    Seed,
+    SiteColumn,
+    check_output,
+    rows_by_site,
+)
 
 EXAMPLE = """Example: kernfed train --data emb.parquet --features emb --label y --site hospital --out model.kfd
 
@@ -45,7 +54,7 @@ def train(
     partition: Partition = "order",
     layers: Annotated[int, typer.Option(help="Layers of each machine.", min=1)] = 1,
     aggregate: Annotated[str, typer.Option(help="min, or kth to survive wrong sites.")] = "min",
-    k: Annotated[int, typer.Option(help="Which smallest score counts under kth.", min=1)] = 2,
+    k: Annotated[int | None, typer.Option(help="Which smallest score counts under kth; default 2.", min=1)] = None,
     dtype: Annotated[str, typer.Option(help="float64 or float32.")] = "float64",
     seed: Seed = 0,
     privacy: Privacy = None,
@@ -55,14 +64,15 @@ def train(
     d: Change = None,
     radius: Radius = None,
     dimension: Dimension = None,
-    basis: Basis = "random",
-    smoothing: Smoothing = "coupled_bootstrap",
+    basis: Basis = None,
+    smoothing: Smoothing = None,
     label_epsilon: LabelEpsilon = None,
     store: Annotated[
         Path | None, typer.Option(help="Folder that remembers what each site released and spent; used again next time.")
     ] = None,
     ids: Annotated[
-        str | None, typer.Option("--id", help="Column that names rows for the ledger; default numbers.")
+        str | None,
+        typer.Option("--id", help="Column that names rows for the ledger, and is no feature; default numbers."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -73,14 +83,19 @@ def train(
     from kernfed.data import read_table
     from kernfed.federation import Federation
 
+    check_output("--out", out, data)
+    if store is not None and store.exists() and not store.is_dir():
+        raise ValueError(f"--store must be a folder, {store} is none")
+    if k is not None and aggregate == "min":
+        raise ValueError("--k needs --aggregate kth: under min the smallest score counts")
     given = {"privacy": privacy, "epsilon": epsilon, "delta": delta, "bounds": bounds, "d": d, "radius": radius,
-             "dimension": dimension, "basis": basis}  # fmt: skip
+             "dimension": dimension, "basis": basis, "smoothing": smoothing,
+             "label_epsilon": label_epsilon}  # fmt: skip
     settings = {"measure": measure, "partition": partition, "layers": layers, "dtype": dtype, "aggregate": aggregate,
-                "k": k, "hold": "machines"}  # fmt: skip
+                "k": 2 if k is None else k, "hold": "machines"}  # fmt: skip
     with progress(f"reading {data}"):
         table = read_table(data, features=features, label=label, site=site, ids=ids)
-    learner = make_learner(make_mechanism(given, table.X.shape[1]), table, settings, batch_size=batch_size,
-                           smoothing=smoothing, label_epsilon=label_epsilon)  # fmt: skip
+    learner = make_learner(given, table, settings, batch_size=batch_size)
     started = time.perf_counter()
     with progress("training"), Federation.local(_site_rows(table), seed=seed, columns=table.columns,
                                                 store=store) as federation:  # fmt: skip
@@ -99,12 +114,24 @@ def train(
          f"{len(table):,} rows, {len(model.classes_)} classes and {len(model.members)} site(s) "
          f"in {format_seconds(seconds)}; wrote {out} ({format_bytes(size)})",
          *([] if model.privacy is None else [str(model.privacy)]))  # fmt: skip
+    for remark in _remarks(model, len(table), store):
+        note(remark)
+
+
+def _remarks(model: Any, rows: int, store: Path | None) -> list[str]:
+    """What the user should know beside the result."""
+    found, classes = [], len(model.classes_)
+    if 2 * classes > rows > 2:
+        found.append(f"{classes} classes in {rows} rows: a label that is a quantity cannot be learned as classes.")
+    if model.parameters.aggregate == "kth" and len(model.unprotected_):
+        found.append(f"One wrong site can still decide {len(model.unprotected_)} of {classes} classes: kth needs a k "
+                     "of 2 or more, and as many sites that hold the class.")  # fmt: skip
     if model.privacy is None:
-        note("The file contains the rows it was trained on: keep it as you keep them.")
+        found.append("The file contains the rows it was trained on: keep it as you keep them.")
     elif store is None:
-        note(
-            "Nothing remembers this release: a further one from these rows adds to it. Use --store DIR to release once."
-        )
+        found.append("Nothing remembers this release: a further one from these rows adds to it. "
+                     "Use --store DIR to release once.")  # fmt: skip
+    return found
 
 
 def _site_rows(table: Any) -> dict[str, Any]:
@@ -113,9 +140,15 @@ def _site_rows(table: Any) -> dict[str, Any]:
         return dict(rows_by_site(table))
     import numpy as np
 
-    numbers = row_numbers(table.ids)
-    places = rows_by_site(replace(table, X=np.arange(len(table))[:, None]))
-    return {name: (table.X[place[:, 0]], y, numbers[place[:, 0]]) for name, (place, y) in places.items()}
+    numbers, found = row_numbers(table.ids), {}
+    for name, (place, y) in rows_by_site(replace(table, X=np.arange(len(table))[:, None])).items():
+        own = place[:, 0]
+        named, counts = np.unique(table.ids[own], return_counts=True)
+        if counts.max() > 1:
+            raise ValueError(f"--id must name every row of a site once, {str(named[counts.argmax()])!r} names "
+                             f"{counts.max()} rows of site {name!r}")  # fmt: skip
+        found[name] = (table.X[own], y, numbers[own])
+    return found
 
 
 def row_numbers(ids: Any) -> Any:

@@ -61,7 +61,7 @@ def _read_model(path: Path) -> Source:
 def _read_json(path: Path) -> Source:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # also what is not UTF-8
+    except (ValueError, RecursionError) as error:  # also what is not UTF-8, or nested without end
         raise ValueError(f"{path} is no JSON: {error}; {_EXPECTED}") from None
     holders: list[Any] = []
     if isinstance(values, dict):
@@ -76,6 +76,6 @@ def read_traffic(path: Path) -> tuple[Mapping[str, Any], ...]:
     """A record of traffic as ``Traffic.save`` writes it."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no record of traffic: {error}") from None
     return check_traffic(values)
