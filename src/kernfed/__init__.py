@@ -10,7 +10,7 @@ from kernfed._version import __version__
 
 if TYPE_CHECKING:
     from kernfed import data, guarantees, privacy, report, secure
-    from kernfed.federation import Federation, FoldingLearner, RidgeLearner, evaluate, load, save
+    from kernfed.federation import Federation, FoldingLearner, RidgeLearner, calibrate, evaluate, load, save
     from kernfed.federation.personal import PersonalLearner
     from kernfed.kahm import KAHM, DeepKAHM, KAHMClassifier, KAHMRegressor, WideKAHM
     from kernfed.kahm.model import FoldingModel
@@ -30,6 +30,7 @@ _HOMES = {
     "RidgeLearner": "kernfed.federation",
     "RidgeModel": "kernfed.ridge",
     "WideKAHM": "kernfed.kahm",
+    "calibrate": "kernfed.federation",
     "evaluate": "kernfed.federation",
     "load": "kernfed.federation",
     "save": "kernfed.federation",
@@ -50,6 +51,7 @@ __all__ = [
     "RidgeModel",
     "WideKAHM",
     "__version__",
+    "calibrate",
     "data",
     "evaluate",
     "guarantees",

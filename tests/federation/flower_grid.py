@@ -7,8 +7,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
@@ -18,6 +20,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from kernfed.federation import Fault
 from kernfed.federation.flower import ACTION, answer
 from kernfed.federation.site import Site
+from oracles.federation import Data
 
 RUN, SERVER = 7, 1
 RAISED, GONE = 2, 5
@@ -98,3 +101,19 @@ class InProcessGrid(Grid):
                 for array in record.values():
                     array.data = bytes(reversed(array.data))
         self.replies[message.metadata.message_id] = reply
+
+
+def node_configs(data: Data, folder: Path, **more: Any) -> dict[int, dict[str, Any]]:
+    """Configurations of nodes whose tables and stores are in ``folder``, open to every task."""
+    (folder / "site.toml").write_text('tasks = ["*"]\n')
+    configs = {}
+    for number, (name, (X, y)) in enumerate(data.items(), start=11):
+        np.savez(folder / f"{name}.npz", X=X, y=y)
+        paths = {"data": folder / f"{name}.npz", "store": folder / f"store-{name}", "policy": folder / "site.toml"}
+        configs[number] = {"site": name, "label": "y", **{key: str(path) for key, path in paths.items()}, **more}
+    return configs
+
+
+def over_files(data: Data, folder: Path, **more: Any) -> InProcessGrid:
+    """Grid of nodes that read their tables from ``folder``."""
+    return InProcessGrid(client_app(), node_configs(data, folder, **more))

@@ -8,6 +8,7 @@ import pytest
 import kernfed as kf
 from kernfed.federation import Fault, Payload, Policy, TooFewReplies
 from kernfed.federation.evaluation import BINS, Evaluation, Outcome, count_outcomes, evaluate_rows
+from kernfed.federation.predictors import is_regressor
 from kernfed.federation.regression import RegressionEvaluation, _check, error_sums
 from kernfed.files import to_record
 
@@ -238,3 +239,107 @@ def test_evaluation_prints_one_line_per_site():
     assert lines[0].split() == ["site", "rows", "accuracy", "calibration", "error"]
     assert lines[-1].startswith("all sites")
     assert "66.67%" in lines[-1]
+
+
+# Personalised models -----------------------------------------------------------------------------------------------
+
+
+def opposed(rng, task):
+    """Sites whose labels, or values, mean opposite things: the predictor of another site is wrong everywhere."""
+    found = {}
+    for number, name in enumerate("abcd"):
+        X = rng.standard_normal((80, 4))
+        values = X @ [3.0, -1.0, 0.0, 0.0] * (-1) ** number + 0.1 * rng.standard_normal(80)
+        found[name] = (X, values if task == "regress" else np.where(values > 0, "yes", "no"))
+    return found
+
+
+@pytest.mark.parametrize("task", ["classify", "regress"])
+def test_each_site_is_tested_by_its_own_predictor(rng, task):
+    with kf.Federation.local(opposed(rng, task), holdout=0.3) as federation:
+        model = kf.PersonalLearner().fit(federation)
+        found = kf.evaluate(model, federation)
+        kept = {name: federation.engine.site(name).held_out() for name in federation.sites}
+        given = kf.evaluate(model, federation, holdout={name: (rows.X, rows.y) for name, rows in kept.items()})
+        sent = {(e.site, e.information): e.messages for e in federation.traffic if e.task.startswith("evaluate")}
+    assert not found.missing
+    assert set(found.sites) == set("abcd")
+    for name, rows in kept.items():
+        own = model.for_site(name)
+        if task == "classify":
+            confusion, calibration = naive_counts(model.classes_, rows.y, own.predict_proba(rows.X))
+            assert (found.sites[name].confusion == confusion).all()
+            np.testing.assert_allclose(found.sites[name].calibration, calibration)
+            assert (given.sites[name].confusion == confusion).all()
+            assert found.sites[name].accuracy > 0.9
+        else:
+            sums = found.sites[name]
+            expected = naive_errors(rows.y, own.predict(rows.X))
+            np.testing.assert_allclose((sums.mean_squared_error, sums.mean_absolute_error, sums.r2), expected)
+            assert sums.r2 > 0.9
+            assert given == found
+    assert sent == dict.fromkeys([(name, "counts" if task == "classify" else "statistics") for name in kept], 1)
+
+
+@pytest.mark.parametrize("task", ["classify", "regress"])
+def test_sites_without_a_predictor_are_reported(rng, task):
+    data = opposed(rng, task)
+    with kf.Federation.local({name: data[name] for name in "abc"}) as federation:
+        federation.engine.faults["b"] = Fault("dead")
+        with pytest.warns(kf.federation.MissingSites):
+            model = kf.PersonalLearner(gains=False).fit(federation, min_replies=2)
+    expected = {"b": "no model for site 'b'; it is missing: site 'b' cannot be reached",
+                "d": "no model for site 'd'; there are 'a', 'c'"}  # fmt: skip
+    with kf.Federation.local(data, holdout=0.3) as federation:
+        found = kf.evaluate(model, federation)
+        given = kf.evaluate(model, federation, holdout=data)
+        assert {entry.site for entry in federation.traffic} == {"a", "c"}, "who has no predictor is not asked"
+        federation.engine.faults["c"] = Fault("dead")
+        with pytest.raises(TooFewReplies, match="needs 2 replies and got 1"):
+            kf.evaluate(model, federation)
+        fewer = kf.evaluate(model, federation, min_replies=1)
+    for each in (found, given):
+        assert dict(each.missing) == expected
+        assert set(each.sites) == {"a", "c"}
+        assert "missing: no model for site 'd'" in str(each)
+    assert set(fewer.sites) == {"a"}
+    assert "cannot be reached" in fewer.missing["c"]
+
+
+@pytest.mark.parametrize("task", ["classify", "regress"])
+def test_models_that_predict_for_nobody_here_are_refused(rng, task):
+    data = opposed(rng, task)
+    with kf.Federation.local({name: data[name] for name in "ab"}, holdout=0.3) as federation:
+        model = kf.PersonalLearner().fit(federation)
+        weights = kf.PersonalLearner("printed", model="none").fit(federation)
+        for rows in (None, data):
+            with pytest.raises(ValueError, match="this model has weights only; fit with model='ridge'"):
+                kf.evaluate(weights, federation, holdout=rows)
+            with pytest.raises(ValueError, match=r"expected a model that predicts|cannot be tested"):
+                kf.evaluate("a model", federation, holdout=rows)
+        with pytest.raises(ValueError, match="no model for site 'c'; there are 'a', 'b'; a personalised model"):
+            kf.evaluate(model, federation, holdout={"c": data["c"]})
+    with kf.Federation.local({"d": data["d"]}, holdout=0.3) as federation:
+        with pytest.raises(ValueError, match="no model for site 'd'"):
+            kf.evaluate(model, federation)
+        assert not list(federation.traffic)
+
+
+def test_a_regressor_has_no_classes(valued, sites):
+    with kf.Federation.local(valued) as federation:
+        ridge = kf.RidgeLearner("exact", task="regress", features="given", n_components=5).fit(federation)
+        personal = kf.PersonalLearner(gains=False).fit(federation)
+    X, y = valued["site-0"]
+    assert all(map(is_regressor, [ridge, personal, personal.for_site("site-0"), kf.KAHMRegressor().fit(X, y)]))
+    with kf.Federation.local(sites) as federation:
+        found = [learner.fit(federation) for learner in (kf.FoldingLearner(), kf.FoldingLearner(hold="machines"),
+                 kf.RidgeLearner(n_components=5), kf.PersonalLearner(gains=False))]  # fmt: skip
+    assert not any(map(is_regressor, [*found, found[-1].for_site("site-0"), kf.KAHMClassifier().fit(*sites["site-0"])]))
+
+
+def test_a_site_counts_only_for_a_model_that_predicts(rng):
+    data = opposed(rng, "classify")
+    with kf.Federation.local(data, holdout=0.3) as federation:
+        record = to_record(kf.PersonalLearner(gains=False).fit(federation))
+        whole = Payload(record.arrays, {"model": dict(record.values)})
+        assert set(federation.ask("evaluate", whole, min_replies=0).missing) == set(data)

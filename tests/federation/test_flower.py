@@ -30,9 +30,9 @@ from oracles.federation import Data, sites_data
 
 pytest.importorskip("flwr", reason="needs the extra flower: pip install 'kernfed[flower]'")
 
-from federation.flower_grid import InProcessGrid, client_app
+from federation.flower_grid import InProcessGrid, client_app, node_configs, over_files
 from kernfed.federation.flower import FlowerEngine, flower_federation, serve, site_from_config
-from kernfed.federation.jobs import DEFAULTS, Job, run_job
+from kernfed.federation.jobs import DEFAULTS
 
 
 def over_sites(sites: Mapping[str, Site], **options: Any) -> InProcessGrid:
@@ -61,21 +61,6 @@ def data(rng: np.random.Generator) -> Data:
     return sites_data(rng, ["a", "b", "c"])
 
 
-def node_configs(data: Data, folder: Path, **more: Any) -> dict[int, dict[str, Any]]:
-    """Configurations of nodes whose tables and stores are in ``folder``, open to every task."""
-    (folder / "site.toml").write_text('tasks = ["*"]\n')
-    configs = {}
-    for number, (name, (X, y)) in enumerate(data.items(), start=11):
-        np.savez(folder / f"{name}.npz", X=X, y=y)
-        paths = {"data": folder / f"{name}.npz", "store": folder / f"store-{name}", "policy": folder / "site.toml"}
-        configs[number] = {"site": name, "label": "y", **{key: str(path) for key, path in paths.items()}, **more}
-    return configs
-
-
-def over_files(data: Data, folder: Path, **more: Any) -> InProcessGrid:
-    return InProcessGrid(client_app(), node_configs(data, folder, **more))
-
-
 @pytest.mark.parametrize("hold", ["sites", "machines"])
 def test_models_are_those_of_the_local_engine_to_the_bit(data: Data, tmp_path: Path, hold: str) -> None:
     queries = np.concatenate([X[:4] for X, _ in data.values()])
@@ -97,6 +82,40 @@ def test_models_are_those_of_the_local_engine_to_the_bit(data: Data, tmp_path: P
     for one, other in zip(found["local"], found["flower"], strict=True):
         np.testing.assert_array_equal(one, other)
     assert (tmp_path / "local").read_bytes() == (tmp_path / "flower").read_bytes()
+
+
+@pytest.mark.parametrize("task", ["classify", "regress"])
+@pytest.mark.parametrize("settings", [{"weights": "auto"}, {"weights": (0.2, 0.1), "features": "fourier"}])
+def test_personal_models_are_those_of_the_local_engine_to_the_bit(
+    data: Data, tmp_path: Path, settings: dict[str, Any], task: str
+) -> None:
+    """By statistics alone, and by kernel mean embeddings with their forms and random features."""
+    if task == "regress":
+        data = {name: (X, np.sin(X[:, 0]) - X[:, 1] * (name == "b")) for name, (X, _) in data.items()}
+    learner = kernfed.PersonalLearner(kernel_components=30, n_components=20, **settings)
+    grid = over_files(data, tmp_path, holdout=0.3, seed=5)
+    names = [f"X[{i}]" for i in range(data["a"][0].shape[1])]
+    tested, asked = {}, {}
+    for kind, federation in (
+        (
+            "local",
+            Federation.local(data, seed=5, holdout=0.3, columns=names),
+        ),
+        ("flower", flower_federation(grid, seed=5)),
+    ):
+        with federation:
+            model = learner.fit(federation)
+            model.save(tmp_path / kind)
+            tested[kind] = evaluate(model, federation).to_json()
+            asked[kind] = {(entry.site, entry.task): entry.messages for entry in federation.traffic}
+    assert model.problem.task == task
+    assert (tmp_path / "local").read_bytes() == (tmp_path / "flower").read_bytes()
+    assert tested["local"] == tested["flower"]
+    assert asked["local"] == asked["flower"]
+    exchanges = {name for _, name in asked["flower"]} - {"evaluate", "evaluate_regression", "personal_gain"}
+    forms = {"personal_forms"} if "features" in settings else set()
+    assert exchanges == {"personal_survey", "personal_statistics"} | forms
+    assert set(asked["flower"].values()) == {1}
 
 
 def test_a_second_run_finds_the_stores_of_the_first(data: Data, tmp_path: Path) -> None:
@@ -348,121 +367,6 @@ def test_progress_is_told(data: Data, tmp_path: Path) -> None:
         federation.schema  # noqa: B018  asking is what counts
     assert any("3 site(s) connected: a, b, c" in text for text in told)
     assert any("3 of 3" in text and "bytes" in text for text in told)
-
-
-# Jobs ------------------------------------------------------------------------------------------------------------
-
-
-def job(folder: Path, run: str, **settings: Any) -> Job:
-    return Job.from_settings({"results": str(folder), **{k.replace("_", "-"): v for k, v in settings.items()}}, run)
-
-
-def test_a_job_may_ask_for_privacy(data: Data, tmp_path: Path) -> None:
-    mechanism = (
-        '{"kind": "record-gaussian", "epsilon": 3.0, "delta": 1e-5, "radius": 1.0, "projection": null, "seed": 0}'
-    )
-    with flower_federation(over_files(data, tmp_path)) as federation:
-        run_job(federation, job(tmp_path, "1", measure="distance", batch_size=8, privacy=mechanism))
-        assert kernfed.load(tmp_path / "1" / "model.kfd").privacy.record == (3.0, 1e-5)
-        with pytest.raises(ValueError, match="privacy must be a JSON object"):
-            run_job(federation, job(tmp_path, "2", privacy="record-gaussian"))
-
-
-def test_jobs_train_predict_evaluate_forget(data: Data, tmp_path: Path) -> None:
-    queries = np.concatenate([X for X, _ in data.values()])
-    np.save(tmp_path / "queries.npy", queries)
-    results = tmp_path / "results"
-    with flower_federation(over_files(data, tmp_path, holdout=0.25)) as federation:
-        run_job(federation, job(results, "1", measure="distance", batch_size=8))
-        model = str(results / "1" / "model.kfd")
-        before = len(federation.engine._grid.pushed)  # type: ignore[attr-defined]
-        run_job(federation, job(results, "2", job="predict", model=model, queries=str(tmp_path / "queries.npy")))
-        assert len(federation.engine._grid.pushed) == before + 3, "one question per site and batch"  # type: ignore[attr-defined]
-        run_job(federation, job(results, "3", job="evaluate", model=model))
-        run_job(federation, job(results, "4", job="forget", model=model, site="b"))
-        run_job(federation, job(results, "5", job="forget", model=model, site="a", rows="1, 2"))
-        connected = kernfed.load(model)
-        fewer = kernfed.load(results / "5" / "model.kfd").connect(federation)
-        written = kernfed.data.read_table(
-            results / "2" / "predictions.parquet", features="probability", label="prediction", site="site"
-        )
-        assert fewer.members["a"].rows == connected.members["a"].rows - 2
-        tested = json.loads((results / "3" / "evaluation.json").read_text())
-        assert tested["pooled"]["rows"] > 0
-        told = json.loads((results / "4" / "result.json").read_text())
-        assert told["members"] == ["a", "c"]
-        traffic = json.loads((results / "2" / "traffic.json").read_text())
-        assert {entry["site"] for entry in traffic} == {"a", "b", "c"}
-    with Federation.local(data, holdout=0.25) as local:
-        expected = FoldingLearner("distance", 8).fit(local)
-        np.testing.assert_array_equal(written.y, expected.predict(queries))
-        np.testing.assert_array_equal(written.X[:, 0], expected.predict_proba(queries).max(axis=1))
-        np.testing.assert_array_equal(written.site, expected.explain(queries).site)
-
-
-@pytest.mark.parametrize("task", ["classify", "regress"])
-def test_jobs_with_ridge(data: Data, tmp_path: Path, task: str) -> None:
-    np.save(tmp_path / "queries.npy", data["a"][0])
-    results, options = tmp_path / "results", {"learner": "ridge", "n_components": 30, "bandwidth": "2.5", "task": task}
-    with flower_federation(over_files(data, tmp_path, holdout=0.25)) as federation:
-        run_job(federation, job(results, "1", **options))
-        model = str(results / "1" / "model.kfd")
-        run_job(federation, job(results, "2", job="predict", model=model, queries=str(tmp_path / "queries.npy")))
-        run_job(federation, job(results, "3", job="evaluate", model=model))
-        with pytest.raises(ValueError, match="bandwidth must be median or a number, got 'wide'"):
-            run_job(federation, job(results, "4", **{**options, "bandwidth": "wide"}))
-        with pytest.raises(ValueError, match="learner must be one of"):
-            run_job(federation, job(results, "5", learner="magic"))
-    with Federation.local(data, holdout=0.25) as local:
-        expected = kernfed.RidgeLearner(n_components=30, bandwidth=2.5, task=task).fit(local)
-        tested = kernfed.evaluate(expected, local)
-    written = kernfed.data.read_table(results / "2" / "predictions.parquet", features="row", label="prediction")
-    np.testing.assert_array_equal(written.y, expected.predict(data["a"][0]))
-    told = json.loads((results / "3" / "result.json").read_text())
-    assert told["accuracy" if task == "classify" else "r2"] == (tested.accuracy if task == "classify" else tested.r2)
-
-
-def test_serve_does_the_job_of_the_run(data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from flwr.app import Context, RecordDict
-
-    config = {**DEFAULTS, "results": str(tmp_path / "results"), "sites": "a,b,c", "batch-size": 9}
-    serve(over_files(data, tmp_path), Context(77, 1, {}, RecordDict(), config))
-    assert (tmp_path / "results" / "77" / "model.kfd").is_file()
-    assert "train: results are in" in capsys.readouterr().out
-    config["min-replies"], config["timeout"], config["wait"] = 3, 0.5, 1.0
-    grid = over_files(data, tmp_path)
-    grid.faults = {12: Fault("dead")}
-    with pytest.raises(TooFewReplies, match="'b'"):
-        serve(grid, Context(78, 1, {}, RecordDict(), config))
-    assert (tmp_path / "results" / "78" / "traffic.json").is_file()
-    assert not (tmp_path / "results" / "78" / "result.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({"job": "dance"}, "job must be one of"),
-        ({"colour": 1}, "unknown setting 'colour'"),
-        ({"results": "here"}, "results must be an absolute path"),
-        ({"timeout": "long"}, "timeout must be float, got 'long'"),
-        ({"batch-size": True}, "batch-size must be int, got True"),
-        ({"seed": -1}, "seed must be >= 0"),
-    ],
-)
-def test_wrong_jobs(tmp_path: Path, settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        Job.from_settings({"results": str(tmp_path), **settings}, "1")
-
-
-def test_jobs_that_lack_something(data: Data, tmp_path: Path) -> None:
-    with Federation.local(data) as federation:
-        for settings, told in (
-            ({"job": "predict"}, "job 'predict' needs the setting model"),
-            ({"job": "forget"}, "job 'forget' needs the setting site"),
-            ({"job": "forget", "site": "a", "rows": "1;2"}, "rows must be row ids such as 3,17,20"),
-        ):
-            with pytest.raises(ValueError, match=told):
-                run_job(federation, job(tmp_path, "1", **settings))
 
 
 def test_without_flower_one_sentence() -> None:

@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 
-from kernfed.federation import Fault, Federation, MissingSites, Payload, Policy, TooFewReplies, load
+from kernfed.federation import (
+    Fault,
+    Federation,
+    MissingSites,
+    Payload,
+    Policy,
+    RidgeLearner,
+    TooFewReplies,
+    load,
+    personal_sites,
+)
 from kernfed.federation.personal import PERSONAL_TASKS, PersonalLearner
 from kernfed.kernels import FourierFeatures
 from kernfed.personal.fit import aggregation_weights, fit_groups, site_statistics
@@ -197,6 +207,35 @@ def test_a_site_lost_while_gradients_are_exchanged(rng):
     with pytest.warns(MissingSites):
         model = learner.fit(Losing(data, "s1", "personal_gradient").federation, min_replies=1)
     np.testing.assert_allclose(model.weights_, 1 / 5)
+
+
+def test_gains_are_asked_at_once_or_in_parts_that_memory_holds(monkeypatch):
+    data, _ = value_sites()
+    with Federation.local(data, seed=7) as federation:
+        together = PersonalLearner().fit(federation).gains_
+    asked = []
+    ask = personal_sites.PersonalSites._ask_gains
+    monkeypatch.setattr(personal_sites.PersonalSites, "_ask_gains",
+                        lambda sites, questions: asked.append(len(questions)) or ask(sites, questions))  # fmt: skip
+    assert fit(data).gains_ == together
+    assert asked == [len(data)]
+    monkeypatch.setattr(personal_sites, "_ASKED_AT_ONCE", 0)
+    assert fit(data).gains_ == together
+    assert asked[1:] == [1] * len(data) + [0]
+
+
+@pytest.mark.parametrize("learner", [PersonalLearner(), RidgeLearner("exact", task="regress", n_components=20)])
+def test_names_of_columns_are_kept(learner, tmp_path):
+    data, _ = value_sites(d=3)
+    with Federation.local(data, columns=["age", "dose", "weight"]) as federation:
+        model = learner.fit(federation)
+    model.save(tmp_path / "model.kfd")
+    assert load(tmp_path / "model.kfd").columns == model.columns == ("age", "dose", "weight")
+    if isinstance(learner, PersonalLearner):
+        assert model.for_site("s00").columns == model.columns
+        model.for_site("s00").save(tmp_path / "site.kfd")
+        assert load(tmp_path / "site.kfd").columns == model.columns
+        assert model.width == 3
 
 
 def test_a_site_that_does_not_tell_its_gain_has_a_model():

@@ -11,6 +11,7 @@ from kernfed.files import load, register_later, save
 if TYPE_CHECKING:
     from kernfed.federation.averaging import AveragingLearner
     from kernfed.federation.averaging_model import AveragingModel
+    from kernfed.federation.calibrating import calibrate
     from kernfed.federation.engine import Engine, Federation, Replies, TooFewReplies
     from kernfed.federation.evaluation import Evaluation, evaluate
     from kernfed.federation.folding import FoldingLearner, MissingSites
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "averaging": ("AveragingLearner",),
     "averaging_model": ("AveragingModel",),
+    "calibrating": ("calibrate",),
     "engine": ("Engine", "Federation", "Replies", "TooFewReplies"),
     "evaluation": ("Evaluation", "evaluate"),
     "folding": ("FoldingLearner", "MissingSites"),
@@ -57,6 +59,7 @@ __all__ = [
     "Site",
     "SiteStore",
     "TooFewReplies",
+    "calibrate",
     "evaluate",
     "load",
     "save",

@@ -1,11 +1,12 @@
 """How well a model does at every site, from counts: no test row is pooled and no test label leaves its site.
 
-A model that is whole (ridge, machines) travels to the sites, and counts come back. For a model whose machines stay at
-their sites, the sites' held-out rows travel together as the queries they are, and every site gets the probabilities of
-its own to count. Either way the number of questions does not depend on the number of sites.
+A model that is whole (ridge, machines) travels to the sites, and counts come back; of a personalised model each site
+gets its own predictor and no other's. For a model whose machines stay at their sites, the sites' held-out rows travel
+together as the queries they are, and every site gets the probabilities of its own to count. In any case the number of
+questions does not depend on the number of sites.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +16,11 @@ import numpy.typing as npt
 from kernfed._validation import FloatArray, IntArray
 from kernfed.federation.engine import Federation
 from kernfed.federation.message import Payload
-from kernfed.federation.regression import RegressionEvaluation, evaluate_regressor, is_regressor, regression_rows
+from kernfed.federation.predictors import is_regressor, model_questions, site_predictors
+from kernfed.federation.regression import RegressionEvaluation, evaluate_regressor, regression_rows
 from kernfed.federation.site import Refused, Site, check_site_rows
 from kernfed.federation.tasks import task
-from kernfed.files import Record, from_record, labels_from_values, labels_to_values, to_record
+from kernfed.files import Record, from_record, labels_from_values, labels_to_values
 
 #: Confidence bins of the calibration counts.
 BINS = 10
@@ -123,7 +125,8 @@ def evaluate(model: Any, federation: Federation, holdout: Mapping[str, Any] | No
     """Accuracy, confusion and calibration of ``model`` at every site; of a regressor its errors and R^2.
 
     Without ``holdout`` each site tests on the rows it kept aside (``Federation.local(..., holdout=0.2)``); with
-    ``{site: (X, y)}`` on these, which the caller holds anyway.
+    ``{site: (X, y)}`` on these, which the caller holds anyway. A ``PersonalModel`` is tested at each site by the site's
+    own predictor; sites that have none are listed in ``missing`` and not asked, so ``min_replies`` counts the others.
     """
     options: Any = {"min_replies": min_replies, "timeout": timeout}
     if is_regressor(model):
@@ -134,25 +137,38 @@ def evaluate(model: Any, federation: Federation, holdout: Mapping[str, Any] | No
         return evaluate_rows(model, holdout)
     if getattr(model, "connection", None) is not None:
         return _evaluate_by_scores(model, federation, options)
-    record = to_record(model)
-    question = Payload(record.arrays, {"model": dict(record.values)})
-    replies = federation.ask("evaluate", question, check=_checker(len(model.classes_)), **options)
-    sites = {site: _outcome(payload) for site, payload in replies}
-    return Evaluation(model.classes_, sites, {site: refusal.reason for site, refusal in replies.missing.items()})
+    questions, missing = model_questions(model, federation.sites)
+    replies = federation.ask("evaluate", questions, check=_checker(len(model.classes_)), **options)
+    missing |= {site: refusal.reason for site, refusal in replies.missing.items()}
+    return Evaluation(model.classes_, {site: _outcome(payload) for site, payload in replies}, missing)
 
 
 def evaluate_rows(model: Any, holdout: Mapping[str, Any]) -> Evaluation:
-    """Evaluation on rows that are here: ``{site: (X, y)}``."""
+    """Evaluation on rows that are here: ``{site: (X, y)}``; a personalised model needs the names of its sites."""
+    predictors, missing = site_predictors(model, sorted(holdout))
     tested = {}
-    for name in sorted(holdout):
+    for name, predictor in predictors.items():
         X, y = holdout[name][:2]
         rows = check_site_rows(X, y, None, name)
-        tested[name] = count_outcomes(model.classes_, rows.y, model.predict_proba(rows.X))
-    return Evaluation(model.classes_, tested)
+        tested[name] = count_outcomes(model.classes_, rows.y, predictor.predict_proba(rows.X))
+    return Evaluation(model.classes_, tested, missing)
 
 
 def _evaluate_by_scores(model: Any, federation: Federation, options: Any) -> Evaluation:
-    """Fetch the sites' held-out rows as queries, score them together, and let every site count its own."""
+    """Let every site count the answers to its own held-out rows."""
+    answered, missing = ask_held_out(model, federation, model.predict_proba, options)
+    if not answered:
+        return Evaluation(model.classes_, {}, missing)
+    classes = labels_to_values(model.classes_)
+    questions = {site: Payload({"probabilities": own}, {"classes": classes}) for site, own in answered.items()}
+    counted = federation.ask("evaluate_scores", questions, check=_checker(len(model.classes_)), **options)
+    missing |= {site: refusal.reason for site, refusal in counted.missing.items()}
+    return Evaluation(model.classes_, {site: _outcome(found) for site, found in counted}, missing)
+
+
+def ask_held_out(model: Any, federation: Federation, answer: Callable[..., FloatArray],
+                 options: Any) -> tuple[dict[str, FloatArray], dict[str, str]]:  # fmt: skip
+    """Answers (n, C) to each site's held-out rows, fetched as queries and answered together; and who sent none."""
 
     def check(site: str, payload: Payload) -> None:
         if payload.arrays["X"].ndim != 2 or payload.arrays["X"].shape[1] != model.width:
@@ -161,18 +177,11 @@ def _evaluate_by_scores(model: Any, federation: Federation, options: Any) -> Eva
     queries = federation.ask("held_out_queries", Payload(), sites=model.sites, check=check, **options)
     missing = {site: refusal.reason for site, refusal in queries.missing.items()}
     if not len(queries):
-        return Evaluation(model.classes_, {}, missing)
+        return {}, missing
     together = np.concatenate([payload.arrays["X"] for _, payload in queries])
-    probabilities = np.zeros((0, len(model.classes_)))
-    if len(together):
-        probabilities = model.predict_proba(together, **options)
+    found = answer(together, **options) if len(together) else np.zeros((0, len(model.classes_)))
     ends = np.cumsum([len(payload.arrays["X"]) for _, payload in queries])
-    classes = labels_to_values(model.classes_)
-    questions = {site: Payload({"probabilities": own}, {"classes": classes})
-                 for (site, _), own in zip(queries, np.split(probabilities, ends[:-1]), strict=True)}  # fmt: skip
-    counted = federation.ask("evaluate_scores", questions, check=_checker(len(model.classes_)), **options)
-    missing |= {site: refusal.reason for site, refusal in counted.missing.items()}
-    return Evaluation(model.classes_, {site: _outcome(found) for site, found in counted}, missing)
+    return {site: own for (site, _), own in zip(queries, np.split(found, ends[:-1]), strict=True)}, missing
 
 
 def _checker(classes: int) -> Any:

@@ -374,7 +374,7 @@ class FoldingConnection:
                        for name, member in known.items()}  # fmt: skip
         members[site] = _member(replies[site], position)
         terms = model.privacy and model.privacy.with_told({site: replies[site].values["privacy"]})
-        new = replace(model, members=members, classes_=classes, privacy=terms)
+        new = replace(model, members=members, classes_=classes, privacy=terms, calibrated=None)
         if model.banks is None:
             return new
         return replace(new, banks={**model.banks, **_collect_machines(self.federation, new, [site])})

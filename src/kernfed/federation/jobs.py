@@ -18,10 +18,13 @@ from kernfed.data import read_table, write_table
 from kernfed.federation.engine import Federation
 from kernfed.federation.evaluation import Evaluation, evaluate
 from kernfed.federation.folding import FoldingLearner
-from kernfed.federation.regression import is_regressor
+from kernfed.federation.personal import PersonalLearner
+from kernfed.federation.predictors import is_regressor, predictor_for
 from kernfed.federation.ridge import RidgeLearner
 from kernfed.files import atomic_path, load
 from kernfed.kahm.model import FoldingModel, SiteScores
+from kernfed.personal.problem import FEATURES
+from kernfed.personal.weights import KERNELS
 
 #: Settings every job has, with what they are unless they are given. An empty text or 0 stands for "not given".
 DEFAULTS: Mapping[str, str | int | float] = {
@@ -34,6 +37,9 @@ DEFAULTS: Mapping[str, str | int | float] = {
     # of ridge; its features are "kernel" here, for "features" are the columns of queries
     "method": "conjugate", "rounds": 10, "n-components": 2000, "bandwidth": "median", "regularization": 1e-3,
     "task": "classify", "kernel": "fourier",
+    # of personal, with task and bandwidth as above; its weights are a rule, or C_Q,C_P as two numbers
+    "weights": "auto", "predictor": "ridge", "personal-kernel": "given", "personal-components": 200,
+    "embedding": "fourier", "gains": 1,
 }  # fmt: skip
 RESULT = "result.json"
 
@@ -116,12 +122,31 @@ def _folding(s: Mapping[str, Any]) -> FoldingLearner:
 
 
 def _ridge(s: Mapping[str, Any]) -> RidgeLearner:
+    return RidgeLearner(s["method"], s["rounds"], s["n-components"], _bandwidth(s), s["regularization"], s["task"],
+                        features=s["kernel"], privacy=_mechanism(s["privacy"]))  # fmt: skip
+
+
+def _personal(s: Mapping[str, Any]) -> PersonalLearner:
+    weights: str | tuple[float, ...] = s["weights"]
+    if "," in s["weights"]:
+        try:
+            weights = tuple(float(number) for number in s["weights"].split(","))
+        except ValueError:
+            raise ValueError(f"weights must be a rule or C_Q,C_P such as 0.2,0.1, got {s['weights']!r}") from None
+    return PersonalLearner(
+        weights, check_choice(s["embedding"], "embedding", KERNELS), s["task"],
+        model=check_choice(s["predictor"], "predictor", ("ridge", "logistic", "none")), bandwidth=_bandwidth(s),
+        features=check_choice(s["personal-kernel"], "personal-kernel", FEATURES),
+        n_components=check_count(s["personal-components"], "personal-components"),
+        gains=check_count(s["gains"], "gains", at_least=0, at_most=1) == 1, privacy=_mechanism(s["privacy"]),
+    )  # fmt: skip
+
+
+def _bandwidth(s: Mapping[str, Any]) -> float | str:
     try:
-        bandwidth = s["bandwidth"] if s["bandwidth"] == "median" else float(s["bandwidth"])
+        return "median" if s["bandwidth"] == "median" else float(s["bandwidth"])
     except ValueError:
         raise ValueError(f"bandwidth must be median or a number, got {s['bandwidth']!r}") from None
-    return RidgeLearner(s["method"], s["rounds"], s["n-components"], bandwidth, s["regularization"], s["task"],
-                        features=s["kernel"], privacy=_mechanism(s["privacy"]))  # fmt: skip
 
 
 def _mechanism(text: str) -> Any:
@@ -136,11 +161,11 @@ def _mechanism(text: str) -> Any:
         raise ValueError(f"privacy must be a JSON object with a mechanism and its parameters: {error}") from None
 
 
-_LEARNERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {"folding": _folding, "ridge": _ridge}
+_LEARNERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {"folding": _folding, "ridge": _ridge, "personal": _personal}
 
 
 def _predict(federation: Federation, job: Job) -> dict[str, Any]:
-    model = _model(federation, job)
+    model = predictor_for(_model(federation, job), job.settings["site"], "the setting site")
     table = read_table(job.file("queries"), features=job.settings["features"] or None)
     missing: Mapping[str, str] = {}
     options: dict[str, Any] = {}
@@ -150,7 +175,7 @@ def _predict(federation: Federation, job: Job) -> dict[str, Any]:
             model, options = replace(model, connection=once), job.asking
         missing = model.answers(table.X, **options).missing
     columns = {"row": np.arange(1, len(table) + 1), "prediction": model.predict(table.X, **options)}
-    if hasattr(model, "predict_proba") and not is_regressor(model):
+    if not is_regressor(model):
         columns["probability"] = model.predict_proba(table.X, **options).max(axis=1)
     if hasattr(model, "explain"):
         found = model.explain(table.X, **options)
@@ -189,7 +214,10 @@ def _forget(federation: Federation, job: Job) -> dict[str, Any]:
         rows = [int(number) for number in job.settings["rows"].split(",") if number.strip()]
     except ValueError:
         raise ValueError(f"rows must be row ids such as 3,17,20, got {job.settings['rows']!r}") from None
-    return _saved(_model(federation, job).forget(site, rows=rows or None), job)
+    model = _model(federation, job)
+    if not hasattr(model, "forget"):
+        raise ValueError(f"job 'forget' needs a folding model, got a {type(model).__name__}: train again without them")
+    return _saved(model.forget(site, rows=rows or None), job)
 
 
 def _model(federation: Federation, job: Job) -> Any:

@@ -77,7 +77,7 @@ class PersonalLearner:
     regularization : of the weighted ridge or logistic risk, or "auto": leave-one-out for a site that learns alone, by
         marginal likelihood over all sites for others (logistic: 1e-3). ``weights="auto"`` with "ridge" has its own
     intercept : whether ridge models have one. max_groups : of "auto" and "means". gains : whether to ask each site
-        that learns from others, one message each, what they are worth to it
+        that learns from others what they are worth to it
     steps, learning_rate : of networks
     privacy : ``kernfed.privacy.RecordEmbedding``, for Q-aggregation with kernel="fourier" and model="none"
     """
@@ -130,7 +130,8 @@ class PersonalLearner:
         if missing:
             listed = "; ".join(f"{site!r}: {reason}" for site, reason in list(missing.items())[:10])
             warnings.warn(f"{len(missing)} site(s) have no model: {listed}", MissingSites, stacklevel=2)
-        return replace(fitted.model, missing=missing)
+        columns = agree({name: found.schema for name, found in surveys.items()}).columns
+        return replace(fitted.model, missing=missing, columns=columns)
 
     def join(self, federation: Federation, model: PersonalModel, site: str, *, timeout: float = 600.0) -> Newcomer:
         """Weights and predictor of a site that was not there when ``model`` was made, by one message from it.
@@ -260,15 +261,11 @@ class PersonalLearner:
 
     def _ask_gains(self, sites: PersonalSites, received: Received, fitted: _Fitted) -> dict[str, Gain]:
         """Gains of the sites that say theirs; who does not has a model all the same, who learns alone gains nothing."""
-        found = {}
-        for place, name in enumerate(sites.names):
-            if fitted.groups is None and fitted.model.weights_[place, place] > 1 - 1e-9:
-                continue
-            prior = site_prior(fitted.model, received.statistics, place, fitted.groups, fitted.regularization)
-            gain = sites.gain(name, fitted.model.coordinates, prior)
-            if gain is not None:
-                found[name] = gain
-        return found
+        own = fitted.model.weights_.diagonal()
+        asked = [place for place in range(len(sites.names)) if fitted.groups is not None or own[place] <= 1 - 1e-9]
+        priors = ((sites.names[place], site_prior(fitted.model, received.statistics, place, fitted.groups,
+                                                  fitted.regularization)) for place in asked)  # fmt: skip
+        return sites.gains(fitted.model.coordinates, priors)
 
     def _check_privacy(self, privacy: Any) -> RecordEmbedding | None:
         if privacy is None:

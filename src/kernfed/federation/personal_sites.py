@@ -1,6 +1,6 @@
 """The sites of a personalised problem: every question that a ``PersonalLearner`` asks, and the check of its answers."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,10 @@ from kernfed.personal.weights import EmbeddingKernel
 from kernfed.privacy import EmbeddingRelease, RecordEmbedding
 
 __all__ = ["PersonalSites", "Received", "SitesLost", "Survey", "ask_survey"]
+
+
+#: Bytes of questions that differ by site, held at once.
+_ASKED_AT_ONCE = 2**27
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,9 @@ class PersonalSites:
 
         def read(payload: Payload) -> tuple[SiteStatistics | None, float, tuple[MeanEmbedding, ...]]:
             found, penalty = self._read_statistics(payload) if statistics else (None, 1.0)
-            parts = () if kernel is None else ("embedding.", "other.") if halves else ("embedding.",)
+            if kernel is None:
+                return found, penalty, ()
+            parts = ("embedding.", "other.") if halves else ("embedding.",)
             return found, penalty, tuple(_read_embedding(_part(payload, part), kernel, mechanism) for part in parts)
 
         replies = [read(answer) for _, answer in self.ask("personal_statistics", Payload(values=values), read)]
@@ -126,21 +132,31 @@ class PersonalSites:
         found = np.stack([payload.arrays["forms"] for _, payload in replies])
         return np.asarray(np.where(found < 0, np.nan, found))
 
-    def gain(self, name: str, coordinates: Coordinates, prior: SitePrior) -> Gain | None:
-        """What the others are worth to a site, or None if it does not say."""
-        arrays = {f"coordinates.{key}": array for key, array in coordinates.to_arrays().items()}
-        arrays |= {f"prior.{key}": array for key, array in prior.to_arrays().items()}
-        question = Payload(arrays, {"problem": self.problem.to_values()})
+    def gains(self, coordinates: Coordinates, priors: Iterable[tuple[str, SitePrior]]) -> dict[str, Gain]:
+        """What the others are worth to each site that says it, asked all at once, or as many as memory is kept for."""
+        common = {f"coordinates.{key}": array for key, array in coordinates.to_arrays().items()}
+        values = {"problem": self.problem.to_values()}
+        questions: dict[str, Payload] = {}
+        found: dict[str, Gain] = {}
+        size = 0
+        for name, prior in priors:
+            arrays = common | {f"prior.{key}": array for key, array in prior.to_arrays().items()}
+            questions[name] = Payload(arrays, values)
+            size += sum(array.nbytes for array in arrays.values())
+            if size > _ASKED_AT_ONCE:
+                found |= self._ask_gains(questions)
+                questions, size = {}, 0
+        return found | self._ask_gains(questions)
 
+    def _ask_gains(self, questions: Mapping[str, Payload]) -> dict[str, Gain]:
         def check(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
             check_arrays(payload, {"gain": (3,)})
 
-        replies = self.federation.ask("personal_gain", question, sites=[name], min_replies=0, timeout=self.timeout,
-                                      check=check)  # fmt: skip
-        if not len(replies):
-            return None
-        alone, together, rows = replies[name].arrays["gain"].tolist()
-        return Gain(alone, together, int(rows))
+        if not questions:
+            return {}
+        replies = self.federation.ask("personal_gain", questions, min_replies=0, timeout=self.timeout, check=check)
+        facts = {name: payload.arrays["gain"].tolist() for name, payload in replies}
+        return {name: Gain(alone, together, int(rows)) for name, (alone, together, rows) in facts.items()}
 
     def descend(self, weights: FloatArray, kind: str, hidden: tuple[int, ...], regularization: float, steps: int,
                 learning_rate: float) -> FloatArray:  # fmt: skip

@@ -11,9 +11,10 @@ import numpy.typing as npt
 from kernfed._validation import check_count, check_number
 from kernfed.federation.engine import Federation
 from kernfed.federation.message import Payload
+from kernfed.federation.predictors import is_regressor, model_questions, site_predictors
 from kernfed.federation.site import Refused, Site, check_site_rows
 from kernfed.federation.tasks import task
-from kernfed.files import Record, from_record, to_record
+from kernfed.files import Record, from_record
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,6 @@ class RegressionEvaluation:
         return "\n".join(lines)
 
 
-def is_regressor(model: Any) -> bool:
-    """Whether a model predicts values, not labels."""
-    return getattr(getattr(model, "parameters", None), "task", "classify") == "regress"
-
-
 def error_sums(truth: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> ErrorSums:
     """Sums of errors of predictions (n,) for true values (n,)."""
     if not len(truth):
@@ -106,21 +102,21 @@ def error_sums(truth: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> ErrorSum
 def evaluate_regressor(model: Any, federation: Federation, *, min_replies: int | None = None,
                        timeout: float = 600.0) -> RegressionEvaluation:  # fmt: skip
     """Errors of ``model`` at every site, on the rows it kept aside."""
-    record = to_record(model)
-    question = Payload(record.arrays, {"model": dict(record.values)})
-    replies = federation.ask("evaluate_regression", question, check=_check, min_replies=min_replies, timeout=timeout)
-    sites = {site: ErrorSums(**payload.values) for site, payload in replies}
-    return RegressionEvaluation(sites, {site: refusal.reason for site, refusal in replies.missing.items()})
+    questions, missing = model_questions(model, federation.sites)
+    replies = federation.ask("evaluate_regression", questions, check=_check, min_replies=min_replies, timeout=timeout)
+    missing |= {site: refusal.reason for site, refusal in replies.missing.items()}
+    return RegressionEvaluation({site: ErrorSums(**payload.values) for site, payload in replies}, missing)
 
 
 def regression_rows(model: Any, holdout: Mapping[str, Any]) -> RegressionEvaluation:
     """Errors on rows that are here: ``{site: (X, y)}``."""
+    predictors, missing = site_predictors(model, sorted(holdout))
     tested = {}
-    for name in sorted(holdout):
+    for name, predictor in predictors.items():
         X, y = holdout[name][:2]
         rows = check_site_rows(X, y, None, name)
-        tested[name] = error_sums(_numbers(rows.y, name), model.predict(rows.X))
-    return RegressionEvaluation(tested)
+        tested[name] = error_sums(_numbers(rows.y, name), predictor.predict(rows.X))
+    return RegressionEvaluation(tested, missing)
 
 
 def _numbers(values: npt.NDArray[Any], site: str) -> npt.NDArray[Any]:

@@ -138,7 +138,8 @@ class RidgeLearner:
                     break
                 if not recorder.rounds:  # nothing was reached with the lost site that could be worth keeping
                     progress.weights = None
-        return self._model(progress)
+        columns = agree({name: found.schema for name, found in surveys.items()}).columns
+        return replace(self._model(progress), columns=columns)
 
     def _parameters(self, seed: int, surveys: Mapping[str, SiteSurvey], bandwidth: Any) -> RidgeParameters:
         """The problem of these sites."""

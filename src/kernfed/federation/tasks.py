@@ -32,7 +32,7 @@ _later = {
     "scores": "folding_tasks", "machines": "folding_tasks", "released_machines": "folding_tasks",
     "forget_": "folding_changes", "add_rows": "folding_changes", "secure_": "secure", "ridge_": "ridge_tasks",
     "averaging_": "averaging_tasks", "personal_": "personal_tasks", "evaluate": "evaluation",
-    "held_out_": "evaluation",
+    "held_out_": "evaluation", "calibrate_": "calibrating",
 }  # fmt: skip
 _forgetters: list[Callable[["Site"], None]] = []
 

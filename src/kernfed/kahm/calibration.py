@@ -54,23 +54,33 @@ def fit_temperature(scores: FloatArray, labels: npt.NDArray[np.intp]) -> float:
     Rows whose own class scores as absent say nothing and are left out. Where nothing is left, or all scores agree, the
     temperature is the typical score, or one.
     """
-    every = np.arange(len(scores))
-    usable = np.isfinite(scores[every, labels])
-    scores, labels = scores[usable], labels[usable]
+    scores, labels = _usable(scores, labels)
     finite = scores[np.isfinite(scores)]
     spread = float(np.std(finite)) if finite.size else 0.0
     if spread == 0.0:
         return max(float(np.mean(finite)), 1e-12) if finite.size else 1.0
 
-    gaps = scores - scores.min(axis=1, keepdims=True)
-    own = float(gaps[np.arange(len(labels)), labels].mean())
-
     def loss(log_temperature: float) -> float:
-        """Mean negative log-likelihood; the smallest score of each row is its reference."""
-        temperature = np.exp(log_temperature)
-        return float(np.log(np.exp(-gaps / temperature).sum(axis=1)).mean() + own / temperature)
+        return float(temperature_losses(scores, labels, np.exp([log_temperature]))[0]) / len(labels)
 
     middle, reach = np.log(spread), _DECADES * np.log(10.0)
     bounds, options = (middle - reach, middle + reach), {"xatol": 1e-6}
     best = scipy.optimize.minimize_scalar(loss, bounds=bounds, method="bounded", options=options)
     return float(np.exp(best.x))
+
+
+def temperature_losses(scores: FloatArray, labels: npt.NDArray[np.intp], temperatures: FloatArray) -> FloatArray:
+    """Negative log-likelihood (G,) of ``softmin(scores)`` for class numbers ``labels`` (n,), added up over rows (n, C).
+
+    Rows whose own class scores as absent are left out.
+    """
+    scores, labels = _usable(scores, labels)
+    gaps = scores - scores.min(axis=1, keepdims=True, initial=np.inf)  # the smallest score of a row is its reference
+    own = float(gaps[np.arange(len(labels)), labels].sum())
+    found = [float(np.log(np.exp(-gaps / T).sum(axis=1)).sum()) + own / T for T in temperatures.tolist()]
+    return np.array(found)
+
+
+def _usable(scores: FloatArray, labels: npt.NDArray[np.intp]) -> tuple[FloatArray, npt.NDArray[np.intp]]:
+    usable = np.isfinite(scores[np.arange(len(scores)), labels])
+    return scores[usable], labels[usable]

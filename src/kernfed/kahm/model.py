@@ -111,7 +111,8 @@ class FoldingModel(Savable):
 
     ``hold="sites"``: the machines stay where their rows are and queries travel to them; the file holds a handle and no
     rows. ``hold="machines"``: ``banks`` holds every site's machines, which contain its rows. ``privacy``: under which
-    terms of differential privacy rows were released, None where they were taken as they are.
+    terms of differential privacy rows were released, None where they were taken as they are. ``calibrated``: the
+    temperature that ``kernfed.calibrate`` found for all sites together; it goes when rows or sites come or go.
     """
 
     parameters: FoldingParameters
@@ -124,6 +125,7 @@ class FoldingModel(Savable):
     banks: Mapping[str, Bank] | None = None
     connection: Connection | None = field(default=None, compare=False)
     privacy: Terms | None = None
+    calibrated: float | None = None
 
     def __str__(self) -> str:
         where = "at the sites" if self.banks is None else "in this model"
@@ -148,7 +150,9 @@ class FoldingModel(Savable):
 
     @property
     def temperature(self) -> float:
-        """Median of the members' temperatures, weighted by rows; 1 where no site has two classes."""
+        """The calibrated one, or the median of the members', weighted by rows; 1 where no site has two classes."""
+        if self.calibrated is not None:
+            return self.calibrated
         return median_by_rows((m.temperature, m.rows) for m in self.members.values() if m.temperature is not None)
 
     @property
@@ -192,7 +196,10 @@ class FoldingModel(Savable):
         return np.asarray(self.classes_[self.scores(X, **options).argmin(axis=1)])
 
     def predict_proba(self, X: npt.ArrayLike, **options: Any) -> FloatArray:
-        """Probabilities (n, C): softmax of the negative scores over the temperature the sites fitted leave-one-out."""
+        """Probabilities (n, C): softmax of the negative scores over the temperature.
+
+        Sites fit it leave-one-out on their own classes, which is too cautious for all together: ``kernfed.calibrate``.
+        """
         return softmin(self.scores(X, **options), self.temperature)
 
     def explain(self, X: npt.ArrayLike, **options: Any) -> Explanation:
@@ -211,7 +218,7 @@ class FoldingModel(Savable):
         """Local classifier, GIKM Definition 5 (57), of one site: only its machines answer."""
         self._check_member(site)
         banks = None if self.banks is None else {site: self.banks[site]}
-        return replace(self, members={site: self.members[site]}, banks=banks)
+        return replace(self, members={site: self.members[site]}, banks=banks, calibrated=None)
 
     def forget(self, site: str, rows: Sequence[int] | None = None) -> "FoldingModel":
         """A new model as if ``site``, or the rows with these ids, had never taken part. This one becomes stale."""
@@ -245,7 +252,7 @@ class FoldingModel(Savable):
         members = {name: replace(member, classes=tuple(position[number] for number in member.classes))
                    for name, member in members.items()}  # fmt: skip
         banks = None if self.banks is None else {name: bank for name, bank in self.banks.items() if name != site}
-        return replace(self, members=members, classes_=self.classes_[held], banks=banks)
+        return replace(self, members=members, classes_=self.classes_[held], banks=banks, calibrated=None)
 
     def _check_member(self, site: str) -> None:
         if site not in self.members:
@@ -288,6 +295,8 @@ def _dump(model: FoldingModel) -> Record:
         "missing": dict(model.missing), "columns": list(model.columns),
     }  # fmt: skip
     arrays: dict[str, npt.NDArray[Any]] = {}
+    if model.calibrated is not None:
+        values["calibrated"] = model.calibrated
     if model.privacy is not None:
         values["privacy"] = dump_terms(model.privacy)
     if model.banks is not None:
@@ -327,9 +336,12 @@ def _load(record: Record) -> FoldingModel:
             with single_blas_thread():
                 banks[name] = Bank.assemble(machines[start:end], groups, len(members[name].classes))
             start = end
+    calibrated = values.get("calibrated")
+    if calibrated is not None:
+        check_number(calibrated, "calibrated", above=0)
     return FoldingModel(FoldingParameters(**values["parameters"]), str(values["handle"]), classes, width, members,
                         dict(values["missing"]), tuple(str(name) for name in values["columns"]), banks,
-                        privacy=privacy)  # fmt: skip
+                        privacy=privacy, calibrated=calibrated)  # fmt: skip
 
 
 def _check_member(name: str, member: Member, classes: int) -> None:

@@ -27,13 +27,14 @@ KINDS = ("ridge", "logistic", "network", "none")
 
 @dataclass(frozen=True, eq=False)
 class SiteModel(Savable):
-    """The predictor of one site. ``hidden`` are the layers of a network."""
+    """The predictor of one site. ``hidden`` are the layers of a network, ``columns`` the names of columns, if any."""
 
     problem: Problem
     kind: str
     coordinates: Coordinates
     coefficients: FloatArray
     hidden: tuple[int, ...] = ()
+    columns: tuple[str, ...] = ()
 
     @property
     def width(self) -> int:
@@ -112,7 +113,7 @@ class PersonalModel(Savable):
     sites : names, in the order of rows and columns of ``weights_`` (B, B), which says how much each site learns from
     each other one (rows add up to 1; for "auto" see ``group_weights``). rule : how the weights were chosen. gains_ :
     by site, what the others were worth on its own rows, empty if not asked for. missing : sites that did not take part,
-    with reasons. groups : of "auto", for sites that join.
+    with reasons. groups : of "auto", for sites that join. columns : names of the columns of X, where tables had them.
     """
 
     problem: Problem
@@ -126,6 +127,7 @@ class PersonalModel(Savable):
     gains_: Mapping[str, Gain] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     groups: GroupKnowledge | None = None
+    columns: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         groups = len(set(self.groups_.values()))
@@ -141,6 +143,11 @@ class PersonalModel(Savable):
     __repr__ = __str__
 
     @property
+    def width(self) -> int:
+        """Columns of X."""
+        return self.problem.width
+
+    @property
     def classes_(self) -> npt.NDArray[Any]:
         """Labels (C,); empty to regress."""
         return self.problem.labels
@@ -154,7 +161,8 @@ class PersonalModel(Savable):
         if self.kind == "none":
             raise ValueError("this model has weights only; fit with model='ridge' to predict")
         place = self.sites.index(site)
-        return SiteModel(self.problem, self.kind, self.coordinates, self.coefficients[place], self.hidden)
+        return SiteModel(self.problem, self.kind, self.coordinates, self.coefficients[place], self.hidden,
+                         self.columns)  # fmt: skip
 
     @cached_property
     def groups_(self) -> dict[str, int]:
@@ -188,7 +196,7 @@ class PersonalModel(Savable):
         own = float(gain @ along) / max(float(along.sum()), 1e-300)
         learned = (1 - min(max(own, 0.0), 1.0)) * known.scale / max(known.scale + known.spread, 1e-300)
         shares = learned * (members.sum(axis=1)[:-1] @ known.sources)
-        model = SiteModel(self.problem, "ridge", self.coordinates, coefficients)
+        model = SiteModel(self.problem, "ridge", self.coordinates, coefficients, columns=self.columns)
         return Newcomer(dict(zip(self.sites, shares.tolist(), strict=True)), 1 - float(shares.sum()), model)
 
 
@@ -241,7 +249,8 @@ def renumber(labels: npt.NDArray[Any]) -> list[int]:
 
 
 def _dump_site(model: SiteModel) -> Record:
-    values = {"problem": model.problem.to_values(), "kind": model.kind, "hidden": list(model.hidden)}
+    values = {"problem": model.problem.to_values(), "kind": model.kind, "hidden": list(model.hidden),
+              "columns": list(model.columns)}  # fmt: skip
     return Record({"coefficients": model.coefficients, **model.coordinates.to_arrays()}, values)
 
 
@@ -254,7 +263,8 @@ def _load_site(record: Record) -> SiteModel:
     expected = (coordinates.dimension, problem.n_targets)
     if kind == "ridge" and coefficients.shape != expected:
         raise ValueError(f"coefficients must have shape {expected}, got {coefficients.shape}")
-    return SiteModel(problem, kind, coordinates, coefficients, tuple(map(int, record.values["hidden"])))
+    return SiteModel(problem, kind, coordinates, coefficients, tuple(map(int, record.values["hidden"])),
+                     tuple(map(str, record.values.get("columns", ()))))  # fmt: skip
 
 
 def _dump(model: PersonalModel) -> Record:
@@ -267,7 +277,7 @@ def _dump(model: PersonalModel) -> Record:
     values = {
         "problem": model.problem.to_values(), "sites": list(model.sites), "kind": model.kind, "rule": model.rule,
         "hidden": list(model.hidden), "gains": {site: asdict(gain) for site, gain in model.gains_.items()},
-        "missing": dict(model.missing), "groups": groups is not None,
+        "missing": dict(model.missing), "groups": groups is not None, "columns": list(model.columns),
     }  # fmt: skip
     return Record(arrays, values)
 
@@ -290,7 +300,7 @@ def _load(record: Record) -> PersonalModel:
     return PersonalModel(
         checked.problem, sites, checked.kind, checked.coordinates, arrays["coefficients"], weights,
         str(values["rule"]), checked.hidden, {site: Gain(**gain) for site, gain in values["gains"].items()},
-        dict(values["missing"]), groups,
+        dict(values["missing"]), groups, checked.columns,
     )  # fmt: skip
 
 

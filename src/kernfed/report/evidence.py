@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.federation.evaluation import Evaluation, evaluate_rows
-from kernfed.federation.regression import RegressionEvaluation, is_regressor, regression_rows
+from kernfed.federation.predictors import is_regressor
+from kernfed.federation.regression import RegressionEvaluation, regression_rows
 from kernfed.federation.site import check_site_rows
 from kernfed.kahm.model import FoldingModel
 

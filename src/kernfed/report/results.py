@@ -82,7 +82,11 @@ def read_results(place: Path, experiments: Sequence[Experiment] | None = None) -
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     found = []
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        content = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text: {error}") from None
+    for number, text in enumerate(content.splitlines(), 1):
         if not text.strip():
             continue
         try:
@@ -134,8 +138,8 @@ def _summary(name: str, experiment: Experiment | None, lines: Sequence[Mapping[s
     axes = base.axes or (Axes(**ran[-1]["axes"]) if ran[-1].get("axes") else None)
     seconds, up, down = (statistics.fmean(float(line.get(key, 0)) for line in ran)
                          for key in ("seconds", "bytes_up", "bytes_down"))  # fmt: skip
-    spent = [line.get("processor_seconds") for line in ran]
-    processor = None if None in spent else statistics.fmean(map(float, spent))
+    spent = [float(line["processor_seconds"]) for line in ran if "processor_seconds" in line]
+    processor = statistics.fmean(spent) if len(spent) == len(ran) else None
     return replace(
         base, processor_seconds=processor,
         rows=_combined([line["rows"] for line in ran]), seeds=tuple(int(line.get("seed", 0)) for line in ran),

@@ -35,12 +35,18 @@ def _regression_section(found: RegressionEvaluation) -> Section:
     ordered = _sorted({site: sums.mean_squared_error for site, sums in found.sites.items() if sums.rows})
     words = (f"R² over all {found.pooled.rows:,} unseen rows is {written(found.r2)}: 1 where every value is predicted "
              "exactly, 0 where the mean of the values would do as well.")  # fmt: skip
+    if found.missing:
+        words += _missing_words(found.missing)
     bars = Bars("Mean squared error per site", _extremes("The error", ordered, ""), tuple(ordered),
                 tuple(ordered.values()), "", "mean squared error")  # fmt: skip
     rows = tuple((site, f"{sums.rows:,}", written(sums.mean_squared_error), written(sums.mean_absolute_error),
                   written(sums.r2)) for site, sums in found.sites.items())  # fmt: skip
     table = Table(("site", "rows", "mean squared error", "mean absolute error", "R²"), rows, "Errors per site")
     return Section("Accuracy", (words,), (bars,), tables=(table,))
+
+
+def _missing_words(missing: Mapping[str, str]) -> str:
+    return f" Missing: {_listed(f'{site} ({reason})' for site, reason in missing.items())}."
 
 
 def _accuracy_words(evaluation: Evaluation) -> str:
@@ -52,7 +58,7 @@ def _accuracy_words(evaluation: Evaluation) -> str:
     if unknown:
         text += f" {unknown:,} rows have a label that the model has never seen, and count as errors."
     if evaluation.missing:
-        text += f" Missing: {_listed(f'{site} ({reason})' for site, reason in evaluation.missing.items())}."
+        text += _missing_words(evaluation.missing)
     return text
 
 

@@ -45,6 +45,7 @@ class RidgeModel(Savable):
     history_ : a ``Round`` per round. stopped_ : why training ended: "rounds", "tolerance", "converged", "diverged" or
     "sites lost". heterogeneity_ : what was learned of the sites' differences. path_ : leave-one-out mean squared error
     of every candidate regularisation, empty if there was one. missing : sites that did not take part, with reasons.
+    columns : names of the columns of X, where the sites' tables had them.
     """
 
     parameters: RidgeParameters
@@ -55,6 +56,7 @@ class RidgeModel(Savable):
     heterogeneity_: Heterogeneity = field(default_factory=Heterogeneity)
     path_: Mapping[float, float] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         what = f"{len(self.classes_)} classes" if self.parameters.task == "classify" else "values"
@@ -136,6 +138,7 @@ def _dump(model: RidgeModel) -> Record:
         "parameters": model.parameters.to_values(), "method": model.method, "stopped": model.stopped_,
         "history": [asdict(entry) for entry in model.history_], "heterogeneity": asdict(model.heterogeneity_),
         "path": [[candidate, loss] for candidate, loss in model.path_.items()], "missing": dict(model.missing),
+        "columns": list(model.columns),
     }  # fmt: skip
     return Record({"weights": model.weights}, values)
 
@@ -155,6 +158,7 @@ def _load(record: Record) -> RidgeModel:
         parameters, weights, check_choice(values["method"], "method", METHODS),
         tuple(Round(**entry) for entry in values["history"]), str(values["stopped"]), heterogeneity,
         {float(candidate): float(loss) for candidate, loss in values["path"]}, dict(values["missing"]),
+        tuple(map(str, values.get("columns", ()))),
     )  # fmt: skip
 
 

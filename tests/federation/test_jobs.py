@@ -1,0 +1,216 @@
+"""Jobs of a run on Flower: train, predict, evaluate and forget from plain settings, with results in a folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernfed
+from kernfed.federation import Fault, Federation, FoldingLearner, TooFewReplies
+from oracles.federation import Data, sites_data
+
+pytest.importorskip("flwr", reason="needs the extra flower: pip install 'kernfed[flower]'")
+
+from federation.flower_grid import over_files
+from kernfed.federation.flower import flower_federation, serve
+from kernfed.federation.jobs import DEFAULTS, Job, run_job
+
+
+@pytest.fixture
+def data(rng: np.random.Generator) -> Data:
+    return sites_data(rng, ["a", "b", "c"])
+
+
+def job(folder: Path, run: str, **settings: Any) -> Job:
+    return Job.from_settings({"results": str(folder), **{k.replace("_", "-"): v for k, v in settings.items()}}, run)
+
+
+def test_a_job_may_ask_for_privacy(data: Data, tmp_path: Path) -> None:
+    mechanism = (
+        '{"kind": "record-gaussian", "epsilon": 3.0, "delta": 1e-5, "radius": 1.0, "projection": null, "seed": 0}'
+    )
+    with flower_federation(over_files(data, tmp_path)) as federation:
+        run_job(federation, job(tmp_path, "1", measure="distance", batch_size=8, privacy=mechanism))
+        assert kernfed.load(tmp_path / "1" / "model.kfd").privacy.record == (3.0, 1e-5)
+        with pytest.raises(ValueError, match="privacy must be a JSON object"):
+            run_job(federation, job(tmp_path, "2", privacy="record-gaussian"))
+
+
+def test_jobs_train_predict_evaluate_forget(data: Data, tmp_path: Path) -> None:
+    queries = np.concatenate([X for X, _ in data.values()])
+    np.save(tmp_path / "queries.npy", queries)
+    results = tmp_path / "results"
+    with flower_federation(over_files(data, tmp_path, holdout=0.25)) as federation:
+        run_job(federation, job(results, "1", measure="distance", batch_size=8))
+        model = str(results / "1" / "model.kfd")
+        before = len(federation.engine._grid.pushed)  # type: ignore[attr-defined]
+        run_job(federation, job(results, "2", job="predict", model=model, queries=str(tmp_path / "queries.npy")))
+        assert len(federation.engine._grid.pushed) == before + 3, "one question per site and batch"  # type: ignore[attr-defined]
+        run_job(federation, job(results, "3", job="evaluate", model=model))
+        run_job(federation, job(results, "4", job="forget", model=model, site="b"))
+        run_job(federation, job(results, "5", job="forget", model=model, site="a", rows="1, 2"))
+        connected = kernfed.load(model)
+        fewer = kernfed.load(results / "5" / "model.kfd").connect(federation)
+        written = kernfed.data.read_table(
+            results / "2" / "predictions.parquet", features="probability", label="prediction", site="site"
+        )
+        assert fewer.members["a"].rows == connected.members["a"].rows - 2
+        tested = json.loads((results / "3" / "evaluation.json").read_text())
+        assert tested["pooled"]["rows"] > 0
+        told = json.loads((results / "4" / "result.json").read_text())
+        assert told["members"] == ["a", "c"]
+        traffic = json.loads((results / "2" / "traffic.json").read_text())
+        assert {entry["site"] for entry in traffic} == {"a", "b", "c"}
+    with Federation.local(data, holdout=0.25) as local:
+        expected = FoldingLearner("distance", 8).fit(local)
+        np.testing.assert_array_equal(written.y, expected.predict(queries))
+        np.testing.assert_array_equal(written.X[:, 0], expected.predict_proba(queries).max(axis=1))
+        np.testing.assert_array_equal(written.site, expected.explain(queries).site)
+
+
+@pytest.mark.parametrize("task", ["classify", "regress"])
+def test_jobs_with_ridge(data: Data, tmp_path: Path, task: str) -> None:
+    np.save(tmp_path / "queries.npy", data["a"][0])
+    results, options = tmp_path / "results", {"learner": "ridge", "n_components": 30, "bandwidth": "2.5", "task": task}
+    with flower_federation(over_files(data, tmp_path, holdout=0.25)) as federation:
+        run_job(federation, job(results, "1", **options))
+        model = str(results / "1" / "model.kfd")
+        run_job(federation, job(results, "2", job="predict", model=model, queries=str(tmp_path / "queries.npy")))
+        run_job(federation, job(results, "3", job="evaluate", model=model))
+        with pytest.raises(ValueError, match="bandwidth must be median or a number, got 'wide'"):
+            run_job(federation, job(results, "4", **{**options, "bandwidth": "wide"}))
+        with pytest.raises(ValueError, match="learner must be one of"):
+            run_job(federation, job(results, "5", learner="magic"))
+    with Federation.local(data, holdout=0.25) as local:
+        expected = kernfed.RidgeLearner(n_components=30, bandwidth=2.5, task=task).fit(local)
+        tested = kernfed.evaluate(expected, local)
+    written = kernfed.data.read_table(results / "2" / "predictions.parquet", features="row", label="prediction")
+    np.testing.assert_array_equal(written.y, expected.predict(data["a"][0]))
+    told = json.loads((results / "3" / "result.json").read_text())
+    assert told["accuracy" if task == "classify" else "r2"] == (tested.accuracy if task == "classify" else tested.r2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        ({}, {}),
+        ({"weights": "0.2, 0.1", "embedding": "polynomial", "personal-kernel": "fourier", "personal-components": 20,
+          "bandwidth": "2.5", "gains": 0},
+         {"weights": (0.2, 0.1), "kernel": "polynomial", "features": "fourier", "n_components": 20, "bandwidth": 2.5,
+          "gains": False}),
+        ({"predictor": "logistic", "weights": "grand_mean"}, {"model": "logistic", "weights": "grand_mean"}),
+        ({"task": "regress", "weights": "printed"}, {"task": "regress", "weights": "printed"}),
+    ],
+)  # fmt: skip
+def test_jobs_with_personal(data: Data, tmp_path: Path, settings: dict[str, Any], options: dict[str, Any]) -> None:
+    np.save(tmp_path / "queries.npy", data["a"][0])
+    results = tmp_path / "results"
+    with flower_federation(over_files(data, tmp_path, holdout=0.25)) as federation:
+        run_job(federation, job(results, "1", learner="personal", **settings))
+        asking = {"model": str(results / "1" / "model.kfd"), "queries": str(tmp_path / "queries.npy")}
+        run_job(federation, job(results, "2", job="predict", site="b", **asking))
+        run_job(federation, job(results, "3", job="evaluate", model=asking["model"]))
+        for site, told in (("", r"name one by the setting site, there are 'a', 'b', 'c'"), ("z", "no model for site")):
+            with pytest.raises(ValueError, match=told):
+                run_job(federation, job(results, "4", job="predict", site=site, **asking))
+        with pytest.raises(ValueError, match="job 'forget' needs a folding model, got a PersonalModel"):
+            run_job(federation, job(results, "4", job="forget", site="a", model=asking["model"]))
+    columns = [f"X[{i}]" for i in range(data["a"][0].shape[1])]
+    with Federation.local(data, holdout=0.25, columns=columns) as local:
+        expected = kernfed.PersonalLearner(**{"task": "classify", **options}).fit(local)
+        tested = kernfed.evaluate(expected, local)
+    expected.save(tmp_path / "expected.kfd")
+    assert (tmp_path / "expected.kfd").read_bytes() == Path(asking["model"]).read_bytes()
+    place, classify = results / "2" / "predictions.parquet", "task" not in settings
+    written = kernfed.data.read_table(place, features="probability" if classify else "row", label="prediction")
+    own = expected.for_site("b")
+    np.testing.assert_array_equal(written.y, own.predict(data["a"][0]))
+    if classify:
+        np.testing.assert_array_equal(written.X[:, 0], own.predict_proba(data["a"][0]).max(axis=1))
+    told = json.loads((results / "3" / "result.json").read_text())
+    assert told["accuracy" if classify else "r2"] == (tested.accuracy if classify else tested.r2)
+    assert json.loads((results / "1" / "result.json").read_text())["members"] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"weights": "best"}, "weights must be one of 'auto'"),
+        ({"weights": "1,much"}, "weights must be a rule or C_Q,C_P such as 0.2,0.1, got '1,much'"),
+        ({"weights": "1,2,3"}, "weights must be one of"),
+        ({"weights": "1,-2"}, "C_P must be >= 0"),
+        ({"predictor": "forest"}, "predictor must be one of"),
+        ({"personal-kernel": "linear"}, "personal-kernel must be one of"),
+        ({"embedding": "linear"}, "embedding must be one of"),
+        ({"personal-components": 0}, "personal-components must be >= 1"),
+        ({"gains": 2}, "gains must be <= 1"),
+        ({"bandwidth": "wide"}, "bandwidth must be median or a number"),
+        ({"task": "rank"}, "task must be one of"),
+    ],
+)
+def test_wrong_settings_of_personal(data: Data, tmp_path: Path, settings: dict[str, Any], told: str) -> None:
+    with Federation.local(data) as federation, pytest.raises(ValueError, match=told):
+        run_job(federation, job(tmp_path, "1", learner="personal", **settings))
+
+
+def test_a_site_is_named_for_personal_models_only(data: Data, tmp_path: Path) -> None:
+    with Federation.local(data) as federation:
+        run_job(federation, job(tmp_path, "1", hold="machines"))
+        asking = {"job": "predict", "model": str(tmp_path / "1" / "model.kfd"), "queries": "none.npy"}
+        with pytest.raises(ValueError, match="the setting site is for personalised models, and a FoldingModel of the"):
+            run_job(federation, job(tmp_path, "2", site="a", **asking))
+
+
+def test_weights_alone_are_trained_and_predict_nothing(data: Data, tmp_path: Path) -> None:
+    with Federation.local(data, holdout=0.25) as federation:
+        run_job(federation, job(tmp_path, "1", learner="personal", predictor="none", weights="printed"))
+        model = str(tmp_path / "1" / "model.kfd")
+        assert kernfed.load(model).weights_.shape == (3, 3)
+        for settings in ({"job": "predict", "site": "a", "queries": "none.npy"}, {"job": "evaluate"}):
+            with pytest.raises(ValueError, match="this model has weights only"):
+                run_job(federation, job(tmp_path, "2", model=model, **settings))
+
+
+def test_serve_does_the_job_of_the_run(data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from flwr.app import Context, RecordDict
+
+    config = {**DEFAULTS, "results": str(tmp_path / "results"), "sites": "a,b,c", "batch-size": 9}
+    serve(over_files(data, tmp_path), Context(77, 1, {}, RecordDict(), config))
+    assert (tmp_path / "results" / "77" / "model.kfd").is_file()
+    assert "train: results are in" in capsys.readouterr().out
+    config["min-replies"], config["timeout"], config["wait"] = 3, 0.5, 1.0
+    grid = over_files(data, tmp_path)
+    grid.faults = {12: Fault("dead")}
+    with pytest.raises(TooFewReplies, match="'b'"):
+        serve(grid, Context(78, 1, {}, RecordDict(), config))
+    assert (tmp_path / "results" / "78" / "traffic.json").is_file()
+    assert not (tmp_path / "results" / "78" / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"job": "dance"}, "job must be one of"),
+        ({"colour": 1}, "unknown setting 'colour'"),
+        ({"results": "here"}, "results must be an absolute path"),
+        ({"timeout": "long"}, "timeout must be float, got 'long'"),
+        ({"batch-size": True}, "batch-size must be int, got True"),
+        ({"seed": -1}, "seed must be >= 0"),
+    ],
+)
+def test_wrong_jobs(tmp_path: Path, settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Job.from_settings({"results": str(tmp_path), **settings}, "1")
+
+
+def test_jobs_that_lack_something(data: Data, tmp_path: Path) -> None:
+    with Federation.local(data) as federation:
+        for settings, told in (
+            ({"job": "predict"}, "job 'predict' needs the setting model"),
+            ({"job": "forget"}, "job 'forget' needs the setting site"),
+            ({"job": "forget", "site": "a", "rows": "1;2"}, "rows must be row ids such as 3,17,20"),
+        ):
+            with pytest.raises(ValueError, match=told):
+                run_job(federation, job(tmp_path, "1", **settings))
