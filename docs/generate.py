@@ -93,14 +93,39 @@ def collect() -> dict[tuple[str, str, str], dict[str, None]]:
 
 
 def _docstrings(tree: ast.AST, prefix: str) -> list[tuple[str, str]]:
-    """Docstrings of a module and of what it defines, under their full names; inner private names lead to the outer."""
-    found = [(prefix, " ".join((ast.get_docstring(tree) or "").split()))] if isinstance(tree, ast.Module) else []
+    """Docstrings of a module and of what it defines, under names that can be imported.
+
+    What a private class defines is found at the first public class that inherits it. Other private names, and what is
+    inside functions, lead to what they are part of.
+    """
+    found = [(prefix, _docstring(tree))] if isinstance(tree, ast.Module) else []
+    heirs = _heirs(tree)
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            name = f"{prefix}.{node.name}" if not node.name.startswith("_") else prefix
-            found.append((name, " ".join((ast.get_docstring(node) or "").split())))
-            found += _docstrings(node, name)
+            known = heirs.get(node.name, node.name)
+            name = prefix if known.startswith("_") else f"{prefix}.{known}"
+            inside = _docstrings(node, name)
+            if isinstance(node, ast.FunctionDef) or known.startswith("_"):
+                inside = [(name, text) for _, text in inside]
+            found += [(name, _docstring(node)), *inside]
     return found
+
+
+def _docstring(node: ast.AST) -> str:
+    """The docstring of a node on one line."""
+    return " ".join((ast.get_docstring(node) or "").split())  # type: ignore[arg-type]
+
+
+def _heirs(tree: ast.AST) -> dict[str, str]:
+    """For every private class of a file the first public class in it that inherits from it, at whatever distance."""
+    classes = [node for node in ast.iter_child_nodes(tree) if isinstance(node, ast.ClassDef)]
+    bases = {node.name: [base.id for base in node.bases if isinstance(base, ast.Name)] for node in classes}
+
+    def ancestors(name: str) -> list[str]:
+        return [one for base in bases.get(name, ()) for one in (base, *ancestors(base))]
+
+    public = [name for name in bases if not name.startswith("_")]
+    return {private: heir for heir in reversed(public) for private in ancestors(heir) if private.startswith("_")}
 
 
 def missing(places: dict[tuple[str, str, str], dict[str, None]]) -> list[str]:

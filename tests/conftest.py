@@ -1,10 +1,16 @@
 """Fixtures that every test may use."""
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+
+_OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+            "--disable-sync", "--no-first-run", "--disable-dev-shm-usage")  # fmt: skip
 
 
 @pytest.fixture
@@ -20,3 +26,19 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("real data not at hand: set KERNFED_DATA to a folder of npz files (see docs)")
     return folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium without a window; skipped, with the reason, where there is none."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
+    )
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = os.environ.get("KERNFED_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if program is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium, or set KERNFED_CHROMIUM")
+    with playwright.sync_playwright() as session:
+        opened = session.chromium.launch(executable_path=program, args=list(_OPTIONS))
+        yield opened
+        opened.close()

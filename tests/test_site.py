@@ -1,12 +1,20 @@
 """The documentation site builds without a warning, and its generated pages are those that the code generates."""
 
+import ast
 import importlib.util
+import inspect
 import os
+import pkgutil
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import kernfed
+from kernfed.federation import Policy
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -24,15 +32,57 @@ def generate():
     return load("generate")
 
 
-def test_the_site_builds_without_a_warning(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the built site and what the build said."""
     pytest.importorskip("mkdocs")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
-    assert "WARNING" not in built.stderr
-    page = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
-    assert "fonts.googleapis.com" not in page
+    return folder, built.stderr
+
+
+def test_the_site_builds_without_a_warning_and_fetches_nothing(site):
+    folder, said = site
+    assert "WARNING" not in said
+    for page in folder.glob("*.html"):
+        loaded = re.findall(r"<(?:script|link|img)[^>]* (?:src|href)=\"?([^\" >]+)", page.read_text(encoding="utf-8"))
+        assert loaded
+        assert [address for address in loaded if address.startswith(("http", "//"))] == []
+
+
+def test_the_search_works_in_pages_opened_from_disk(browser, site):
+    context = browser.new_context(offline=True)
+    page, asked, problems = context.new_page(), [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto((site[0] / "index.html").as_uri())
+    page.get_by_placeholder("Search").first.fill("conformal_threshold")
+    first = page.locator(".md-search-result__link").first
+    first.wait_for()
+    assert "api.html" in first.get_attribute("href")
+    assert problems == []
+    assert [address for address in asked if not address.startswith("file:")] == []
+    context.close()
+
+
+def public_names():
+    """Where the page of the reference must have each public name: where it is defined, or at its package."""
+    for name in kernfed.__all__:
+        value = getattr(kernfed, name)
+        if inspect.ismodule(value):
+            yield from (value.__name__, *(f"{value.__name__}.{inner}" for inner in value.__all__))
+        elif name != "__version__":
+            yield f"{value.__module__}.{name}"
+    yield f"{Policy.__module__}.Policy"
+
+
+def test_every_public_name_is_on_the_reference_page(site):
+    page = (site[0] / "api.html").read_text(encoding="utf-8")
+    anchors = set(re.findall(r'id="([\w.]+)"', page))
+    assert [name for name in public_names() if name not in anchors] == []
 
 
 def test_every_numbered_statement_leads_to_code(generate):
@@ -42,6 +92,32 @@ def test_every_numbered_statement_leads_to_code(generate):
 def test_the_page_from_paper_to_code_is_up_to_date(generate):
     committed = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     assert committed == generate.papers_page(), "run: python docs/generate.py --papers"
+
+
+def test_every_name_on_the_page_from_paper_to_code_can_be_imported(generate):
+    names = set(re.findall(r"`(kernfed\.[\w.]+)`", generate.papers_page()))
+    assert len(names) > 50
+    for name in names:
+        assert pkgutil.resolve_name(name) is not None
+
+
+def test_what_private_classes_define_is_named_where_it_is_found(generate):
+    source = """
+class _Base:
+    def a(self): "in a base"
+class _Middle(_Base):
+    def b(self): "in a middle"
+class First(_Middle):
+    def _c(self): "private"
+class Second(_Middle): pass
+class _Alone:
+    def d(self): "in a class without heirs"
+def outer():
+    def inner(): "in a function"
+"""
+    named = {text: name for name, text in generate._docstrings(ast.parse(source), "m") if text}
+    assert named == {"in a base": "m.First.a", "in a middle": "m.First.b", "private": "m.First",
+                     "in a class without heirs": "m", "in a function": "m.outer"}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -60,9 +136,17 @@ def test_references_are_read_as_people_do(generate, text, expected):
     assert generate.references(text) == expected
 
 
-def test_pictures_can_be_drawn_and_are_there(tmp_path):
+def test_pictures_are_those_that_the_code_draws_and_are_not_written_again(tmp_path):
     pictures = load("pictures")
     drawn = list(pictures.draw_all(tmp_path))
     assert [path.name for path in drawn] == [f"{name}.png" for name in pictures.PICTURES]
-    assert all(path.stat().st_size > 10_000 for path in drawn)
-    assert all((ROOT / "docs" / "figures" / path.name).exists() for path in drawn)
+    for path in drawn:
+        assert pictures.looks_alike(ROOT / "docs" / "figures" / path.name, path), "run: python docs/generate.py"
+        shutil.copy(ROOT / "docs" / "figures" / path.name, path)
+        os.utime(path, (1, 1))
+    stale = drawn[1]
+    stale.write_bytes(drawn[0].read_bytes())
+    os.utime(stale, (1, 1))
+    list(pictures.draw_all(tmp_path))
+    assert [path for path in drawn if path.stat().st_mtime != 1] == [stale]
+    assert not pictures.looks_alike(drawn[0], stale)

@@ -4,7 +4,7 @@ Every message says what was expected, what came and, where it is not obvious, wh
 edge trusts its input.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -15,8 +15,15 @@ FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.integer[Any]]
 
 
-def check_rows(values: npt.ArrayLike, name: str = "X", *, width: int | None = None, min_rows: int = 1) -> FloatArray:
-    """Real finite matrix, one row per sample. Floating input is returned as it is, other numbers as float64."""
+def check_rows(values: npt.ArrayLike, name: str = "X", *, width: int | None = None, min_rows: int = 1,
+               columns: Sequence[str] = ()) -> FloatArray:  # fmt: skip
+    """Real finite matrix, one row per sample. Floating input is returned as it is, other numbers as float64.
+
+    A table must have the ``columns`` named, in their order; arrays have no names and pass.
+    """
+    check_column_names(values, columns, name)
+    if hasattr(values, "toarray"):  # of scipy.sparse, which need not be imported for this
+        raise ValueError(f"{name} is sparse; use {name.split()[0]}.toarray()")
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
         try:
@@ -36,6 +43,41 @@ def check_rows(values: npt.ArrayLike, name: str = "X", *, width: int | None = No
         array = array.astype(np.float64)
     check_finite(array, name)
     return array
+
+
+def column_names(values: Any) -> tuple[str, ...]:
+    """Names of a table's columns (pandas, polars, Arrow) as text; () of an array, and of columns numbered 0, 1, ..."""
+    kind = type(values)  # asked of the type, for a table's own columns may be called anything
+    found = "column_names" if hasattr(kind, "column_names") else "columns"
+    names = list(getattr(values, found)) if hasattr(kind, found) else []
+    return () if names == list(range(len(names))) else tuple(map(str, names))
+
+
+def check_column_names(values: Any, known: Sequence[str], name: str = "X") -> None:
+    """Refuse a table whose columns are not the ``known`` ones in their order; what has no names passes."""
+    found = column_names(values)
+    numbers = tuple(map(str, range(len(found))))
+    if not known and sorted(found) == sorted(numbers):  # numbered at first, and put in another order
+        known = numbers
+    if found and known and found != tuple(known):
+        listed = ", ".join(map(repr, known[:5])) + (", ..." if len(known) > 5 else "")
+        raise ValueError(f"{name} must have the {len(known)} columns {listed} in this order, and "
+                         f"{name_differences(found, known)}; choose them by name, as X[list(model.columns)] does "
+                         "where there is a model")  # fmt: skip
+
+
+def name_differences(found: Sequence[str], known: Sequence[str]) -> str:
+    """In which way names of columns differ from the known ones, in words."""
+    if not found or not known:
+        return "has no names" if known else "has names"
+    if sorted(found) == sorted(known):
+        place = next(i for i, (one, other) in enumerate(zip(found, known, strict=True)) if one != other)
+        return f"has them in another order: column {place} is {found[place]!r} and not {known[place]!r}"
+    had, wanted = set(found), set(known)
+    missing, strange = [n for n in known if n not in had], [n for n in found if n not in wanted]
+    told = [f"{verb} {', '.join(map(repr, names[:5]))}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
+            for verb, names in (("lacks", missing), ("has unknown", strange)) if names]  # fmt: skip
+    return " and ".join(told) or "names some columns twice"
 
 
 def check_finite(array: FloatArray, name: str) -> None:

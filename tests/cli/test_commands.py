@@ -46,6 +46,19 @@ def test_every_command_shows_an_example_and_offers_json(words):
     assert done.exit_code == 0
     assert f"Example: kernfed {' '.join(words)}" in done.stdout
     assert "--json" in done.stdout
+    assert "\\[" not in done.stdout
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_help_reads_the_same_with_and_without_a_terminal(terminal):
+    code = f"import sys; sys.stdout.isatty = lambda: {terminal}; import kernfed.cli; kernfed.cli.main()"
+    command = [sys.executable, "-c", code, "train", "--help"]
+    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=True)
+    assert ("\u256d" in done.stdout) is terminal
+    for words in ("[required]", "[default: rms]", "x>=1"):
+        assert words in done.stdout
+    assert "\\[" not in done.stdout
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

@@ -41,7 +41,8 @@ def test_the_plan_is_of_what_train_does_unless_told(rows, tmp_path):
     told = json.loads(plan(rows, *options, "--queries", "0", "--json").stdout)
     table = kf.data.read_table(rows, label="y")
     mechanism = kf.privacy.RecordGaussian(3, 1e-5, 2)
-    with kf.Federation.local({"all": (table.X, table.y)}, columns=table.columns) as federation:
+    store = tmp_path / "store"
+    with kf.Federation.local({"all": (table.X, table.y)}, columns=table.columns, store=store) as federation:
         kf.FoldingLearner(privacy=mechanism).fit(federation)
         assert told["exchanges"] == federation.traffic.to_json()
     model = tmp_path / "model.kfd"

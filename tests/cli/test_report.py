@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
     y = np.repeat(["no", "yes"], 30)
     X = rng.normal(size=(60, 3)) + 2.0 * (y == "yes")[:, None]
     sites = {"a": (X[::2], y[::2]), "b": (X[1::2], y[1::2])}
-    with kf.Federation.local(sites) as federation:
+    with kf.Federation.local(sites, store=place / "stores") as federation:
         kf.FoldingLearner(batch_size=20, hold="machines").fit(federation).save(place / "machines.kfd")
         kf.FoldingLearner(batch_size=20).fit(federation).save(place / "sites.kfd")
         federation.traffic.save(place / "traffic.json")

@@ -14,6 +14,7 @@ import pytest
 
 from kernfed.data import DataError, arrow, read_table
 
+NO_FEATURE = "no column to learn from, name one with features= (on the command line --features); the columns are "
 WRITERS: dict[str, Callable[[pa.Table, Path], object]] = {
     ".parquet": lambda t, p: pa.parquet.write_table(t, p, row_group_size=3),
     ".feather": lambda t, p: pa.feather.write_feather(t, str(p), chunksize=3),
@@ -77,7 +78,7 @@ def csv(tmp_path: Path) -> Callable[[str | bytes], Path]:
         ({"features": "b:a"}, "features 'b:a' must go forward, but column 'a' comes first"),
         ({"features": "a:c", "label": "b"}, "column 'b' cannot be a feature, it is the label column"),
         ({"features": "a,a"}, "column 'a' is named 2 times among the features"),
-        ({"features": []}, "no column to learn from, name one with features=; the columns are 'a', 'b', 'c'"),
+        ({"features": []}, f"{NO_FEATURE}'a', 'b', 'c'"),
     ],
 )
 def test_columns(store, options, message):
@@ -86,7 +87,7 @@ def test_columns(store, options, message):
 
 def test_no_numeric_column(store):
     message = refusal(store(c=["x"], d=["y"]), label="c")
-    assert message == "no column to learn from, name one with features=; the columns are 'c', 'd'"
+    assert message == f"{NO_FEATURE}'c', 'd'"
 
 
 def test_long_lists_of_columns_are_cut(store):
@@ -324,7 +325,7 @@ def test_npz_labels(tmp_path, y, message):
 
 def test_npz_keys(tmp_path):
     np.savez(tmp_path / "t.npz", z=np.eye(2))
-    assert refusal(tmp_path / "t.npz") == "no column to learn from, name one with features=; the columns are 'z'"
+    assert refusal(tmp_path / "t.npz") == f"{NO_FEATURE}'z'"
     assert refusal(tmp_path / "t.npz", label="y") == "there is no column 'y'; the columns are 'z'"
 
 

@@ -26,6 +26,9 @@ def test_no_guarantee_survives_too(small_audit):
     assert [claim.reliable for claim in report.section("Under which guarantee").claims] == [False, False]
     assert "marked not private" in report.section("Under which guarantee").words[0]
     assert report.facts[1].value == "ε none"
+    nothing = replace(again, element=replace(again.element, epsilon=float("inf")), private=True)
+    fact = audit_report(nothing).facts[-1]
+    assert (fact.name, fact.value, fact.note) == ("Private", "no", "no guarantee is claimed")
 
 
 @pytest.mark.parametrize(
@@ -70,8 +73,10 @@ def test_words_are_those_of_the_officers_page(small_audit):
         assert point in page
     for claim in report.section("Under which guarantee").claims:
         assert claim.statement in page
-    assert report.section("What left").words == ("No record of traffic was given with this audit. What left is what "
-                                                 "the title names.",)  # fmt: skip
+    assert [small_audit.released in words for words in report.section("What left").words] == [True]
+    answers = audit_report(replace(small_audit, released=""))
+    assert answers.section("What left").words == ("No record of traffic was given with this audit. What left is what "
+                                                  "the title names.",)  # fmt: skip
 
 
 def test_the_html_says_all_that_the_officers_page_says(small_audit, small_models):
@@ -96,6 +101,12 @@ def test_the_html_says_all_that_the_officers_page_says(small_audit, small_models
 def test_traffic_takes_the_place_of_that_remark(small_audit, small_models):
     report = audit_report(small_audit, small_models[1])
     assert report.sections[0].title == "What left the sites"
+    told = report.sections[0].words
+    assert small_audit.released in told[0]
+    assert told[1] == "Messages while a model was made of the release, before any query:"
+    assert "left the sites in all" in told[2]
+    answers = audit_report(replace(small_audit, released=""), small_models[1])
+    assert answers.sections[0].words == told[2:]
 
 
 def test_tables_of_the_page_come_back_with_their_signs(small_audit):

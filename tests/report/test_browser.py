@@ -4,7 +4,6 @@ Screenshots are kept in the folder that KERNFED_ARTEFACTS names, otherwise with 
 """
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,24 +12,6 @@ from kernfed.report import audit_report, gather_evidence, model_report, read_res
 
 KINDS = ("machines", "sites", "ridge", "audit", "results", "hostile")
 _HOSTILE = "<script>document.title = 'broken'</script>"
-_OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-            "--disable-sync", "--no-first-run", "--disable-dev-shm-usage")  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Chromium without a window; skipped, with the reason, where there is none."""
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
-    )
-    names = ("chromium", "chromium-browser", "google-chrome")
-    program = os.environ.get("KERNFED_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-    if program is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium, or set KERNFED_CHROMIUM")
-    with playwright.sync_playwright() as session:
-        opened = session.chromium.launch(executable_path=program, args=list(_OPTIONS))
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")

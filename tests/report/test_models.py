@@ -117,8 +117,8 @@ def test_machines_contain_rows_and_the_report_says_so(small_models):
     assert "contains the rows" in model_report(small_models[0]["machines"]).section("Privacy").words[0]
 
 
-def test_the_promise_of_a_private_model_is_told_in_both_units(small_sites):
-    with kf.Federation.local(small_sites) as federation:
+def test_the_promise_of_a_private_model_is_told_in_both_units(small_sites, tmp_path):
+    with kf.Federation.local(small_sites, store=tmp_path) as federation:
         model = kf.FoldingLearner(privacy=kf.privacy.RecordGaussian(2.0, 1e-5, 5.0)).fit(federation)
     report = model_report(model)
     section = report.section("Privacy")
@@ -132,9 +132,10 @@ def test_the_promise_of_a_private_model_is_told_in_both_units(small_sites):
     assert report.facts[-1].value == "ε 2"
 
 
-def test_a_private_ridge_model_says_what_its_sums_promise(small_sites):
-    learner = kf.RidgeLearner(method="exact", n_components=10, bandwidth=2.0, privacy=kf.privacy.RecordRidge(1.0, 1e-5))
-    with kf.Federation.local(small_sites) as federation:
+def test_a_private_ridge_model_says_what_its_sums_promise(small_sites, tmp_path):
+    mechanism = kf.privacy.RecordRidge(1.0, 1e-5, radius=1.0, target_radius=1.0)
+    learner = kf.RidgeLearner(method="exact", n_components=10, bandwidth=2.0, privacy=mechanism)
+    with kf.Federation.local(small_sites, store=tmp_path) as federation:
         report = model_report(learner.fit(federation))
     section = report.section("Privacy")
     assert "noisy sums" in section.words[0]

@@ -135,12 +135,13 @@ def test_the_committed_document_is_what_the_committed_results_give():
 
 
 def test_committed_results_are_full_runs_of_known_experiments():
-    known = {experiment.id for experiment in list_experiments()}
+    known = {experiment.id: experiment for experiment in list_experiments()}
     for path in sorted((ROOT / "results").glob("*.jsonl")):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         assert path.stem in known
         assert {line["id"] for line in lines} == {path.stem}
         assert not any(line["quick"] for line in lines), path.name
+        assert {line["protocol"] for line in lines} == {known[path.stem].protocol}, f"{path.name}: run it again"
         seeds = [line["seed"] for line in lines]
         assert len(seeds) == len(set(seeds)), f"{path.name} has two lines of one seed"
 
@@ -152,6 +153,13 @@ def test_processor_time_is_added_up_where_it_is_known(summaries):
     assert time_taken([silent]) == "Their processor time is not known."
     assert "40.0 s of processors" in results_document([known])
     assert "of processors" not in results_document([silent])
+
+
+def test_a_result_says_under_which_protocol_it_ran(small_results):
+    folder, (curve, ten, never) = small_results
+    changed = replace(curve, protocol="All in other words.")
+    assert read_results(folder, (changed, ten, never))[0].protocol == "All in *words*."
+    assert read_results(folder, (changed, ten, never))[2].protocol == "Nothing yet."
 
 
 def test_a_line_without_processor_time_leaves_it_unknown(small_results, tmp_path):

@@ -1,13 +1,14 @@
 """The command line. Each command is one file; it is registered here and imports what is heavy when it runs."""
 
 import sys
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from kernfed._version import __version__
 from kernfed.cli import audit, bench, data, demo, evaluate, flower_app, flower_run, plan, predict, report, train
-from kernfed.cli.running import Commands
+from kernfed.cli.running import Command, Commands
 
 app = typer.Typer(
     name="kernfed",
@@ -20,16 +21,17 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
-app.command("plan", epilog=plan.EXAMPLE)(plan.plan)
-app.command("train", epilog=train.EXAMPLE)(train.train)
-app.command("predict", epilog=predict.EXAMPLE)(predict.predict)
-app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
-app.command("audit", epilog=audit.EXAMPLE)(audit.audit)
-app.command("report", epilog=report.EXAMPLE)(report.report)
-app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
-app.command("flower-app", epilog=flower_app.EXAMPLE)(flower_app.flower_app)
-app.command("flower-run", epilog=flower_run.EXAMPLE)(flower_run.flower_run)
+command = partial(app.command, cls=Command)
+command("demo", epilog=demo.EXAMPLE)(demo.demo)
+command("plan", epilog=plan.EXAMPLE)(plan.plan)
+command("train", epilog=train.EXAMPLE)(train.train)
+command("predict", epilog=predict.EXAMPLE)(predict.predict)
+command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
+command("audit", epilog=audit.EXAMPLE)(audit.audit)
+command("report", epilog=report.EXAMPLE)(report.report)
+command("bench", epilog=bench.EXAMPLE)(bench.bench)
+command("flower-app", epilog=flower_app.EXAMPLE)(flower_app.flower_app)
+command("flower-run", epilog=flower_run.EXAMPLE)(flower_run.flower_run)
 app.add_typer(data.app)
 
 

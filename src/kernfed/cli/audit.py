@@ -19,7 +19,7 @@ from kernfed.cli.privacy import (
     Radius,
     make_learner,
 )
-from kernfed.cli.tables import Features, Label, Seed, check_output, read_queries
+from kernfed.cli.tables import Features, Label, Seed, check_output, columns_line, read_queries
 
 if TYPE_CHECKING:
     from kernfed.privacy import AuditReport
@@ -71,6 +71,7 @@ def audit(
     given = {"privacy": privacy, "epsilon": epsilon, "delta": delta, "bounds": bounds, "d": d, "radius": radius,
              "dimension": dimension, "basis": basis}  # fmt: skip
     options: dict[str, Any] = {"confidence": confidence, "seed": seed}
+    said: list[str] = []
     if model is not None:
         _refuse_with_model({**given, "trials": trials}, others)
         report, traffic = _audit_file(model, data, others, features, label, options), None  # type: ignore[arg-type]
@@ -80,12 +81,13 @@ def audit(
         inside, outside = _populations(data, others, features, label, seed)
         options["trials"] = USUAL_TRIALS if trials is None else trials
         report, traffic = _audit_release(make_learner(given, inside, {}), inside, outside, options)
+        said = [columns_line(inside)]
     result = {**report.to_json(), "traffic": traffic}
     if out is not None:
         _write(out, json_text.dumps(result, indent=1, allow_nan=False) + "\n")
     if page is not None:
         _write_page(page, report, traffic)
-    emit(result, json, *_views(report))
+    emit(result, json, *said, *_views(report))
     for written in filter(None, (out, page)):
         note(f"wrote {written}")
     if report.contradicted:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from kernfed.cli.console import Json, Table, emit
+from kernfed.cli.running import Command
 from kernfed.cli.tables import Label, Seed, check_table_output
 
 app = typer.Typer(name="data", help="Data sets at hand, and tables divided among sites.", no_args_is_help=True)
@@ -16,7 +17,7 @@ KINDS = ("dirichlet", "label-skew", "quantity", "one-class")
 _TAKERS = {"sites": KINDS[:3], "alpha": ("dirichlet", "quantity"), "share": ("label-skew",)}
 
 
-@app.command("list", epilog=LIST_EXAMPLE)
+@app.command("list", cls=Command, epilog=LIST_EXAMPLE)
 def list_data(json: Json = False) -> None:
     """Data sets that experiments use: which are here, and where the others come from."""
     from dataclasses import asdict
@@ -30,7 +31,7 @@ def list_data(json: Json = False) -> None:
     emit({"datasets": [asdict(info) for info in found]}, json, Table(head, rows))
 
 
-@app.command("partition", epilog=PARTITION_EXAMPLE)
+@app.command("partition", cls=Command, epilog=PARTITION_EXAMPLE)
 def partition(
     data: Annotated[Path, typer.Option("--data", help="Table with labels.")],
     label: Label,

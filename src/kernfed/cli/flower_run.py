@@ -217,7 +217,7 @@ def _executable() -> str:
     beside = Path(sys.executable).with_name("flwr")
     found = str(beside) if beside.exists() else shutil.which("flwr")
     if found is None:
-        raise ImportError("running on Flower needs Flower: pip install 'kernfed[flower]'")
+        raise ImportError("running on Flower needs Flower: pip install -e '.[flower]' in a clone of kernfed")
     return found
 
 

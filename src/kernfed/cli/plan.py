@@ -18,7 +18,7 @@ from kernfed.cli.privacy import (
     make_learner,
     statement,
 )
-from kernfed.cli.tables import DataFile, Features, Label, Measure, SiteColumn, rows_by_site
+from kernfed.cli.tables import DataFile, Features, Label, Measure, SiteColumn, columns_line, rows_by_site
 
 EXAMPLE = """Example: kernfed plan --data emb.parquet --label y --site hospital --queries 1000
 
@@ -81,5 +81,7 @@ def plan(
         promised = [f"Each site would release once, by {terms.request['mechanism']['kind']}:",
                     *(f"  {line}" for line in terms.promises)]  # fmt: skip
     result = {"hold": hold, "queries": asked, "bytes_up": traffic.bytes_up, "bytes_down": traffic.bytes_down,
-              "exchanges": traffic.to_json(), "privacy": "none" if terms is None else statement(terms)}  # fmt: skip
-    emit(result, json, str(traffic), "", f"{format_bytes(traffic.bytes_up)} would leave the sites: {said}.", *promised)
+              "exchanges": traffic.to_json(), "features": table.columns, "left_out": table.left_out,
+              "privacy": "none" if terms is None else statement(terms)}  # fmt: skip
+    emit(result, json, str(traffic), "", columns_line(table),
+         f"{format_bytes(traffic.bytes_up)} would leave the sites: {said}.", *promised)  # fmt: skip

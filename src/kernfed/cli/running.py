@@ -7,13 +7,21 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 BAD_INPUT = 2
 INTERNAL = 1
 INTERRUPTED = 130
 #: Raised by the package where input, files or extras are wrong; DataError, FileFormatError and others are among them.
 INPUT_ERRORS = (ValueError, OSError, ImportError)
+
+
+class Command(TyperCommand):
+    """A command whose help reads the same in a pipe as on a terminal."""
+
+    def get_help(self, ctx: Any) -> str:
+        """The help as plain text; on a terminal it is printed at once, and this is empty."""
+        return super().get_help(ctx).replace("\\[", "[")  # escaped for a terminal, whether or not there is one
 
 
 class Commands(TyperGroup):

@@ -1,5 +1,6 @@
 """What commands that read a table share: the options, and rows by site."""
 
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,10 @@ if TYPE_CHECKING:
 DataFile = Annotated[Path, typer.Option("--data", help="Table: Parquet, Arrow, CSV or npz.")]
 Features = Annotated[
     str | None,
-    typer.Option(help="One list column, a range f0:f127, or names with commas; default every numeric column left."),
+    typer.Option(
+        help="One list column, a range f0:f127, or names with commas; default every numeric column left, "
+        "without row numbers such as a pandas index."
+    ),
 ]
 Label = Annotated[str, typer.Option(help="Column of the label.")]
 SiteColumn = Annotated[str | None, typer.Option("--site", help="Column that names each row's site; default one site.")]
@@ -22,6 +26,31 @@ BatchSize = Annotated[int, typer.Option(help="Rows per machine, about.", min=1)]
 Partition = Annotated[str, typer.Option(help="How a class is divided into machines: order, random or kmeans.")]
 #: Name of the only site where no column names sites.
 ONE_SITE = "all"
+_NUMBER_AT_END = re.compile(r"(\d{1,9})(\]?)\Z")
+
+
+def columns_line(table: "Table") -> str:
+    """Which columns are learned from and which were left out, on one line; numbered neighbours as first ... last."""
+    from kernfed.data.table import shortened
+
+    runs: list[list[str]] = []
+    for name in table.columns:
+        if runs and name == _next_name(runs[-1][-1]):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    named = [f"{run[0]!r} ... {run[-1]!r}" if len(run) > 2 else ", ".join(map(repr, run)) for run in runs]
+    left_out = [f"{name!r} ({why})" for name, why in table.left_out.items()]
+    line = f"{len(table.columns):,} feature{'' if len(table.columns) == 1 else 's'}: {shortened(named, 10)}"
+    return f"{line}; left out: {shortened(left_out, 10)}" if left_out else line
+
+
+def _next_name(name: str) -> str | None:
+    """The name that counts on from this one: f10 after f9, emb[10] after emb[9]."""
+    number = _NUMBER_AT_END.search(name)
+    if number is None:
+        return None
+    return f"{name[: number.start()]}{int(number[1]) + 1:0{len(number[1])}}{number[2]}"
 
 
 def check_output(option: str, path: Path, *inputs: Path | None) -> None:

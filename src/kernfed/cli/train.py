@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,6 +33,7 @@ from kernfed.cli.tables import (
     Seed,
     SiteColumn,
     check_output,
+    columns_line,
     rows_by_site,
 )
 
@@ -81,7 +83,8 @@ def train(
     With --privacy the machines are made of what the sites release under differential privacy, and contain that.
     """
     from kernfed.data import read_table
-    from kernfed.federation import Federation
+    from kernfed.federation import Federation, UnprotectedClasses
+    from kernfed.federation.releases import LedgerNotKept
 
     check_output("--out", out, data)
     if store is not None and store.exists() and not store.is_dir():
@@ -98,7 +101,9 @@ def train(
     learner = make_learner(given, table, settings, batch_size=batch_size)
     started = time.perf_counter()
     with progress("training"), Federation.local(_site_rows(table), seed=seed, columns=table.columns,
-                                                store=store) as federation:  # fmt: skip
+                                                store=store) as federation, warnings.catch_warnings():  # fmt: skip
+        for said in (UnprotectedClasses, LedgerNotKept):  # by remarks
+            warnings.simplefilter("ignore", said)
         model = learner.fit(federation)
     seconds = time.perf_counter() - started
     model.save(out)
@@ -107,10 +112,11 @@ def train(
                for name, member in sorted(model.members.items())]  # fmt: skip
     shown = members if len(members) <= 20 else [*members[:19], (f"... {len(members) - 19} more", "", "", "")]
     result = {"out": out, "bytes": size, "seconds": seconds, "sites": len(model.members), "rows": len(table),
-              "classes": model.classes_, "columns": model.width, "unprotected": model.unprotected_,
+              "classes": model.classes_, "columns": model.width, "features": table.columns,
+              "left_out": table.left_out, "unprotected": model.unprotected_,
               "parameters": model.parameters.to_values(),
               "privacy": None if model.privacy is None else statement(model.privacy)}  # fmt: skip
-    emit(result, json, Table(("site", "rows", "classes", "machines"), shown),
+    emit(result, json, Table(("site", "rows", "classes", "machines"), shown), columns_line(table),
          f"{len(table):,} rows, {len(model.classes_)} classes and {len(model.members)} site(s) "
          f"in {format_seconds(seconds)}; wrote {out} ({format_bytes(size)})",
          *([] if model.privacy is None else [str(model.privacy)]))  # fmt: skip

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from kernfed._validation import FloatArray
 from kernfed.data.table import (
     LONGEST_NAME,
+    NUMBER,
     DataError,
     Table,
     check_block,
@@ -70,7 +71,8 @@ def read_npz(
     """A table of the arrays of an npz file; features (n, ...) are flattened to (n, p)."""
     with open_npz(path) as file:
         found = [key for key in FEATURE_KEYS if key in file][:1]
-        roles = select_columns(path, list(file), found, features, label, site, ids)
+        kinds = [NUMBER if key in found else "another array" for key in file]
+        roles = select_columns(path, list(file), kinds, features, label, site, ids)
         matrices = {key: _matrix(path, key, file[key]) for key in roles.features}
         described = {key: _described(path, key, file[key]) for key in roles.described}
     rows = {key: len(array) for key, array in (matrices | described).items()}
@@ -80,7 +82,7 @@ def read_npz(
     X = _as_float(list(matrices.values()), dtype)
     _check_finite(path, X, columns)
     y, sites, names = (None if key is None else described[key] for key in (label, site, ids))
-    return Table(X, y, None if sites is None else sites.astype(np.str_), names, columns, path, label)
+    return Table(X, y, None if sites is None else sites.astype(np.str_), names, columns, path, label, roles.left_out)
 
 
 def read_npy(path: Path, dtype: str) -> Table:

@@ -3,6 +3,7 @@
 Only one batch is in memory beside the result, whatever the size of the file.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernfed._validation import FloatArray
-from kernfed.data.table import LONGEST_NAME, DataError, Roles, Table, check_block, check_finite_labels, place
+from kernfed.data.table import (
+    LONGEST_NAME,
+    NUMBER,
+    NUMBERS,
+    DataError,
+    Roles,
+    Table,
+    check_block,
+    check_finite_labels,
+    place,
+)
 
 _BATCH_ROWS = 4096
 _PAGE_BUFFER = 1 << 16
@@ -40,16 +51,10 @@ class Source:
     untyped: bool = False
 
     @property
-    def numeric(self) -> list[str]:
-        """Names of the plain columns of numbers; booleans are not counted, in CSV they are text."""
-        return [f.name for f in self.schema if _is_number(f.type) and not pa.types.is_boolean(f.type)]
-
-    @property
-    def lists(self) -> list[str]:
-        """Names of the columns of lists of numbers."""
-        kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-        nested = [f for f in self.schema if any(kind(f.type) for kind in kinds)]
-        return [f.name for f in nested if _is_number(f.type.value_type)]
+    def kinds(self) -> list[str]:
+        """What each column holds; row numbers that pandas announces are an ``index``."""
+        index = _pandas_index(self.schema)
+        return ["index" if field.name in index else _kind(field.type) for field in self.schema]
 
 
 @contextmanager
@@ -123,7 +128,7 @@ def read_rows(source: Source, roles: Roles, dtype: str) -> Table:
     values = {name: _as_numpy(source, name, chunks) for name, chunks in described.items()}
     y, site, ids = (None if name is None else values[name] for name in (roles.label, roles.site, roles.ids))
     site = None if site is None else site.astype(np.str_)
-    return Table(X[:row], y, site, ids, tuple(columns), source.path, roles.label)
+    return Table(X[:row], y, site, ids, tuple(columns), source.path, roles.label, roles.left_out)
 
 
 def _fill(path: Path, block: FloatArray, first_row: int, arrays: dict[str, pa.Array], widths: dict[str, int]) -> None:
@@ -254,6 +259,28 @@ def _typed(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column.cast(pa.float64())
     except pa.ArrowInvalid:
         return column
+
+
+def _pandas_index(schema: pa.Schema) -> set[str]:
+    """Columns that pandas made of an index when it wrote the file, by what it says there about itself."""
+    try:
+        columns = json.loads((schema.metadata or {})[b"pandas"])["index_columns"]
+        return {name for name in columns if isinstance(name, str)}  # numbers without a column are described by a dict
+    except (KeyError, TypeError, ValueError, RecursionError):  # none, or none of pandas: files come from anywhere
+        return set()
+
+
+def _kind(column: pa.DataType) -> str:
+    """What a column holds, in a word or two; booleans are no numbers, in CSV they are text."""
+    if _is_text(column):
+        return "text"
+    if pa.types.is_boolean(column):
+        return "boolean"
+    if _is_number(column):
+        return NUMBER
+    if _is_list(column) and _is_number(column.value_type):
+        return NUMBERS
+    return str(column).partition("<")[0]
 
 
 def _element_type(kind: pa.DataType) -> pa.DataType:

@@ -33,7 +33,9 @@ def read_table(
 
     ``features`` is one column (of numbers, or of lists of numbers of equal length), a range ``f0:f127`` in
     file order with both ends, or several of these separated by commas; by default every numeric column that
-    has no other role (booleans are features only when named), or the list columns where there is none.
+    has no other role, or the list columns where there is none. Booleans and row numbers (an index that pandas or R
+    wrote: a column without a name, ``Unnamed: 0``, ``__index_level_0__`` and what Parquet says of itself) are features
+    only when named; ``left_out`` of the result says what was left out and why.
     In an npz file the columns are its arrays, by
     default the first of X, x and features; an npy file is a bare matrix. ``dtype`` is float32, float64 or
     auto: float32 where it holds the stored types exactly.
@@ -72,7 +74,7 @@ def _read_columns(path: Path, kind: str, features: str | Sequence[str] | None, l
     openers = {"Parquet": open_parquet, "Arrow": open_ipc, "CSV": open_csv}
     try:
         with openers[kind](path) as source:
-            roles = select_columns(path, source.schema.names, source.numeric, features, label, site, ids, source.lists)
+            roles = select_columns(path, source.schema.names, source.kinds, features, label, site, ids)
             return read_rows(source, roles, dtype)
     except pa.ArrowException as error:
         raise unreadable(path, kind, error) from None

@@ -3,9 +3,10 @@
 Errors name the file, the column and the row. Rows are counted from 1, without the header.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,11 @@ from kernfed._validation import FloatArray
 
 # Longer text in a label, site or id column is a document in the wrong column, and would fill the memory.
 LONGEST_NAME = 1000
+#: Kinds of columns that are features without being named: numbers, and lists where no other number is left.
+NUMBER, NUMBERS = "number", "list of numbers"
+#: Names under which programs store the numbers of rows, which say nothing about a row: pandas in Parquet and, like R,
+#: in CSV, and what pandas makes of such a CSV when it is read and written again.
+_ROW_NUMBERS = re.compile(r"__index_level_\d+__|(Unnamed: 0(\.\d+)*)?")
 
 
 class DataError(ValueError):
@@ -27,6 +33,8 @@ class Table:
     """Rows read from one file: features ``X`` (n, p) and, where asked for, what is known of each row (n,).
 
     ``columns`` names the p features (``emb[0]``, ``emb[1]``, ... of a list column), ``label`` the column of y.
+    ``left_out`` names the other columns of the file with the reason of each (``index``, ``site``, ``text``, ...); it
+    is empty where the features were named.
     """
 
     X: FloatArray
@@ -36,6 +44,7 @@ class Table:
     columns: tuple[str, ...]
     source: Path
     label: str | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.X)
@@ -43,12 +52,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Roles:
-    """Column names by what they are used for; ``features`` in the order of the columns of X."""
+    """Column names by what they are used for; ``features`` in the order of the columns of X.
+
+    ``left_out`` says of each column that was not chosen why, where the choice was left to :func:`select_columns`.
+    """
 
     features: tuple[str, ...]
     label: str | None = None
     site: str | None = None
     ids: str | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def described(self) -> tuple[str, ...]:
@@ -64,40 +77,43 @@ def place(source: Path, column: str, row: int) -> str:
 def select_columns(
     source: Path,
     names: Sequence[str],
-    numeric: Iterable[str],
+    kinds: Sequence[str],
     features: str | Sequence[str] | None,
     label: str | None = None,
     site: str | None = None,
     ids: str | None = None,
-    lists: Iterable[str] = (),
 ) -> Roles:
-    """Roles of the columns ``names`` of a file, given in file order.
+    """Roles of the columns ``names`` of a file, given in file order with the kind of each.
 
     ``features`` is a sequence of names, or text: one name, ``first:last`` for a range in file order with
-    both ends, several of these separated by commas, or None for every ``numeric`` column without another
-    role, or the columns of ``lists`` where there is none.
+    both ends, several of these separated by commas, or None for every column of kind ``NUMBER`` without another
+    role, or those of kind ``NUMBERS`` where there is none. Row numbers are features only when named.
     """
     counts = Counter(names)
     taken = {name: role for role, name in (("label", label), ("site", site), ("ids", ids)) if name is not None}
     for name in taken:
         _check_column(source, counts, name)
+    left_out: dict[str, str] = {}
     if features is None:
-        plain, nested = set(numeric), set(lists)
-        chosen = [name for name in names if name in plain and name not in taken]
-        chosen = chosen or [name for name in names if name in nested and name not in taken]
+        found = [(name, taken.get(name) or ("index" if _ROW_NUMBERS.fullmatch(name) else kind))
+                 for name, kind in zip(names, kinds, strict=True)]  # fmt: skip
+        wanted = NUMBER if any(kind == NUMBER for _, kind in found) else NUMBERS
+        chosen = [name for name, kind in found if kind == wanted]
+        left_out = {name: kind for name, kind in found if kind != wanted}
     elif isinstance(features, str):
         chosen = _parse_features(source, names, counts, features)
     else:
         chosen = list(features)
     if not chosen:
-        raise DataError(f"{source}: no column to learn from, name one with features=; the columns are {listing(names)}")
+        raise DataError(f"{source}: no column to learn from, name one with features= (on the command line --features); "
+                        f"the columns are {listing(names)}")  # fmt: skip
     for name, times in Counter(chosen).items():
         _check_column(source, counts, name)
         if name in taken:
             raise DataError(f"{source}: column {name!r} cannot be a feature, it is the {taken[name]} column")
         if times > 1:
             raise DataError(f"{source}: column {name!r} is named {times} times among the features")
-    return Roles(tuple(chosen), label, site, ids)
+    return Roles(tuple(chosen), label, site, ids, left_out)
 
 
 def _parse_features(source: Path, names: Sequence[str], counts: Counter[str], text: str) -> list[str]:
@@ -126,12 +142,16 @@ def _check_column(source: Path, counts: Counter[str], name: str) -> None:
 
 
 def listing(names: Iterable[object], most: int = 20) -> str:
-    """Names for a message; a long list is cut in the middle, so that the last columns are seen too."""
-    shown = [repr(name) for name in names]
-    if len(shown) > most:
+    """Names for a message, as :func:`shortened` does."""
+    return shortened([repr(name) for name in names], most) or "none"
+
+
+def shortened(words: Sequence[str], most: int) -> str:
+    """Words with commas; a long list is cut in the middle, so that the last ones are seen too."""
+    if len(words) > most:
         half = most // 2
-        shown = [*shown[:half], f"... ({len(shown) - 2 * half} more) ...", *shown[-half:]]
-    return ", ".join(shown) if shown else "none"
+        words = [*words[:half], f"... ({len(words) - 2 * half} more) ...", *words[-half:]]
+    return ", ".join(words)
 
 
 def check_block(source: Path, block: FloatArray, first_row: int, columns: Sequence[str]) -> None:
