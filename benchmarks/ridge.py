@@ -63,7 +63,8 @@ def pooled_ridge(X: Rows, y: npt.NDArray[np.int64], components: int, bandwidth: 
 def federated_ridge(X: Rows, y: npt.NDArray[np.int64], sizes: Sizes, method: str = "conjugate") -> RidgeModel:
     parts = np.array_split(np.arange(len(X)), sizes.sites)
     data = {f"site {number:02d}": (X[part], y[part]) for number, part in enumerate(parts)}
-    learner = RidgeLearner(method, sizes.rounds, sizes.components, regularization=REGULARIZATION, tolerance=0.0)
+    learner = RidgeLearner(method, sizes.rounds, sizes.components, regularization=REGULARIZATION, tolerance=0.0,
+                           intercept=False)  # fmt: skip
     with Federation.local(data) as federation:
         return learner.fit(federation)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from contracts.engines import lying
-from kernfed.federation import Federation, FoldingLearner, LocalEngine, Payload
-from kernfed.kahm.aggregate import AGGREGATES, Explanation, combine, unprotected
+from kernfed.federation import Federation, FoldingLearner, LocalEngine, Payload, UnprotectedClasses
+from kernfed.kahm.aggregate import AGGREGATES, Explanation, combine, exposure, unprotected
 from oracles.federation import combined, sites_data
 
 
@@ -101,7 +101,8 @@ def test_classes_of_too_few_holders_are_listed(rng: np.random.Generator) -> None
     data = sites_data(rng, "abc")
     X, y = data["a"]
     data["a"] = (X, np.where(y == 2, 7, y))  # only a holds class 7, and class 2 is held by b and c
-    model = FoldingLearner(aggregate="kth", k=3).fit(Federation.local(data))
+    with pytest.warns(UnprotectedClasses, match="2 of 4 classes, which fewer than k=3 of 3 .* hold: 2, 7; let further"):
+        model = FoldingLearner(aggregate="kth", k=3).fit(Federation.local(data))
     assert model.classes_.tolist() == [0, 1, 2, 7]
     assert model.unprotected_.tolist() == [2, 7]
     queries = X[:6]
@@ -109,4 +110,27 @@ def test_classes_of_too_few_holders_are_listed(rng: np.random.Generator) -> None
     np.testing.assert_array_equal(model.scores(queries), combined(by_site, model.holds, "kth", 3, 1.0))
     np.testing.assert_array_equal(model.scores(queries)[:, 3], by_site[0, :, 3])
     np.testing.assert_array_equal(model.scores(queries)[:, 2], by_site[1:, :, 2].max(axis=0))
-    assert FoldingLearner(aggregate="kth", k=2).fit(Federation.local(data)).unprotected_.tolist() == [7]
+    with pytest.warns(UnprotectedClasses, match="hold: 7; let further sites with these classes take part; model.unp"):
+        fewer = FoldingLearner(aggregate="kth", k=2).fit(Federation.local(data))
+    assert fewer.unprotected_.tolist() == [7]
+    assert "\nwrong sites can decide 1 of 4 classes, which fewer than k=2 of 3 site(s) hold: 7\n" in str(fewer)
+
+
+@pytest.mark.parametrize(
+    ("k", "told"),
+    [(1, "with k=1 a single wrong site can decide every class; .* or choose k=2"),
+     (4, "3 of 3 classes, which fewer than k=4 of 3 site.*0, 1, 2; .* or choose a smaller k")],
+)  # fmt: skip
+def test_a_k_that_protects_nothing_is_told(rng: np.random.Generator, k: int, told: str) -> None:
+    with Federation.local(sites_data(rng, "abc")) as federation:
+        with pytest.warns(UnprotectedClasses, match=told):
+            FoldingLearner(aggregate="kth", k=k).fit(federation)
+        for learner in (FoldingLearner(k=k), FoldingLearner(aggregate="kth", k=3)):  # nothing promised; all protected
+            assert "wrong" not in str(learner.fit(federation))
+
+
+def test_many_unprotected_classes_make_a_short_line() -> None:
+    classes, holds = np.arange(30), np.ones((1, 30), dtype=bool)
+    assert exposure(classes, holds, "kth", 2) == (
+        "wrong sites can decide 30 of 30 classes, which fewer than k=2 of 1 site(s) hold: 0, 1, 2, 3, 4 and 25 more"
+    )

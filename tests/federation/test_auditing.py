@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from kernfed.federation import Federation, FoldingLearner, RidgeLearner
 from kernfed.federation.auditing import audit_mechanism, audit_model
 from kernfed.privacy import ElementLaplace, NoiseGenerator, RandomizedLabels, RecordGaussian, RecordMoments, RecordRidge
+from kernfed.privacy.audit import attack_limit
 from oracles.federation import sites_data
 
 GAUSSIAN, MOMENTS = RecordGaussian(1.0, 1e-5, 3.0), RecordMoments(1.0, 1e-5, 3, radius=3.0)
@@ -33,6 +35,9 @@ def test_an_honest_mechanism_is_not_contradicted(halves: Any, mechanism: Any) ->
     assert report.membership is not None
     assert report.attacks[-1].name == "answers only"
     assert {entry["task"] for entry in traffic} == {"describe", "scores"}
+    width = halves[0][0].shape[1]
+    count = 3 * (3 + 6) if mechanism is MOMENTS else len(halves[0][0]) * width
+    assert f"{count:,}" in report.released
 
 
 @pytest.mark.parametrize("broken", ["less noise", "no clipping", "seeded noise"])
@@ -77,19 +82,27 @@ def test_the_attack_on_moments_is_close_to_the_best(halves: Any) -> None:
     assert best - 0.06 < report.attacks[0].roc.auc < best + 0.04
 
 
-def test_models_say_what_they_promise(halves: Any) -> None:
+def test_models_say_what_they_promise(halves: Any, tmp_path: Path) -> None:
     (X, y), outside = halves
-    with Federation.local({"a": (X, y)}) as federation:
+    with Federation.local({"a": (X, y)}, store=tmp_path) as federation:
         for model, record in (
             (FoldingLearner(hold="machines").fit(federation), math.inf),
             (learner(GAUSSIAN, hold="machines").fit(federation), 1.0),
             (learner(MOMENTS, labels=RandomizedLabels(2.0, (0, 1, 2))).fit(federation), 3.0),
-            (RidgeLearner("exact", features="given", privacy=RecordRidge(2.0, 1e-5)).fit(federation), 2.0),
+            (RidgeLearner("exact", features="given", privacy=RecordRidge(2.0, 1e-5, 1.0, 1.0)).fit(federation), 2.0),
         ):
             report = audit_model(model, (X, y), outside)
             assert report.record.epsilon == record
-            assert report.verdict.startswith("not tested")
             assert len(report.attacks) == 1
+            assert report.released == ""
+            auc = f"answers only, has an area under the curve of {report.attacks[0].roc.auc:.3f} ["
+            assert auc in report.verdict
+            if math.isinf(record):
+                assert report.verdict.startswith("no guarantee is claimed; the best attack tried")
+            else:
+                assert report.verdict.startswith("not tested: no lower bound on epsilon was computed, as the noise was")
+                limit = attack_limit(report.record)
+                assert f"record epsilon {record:g} allows {limit:.3f} on average" in report.verdict
     assert audit_model(FoldingLearner(hold="machines").fit(Federation.local({"a": (X, y)})), (X, y),
                        outside).attacks[0].roc.auc > 0.6  # fmt: skip
 

@@ -1,8 +1,11 @@
 """One temperature for all sites: most likely on the rows kept aside, the same wherever the machines are."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.optimize
+from sklearn.metrics import log_loss
 
 import kernfed as kf
 from kernfed.federation import calibrating
@@ -57,9 +60,29 @@ def test_calibration_makes_held_out_labels_most_likely_and_helps_on_others(digit
                                               bounds=(-8, 3), method="bounded").x  # fmt: skip
         assert abs(np.log(found.temperature) - best) <= np.log(2) / 16 + 1e-6  # half a step of the grid
         np.testing.assert_array_equal(found.predict(digits.x_test), model.predict(digits.x_test))
-        before, after = error(model, digits), error(found, digits)
-        assert after.calibration_error < before.calibration_error / 2
+        assert error(found, digits).calibration_error < 0.02
+        wrong = replace(model, calibrated=8 * found.temperature)
+        assert error(wrong, digits).calibration_error > 0.2
+        assert kf.calibrate(wrong, federation).temperature == found.temperature
         np.testing.assert_allclose(found.predict_proba(digits.x_test[:5]).sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("measure", ["distance", "rms"])
+def test_sites_of_one_class_know_how_much_their_scores_vary(digits, measure):
+    parts = kf.data.partition_one_class(digits.y_train)
+    sites = {f"site-{number}": (digits.x_train[rows], digits.y_train[rows]) for number, rows in enumerate(parts)}
+    with kf.Federation.local(sites) as federation:
+        found = kf.FoldingLearner(measure=measure).fit(federation).predict_proba(digits.x_test)
+    assert log_loss(digits.y_test, found) < 0.1
+
+
+@pytest.mark.parametrize("measure", ["distance", "rms"])
+def test_the_median_of_the_sites_is_near(digits, sites, measure):
+    """Without anything kept aside: confidence and accuracy on unseen rows differ by less than two points."""
+    with kf.Federation.local(sites) as federation:
+        model = kf.FoldingLearner(measure=measure).fit(federation)
+        found = model.predict_proba(digits.x_test)
+        assert abs(found.max(axis=1).mean() - (model.predict(digits.x_test) == digits.y_test).mean()) < 0.02
 
 
 def test_machines_here_or_at_the_sites_give_the_same_temperature(sites):

@@ -80,13 +80,32 @@ def test_held_out_rows_are_not_learned_from_and_stay_the_same(sites):
         assert (site.held_out().ids == kept.ids).all()  # a row's part never changes
 
 
-def test_a_site_without_held_out_rows_counts_nothing(sites):
+@pytest.mark.parametrize("learner", [kf.FoldingLearner(), kf.FoldingLearner(hold="machines"),
+                                     kf.RidgeLearner("exact", task="regress", features="given")])  # fmt: skip
+def test_without_held_out_rows_at_any_site_there_is_nothing_to_tell(sites, learner):
     with kf.Federation.local(sites) as federation:
+        model = learner.fit(federation)
+        for options in ({}, {"holdout": {}}):
+            with pytest.raises(
+                ValueError, match=r"Federation.local\(..., holdout=0.2\), or .* holdout=\{site: \(X, y\)"
+            ):
+                kf.evaluate(model, federation, **options)
+        federation.engine.faults["site-1"] = Fault("dead")
+        if getattr(model, "connection", None) is None:
+            with pytest.raises(ValueError, match="no site keeps rows aside"):
+                kf.evaluate(model, federation, min_replies=1)
+
+
+def test_a_site_without_held_out_rows_is_listed_among_the_others(sites):
+    few = {**sites, "site-1": (sites["site-1"][0][:1], sites["site-1"][1][:1])}  # of one row none is kept aside
+    with kf.Federation.local(few, holdout=0.1) as federation:
+        assert not len(federation.engine.site("site-1").held_out().y)
         for hold in ("sites", "machines"):
             found = kf.evaluate(kf.FoldingLearner(hold=hold).fit(federation), federation)
-            assert found.pooled.rows == 0
-            assert np.isnan(found.accuracy)
-            assert found.to_json()["pooled"]["accuracy"] is None
+            assert found.sites["site-1"].rows == 0
+            assert np.isnan(found.sites["site-1"].accuracy)
+            assert found.to_json()["sites"]["site-1"]["accuracy"] is None
+            assert found.accuracy > 0.5
 
 
 def test_given_rows_and_unknown_labels(sites):
@@ -94,8 +113,49 @@ def test_given_rows_and_unknown_labels(sites):
         model = kf.FoldingLearner().fit(federation)
         X, y = sites["site-0"]
         found = kf.evaluate(model, federation, holdout={"new": (X, np.where(y == 0, 99, y))})
-    assert found.pooled.confusion[-1].sum() == (y == 0).sum()
+    assert found.pooled.confusion[-1].sum() == found.pooled.unknown == (y == 0).sum()
+    assert found.pooled.errors == found.pooled.rows - found.pooled.correct >= found.pooled.unknown
     assert found.accuracy < 1
+    assert f"{(y == 0).sum()} row(s) have labels that the model does not know" in str(found)
+    assert "does not know" not in str(evaluate_rows(kf.KAHMClassifier().fit(X, y), {"a": (X, y)}))
+
+
+@pytest.mark.parametrize("hold", ["sites", "machines"])
+def test_labels_of_another_type_are_refused(sites, hold):
+    words = {name: (X, np.array(["a", "b", "c", "d"])[y]) for name, (X, y) in sites.items()}
+    told = "labels of site 'site-0' are {}, and the model's classes are {} such as"
+    with kf.Federation.local(sites, holdout=0.3) as numbered, kf.Federation.local(words, holdout=0.3) as worded:
+        for learned, tested, expected in (
+            (numbered, worded, ("text", "numbers")),
+            (worded, numbered, ("numbers", "text")),
+        ):
+            model = kf.FoldingLearner(hold=hold).fit(learned)
+            rows = {name: (site.X, site.y) for name in sites for site in [tested.engine.site(name).held_out()]}
+            with pytest.raises(kf.federation.SchemaMismatch, match=told.format(*expected)):
+                evaluate_rows(model, rows)
+            with pytest.raises(TooFewReplies, match=told.format(*expected)):
+                kf.evaluate(model, tested)
+
+
+def test_labels_that_are_objects_are_of_the_type_they_hold(sites):
+    X, y = sites["site-0"]
+    words = np.array(["a", "b", "c", "d"], dtype=object)[y]
+    assert evaluate_rows(kf.KAHMClassifier().fit(X, words), {"a": (X, words)}).pooled.unknown == 0
+    assert evaluate_rows(kf.KAHMClassifier().fit(X, y > 1), {"a": (X, (y > 1).astype(float))}).pooled.unknown == 0
+
+
+def test_labels_of_which_none_is_known_are_refused(sites):
+    others = {name: (X, y + 10) for name, (X, y) in sites.items()}
+    told = "knows none of the labels of the .* rows it is tested on; its classes are 0, 1, 2, 3; look at the column"
+    with kf.Federation.local(sites) as federation:
+        model = kf.FoldingLearner(hold="machines").fit(federation)
+        with pytest.raises(ValueError, match=told):
+            kf.evaluate(model, federation, holdout=others)
+        one = kf.evaluate(model, federation, holdout={**sites, "site-1": others["site-1"]})
+    assert one.sites["site-1"].accuracy == 0
+    assert "site-1     60 row(s) have labels that the model does not know" in str(one)
+    with kf.Federation.local(others, holdout=0.3) as federation, pytest.raises(ValueError, match=told):
+        kf.evaluate(model, federation)
 
 
 def test_policy_and_missing_sites(sites):

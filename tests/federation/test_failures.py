@@ -132,7 +132,8 @@ def test_missing_sites_are_in_the_file(data: Data, tmp_path: Path) -> None:
     from kernfed import load
 
     with pytest.warns(MissingSites):
-        LEARNER.fit(Federation.local(data, faults={"a": Fault("dead")}), min_replies=1).save(tmp_path / "m.kfd")
+        model = LEARNER.fit(Federation.local(data, store=tmp_path, faults={"a": Fault("dead")}), min_replies=1)
+    model.save(tmp_path / "m.kfd")
     assert load(tmp_path / "m.kfd").missing == {"a": "site 'a' cannot be reached"}
 
 

@@ -28,7 +28,7 @@ from kernfed.federation import (
 from kernfed.kahm.model import StaleModel
 from oracles.federation import Data, sites_data
 
-pytest.importorskip("flwr", reason="needs the extra flower: pip install 'kernfed[flower]'")
+pytest.importorskip("flwr", reason="needs the extra flower: pip install -e '.[flower]' in a clone of kernfed")
 
 from federation.flower_grid import InProcessGrid, client_app, node_configs, over_files
 from kernfed.federation.flower import FlowerEngine, flower_federation, serve, site_from_config
@@ -69,7 +69,7 @@ def test_models_are_those_of_the_local_engine_to_the_bit(data: Data, tmp_path: P
     names = [f"X[{i}]" for i in range(queries.shape[1])]
     grid = over_files(data, tmp_path, holdout=0.3, seed=5)
     for kind, federation in (
-        ("local", Federation.local(data, seed=5, holdout=0.3, columns=names)),
+        ("local", Federation.local(data, seed=5, store=tmp_path / "stores", holdout=0.3, columns=names)),
         ("flower", flower_federation(grid, seed=5)),
     ):
         with federation:
@@ -375,4 +375,6 @@ def test_without_flower_one_sentence() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.strip().endswith("ImportError: the Flower engine needs Flower: pip install 'kernfed[flower]'")
+    assert done.stderr.strip().endswith(
+        "ImportError: the Flower engine needs Flower: pip install -e '.[flower]' in a clone of kernfed"
+    )

@@ -76,7 +76,7 @@ def test_an_app_for_the_simulation(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own
 def test_only_code_travels_to_the_sites(app: Path) -> None:
     """Results, keys and certificates are not part of what Flower sends."""
-    build = pytest.importorskip("flwr.cli.build", reason="needs the extra flower: pip install 'kernfed[flower]'")
+    build = pytest.importorskip("flwr.cli.build", reason="needs the extra flower: pip install -e '.[flower]'")
     for name in ("results/1/result.json", "keys/a.json", "certificates/ca.json"):
         (app / name).parent.mkdir(parents=True, exist_ok=True)
         (app / name).write_text("{}")

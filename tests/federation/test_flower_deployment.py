@@ -23,7 +23,7 @@ import kernfed
 from kernfed.data import read_table
 from kernfed.federation import Federation, FoldingLearner
 
-pytest.importorskip("flwr", reason="needs the extra flower: pip install 'kernfed[flower]'")
+pytest.importorskip("flwr", reason="needs the extra flower: pip install -e '.[flower]' in a clone of kernfed")
 
 from kernfed.cli.flower_run import run_app
 
@@ -210,7 +210,8 @@ def local(deployment: Deployment) -> Iterator[Federation]:
     """The same sites in this process."""
     tables = {site: read_table(deployment.folder / f"{site}.csv", label="digit") for site in SITES}
     data = {site: (table.X, table.y) for site, table in tables.items()}
-    with Federation.local(data, holdout=0.1, columns=tables["north"].columns) as federation:
+    store = deployment.folder / "stores"
+    with Federation.local(data, store=store, holdout=0.1, columns=tables["north"].columns) as federation:
         yield federation
 
 

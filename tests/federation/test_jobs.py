@@ -11,7 +11,7 @@ import kernfed
 from kernfed.federation import Fault, Federation, FoldingLearner, TooFewReplies
 from oracles.federation import Data, sites_data
 
-pytest.importorskip("flwr", reason="needs the extra flower: pip install 'kernfed[flower]'")
+pytest.importorskip("flwr", reason="needs the extra flower: pip install -e '.[flower]' in a clone of kernfed")
 
 from federation.flower_grid import over_files
 from kernfed.federation.flower import flower_federation, serve

@@ -31,8 +31,8 @@ def queries(rng: np.random.Generator) -> Any:
 
 
 @pytest.fixture
-def connected(data: Data) -> FoldingModel:
-    return FoldingLearner(batch_size=6, aggregate="kth").fit(Federation.local(data))
+def connected(data: Data, tmp_path_factory: pytest.TempPathFactory) -> FoldingModel:
+    return FoldingLearner(batch_size=6, aggregate="kth").fit(Federation.local(data, store=tmp_path_factory.mktemp("s")))
 
 
 @pytest.fixture
@@ -142,7 +142,8 @@ def test_another_process_connects_and_fits_nothing(data: Data, queries: Any, tmp
 def test_the_same_federation_makes_the_same_file(data: Data, tmp_path: Path) -> None:
     for hold in ("sites", "machines"):
         for name in ("one", "two"):
-            FoldingLearner(hold=hold).fit(Federation.local(data)).save(tmp_path / name)
+            federation = Federation.local(data, store=tmp_path / f"{hold}-{name}")
+            FoldingLearner(hold=hold).fit(federation).save(tmp_path / name)
         assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 

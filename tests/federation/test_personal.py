@@ -326,11 +326,11 @@ def mechanism(epsilon=20.0, width=6):
     return RecordEmbedding(epsilon, 1e-5, FourierFeatures(width, 40, 1.0, seed=3, kind="paired"))
 
 
-def test_private_embeddings_give_weights_and_are_charged_once():
+def test_private_embeddings_give_weights_and_are_charged_once(tmp_path):
     data, _ = value_sites(n=60)
     policies = {name: Policy(tasks=("*",), max_record_epsilon=25.0) for name in data}
     learner = PersonalLearner((0.0, 0.5), model="none", columns="features", privacy=mechanism())
-    with Federation.local(data, policies=policies) as federation:
+    with Federation.local(data, policies=policies, store=tmp_path) as federation:
         first = learner.fit(federation)
         again = learner.fit(federation)
         np.testing.assert_array_equal(first.weights_, again.weights_)

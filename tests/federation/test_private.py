@@ -54,9 +54,9 @@ EVERY: list[Mechanism] = [
     GAUSSIAN,
     RecordGaussian(2.0, 1e-6, 1.0, projection=3, seed=4),
     RecordGaussian(2.0, 1e-6, 1.0, projection=BASIS),
-    RecordMoments(3.0, 1e-5, 3, basis="random", seed=2, method="joint"),
+    RecordMoments(3.0, 1e-5, 3, 1.0, basis="random", seed=2, method="joint"),
     RecordMoments(3.0, 1e-5, 2, radius=2.0, spread=0.5, basis=BASIS),
-    RecordMoments(3.0, 1e-5, 3, basis="dct", shape=(5, 1)),
+    RecordMoments(3.0, 1e-5, 3, 1.0, basis="dct", shape=(5, 1)),
     RecordRidge(1.0, 1e-5, 2.0, 3.0),
     RecordEmbedding(1.0, 1e-5, FourierFeatures(5, 4, (1.0, 2.0, 1.0, 1.0, 3.0), kind="paired")),
     RandomizedLabels(2.0, ("a", "b")),
@@ -236,12 +236,12 @@ def gaussian(site: Site, rows: Rows, mechanism: RecordGaussian = GAUSSIAN) -> An
 
 
 def ridge(site: Site, rows: Rows, key: str = "") -> Record:
-    def compute(ledger: Ledger) -> Record:
-        return Record(
-            {"second": RecordRidge(1.0, 1e-5).release(rows.X, rows.y, ledger=ledger, ids=rows.ids).moments.second}
-        )
+    mechanism = RecordRidge(1.0, 1e-5, 1.0, 1.0)
 
-    return released(site, RecordRidge(1.0, 1e-5), rows, compute, key=key)
+    def compute(ledger: Ledger) -> Record:
+        return Record({"second": mechanism.release(rows.X, rows.y, ledger=ledger, ids=rows.ids).moments.second})
+
+    return released(site, mechanism, rows, compute, key=key)
 
 
 def test_a_release_of_all_rows_happens_once(rows: Rows, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from kernfed.privacy.ledger import person_keys
 from oracles.federation import Data, sites_data
 
 GAUSSIAN, MOMENTS = RecordGaussian(3.0, 1e-5, 3.0), RecordMoments(3.0, 1e-5, 3, radius=4.0)
+#: Sites of these tests live as long as the test; that a ledger is not kept is tested in test_private_folding.
+pytestmark = pytest.mark.filterwarnings("ignore::kernfed.federation.releases.LedgerNotKept")
 
 
 @pytest.fixture

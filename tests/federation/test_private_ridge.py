@@ -15,7 +15,9 @@ from kernfed.privacy import RecordGaussian, RecordRidge
 from kernfed.ridge.model import RidgeModel
 from oracles.federation import Data, sites_data
 
-MECHANISM = RecordRidge(3.0, 1e-5, radius=1.0)
+MECHANISM = RecordRidge(3.0, 1e-5, radius=1.0, target_radius=1.0)
+#: Sites of these tests live as long as the test; that a ledger is not kept is tested in test_private_folding.
+pytestmark = pytest.mark.filterwarnings("ignore::kernfed.federation.releases.LedgerNotKept")
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def test_released_once_for_every_regularisation(data: Data, tmp_path: Path) -> N
         assert first.weights.tobytes() == again.weights.tobytes()
         assert np.abs(other.weights).max() < np.abs(first.weights).max()
         assert [charges(federation, name) for name in "ab"] == [1, 1]
-        learner(RecordRidge(2.0, 1e-5)).fit(federation)
+        learner(RecordRidge(2.0, 1e-5, 1.0, 1.0)).fit(federation)
         assert charges(federation) == 2
     with Federation.local(data, store=tmp_path) as federation:
         assert learner().fit(federation).weights.tobytes() == first.weights.tobytes()
@@ -49,8 +51,8 @@ def test_released_once_for_every_regularisation(data: Data, tmp_path: Path) -> N
 
 def test_with_little_noise_it_is_the_exact_solution(data: Data) -> None:
     with Federation.local(data) as federation:
-        exact = learner(None, regularization=0.1).fit(federation)
-        noisy = learner(RecordRidge(100.0, 1e-5), regularization=0.1).fit(federation)
+        exact = learner(None, regularization=0.1, intercept=False).fit(federation)
+        noisy = learner(RecordRidge(100.0, 1e-5, 1.0, 1.0), regularization=0.1).fit(federation)
         np.testing.assert_allclose(noisy.weights, exact.weights, atol=0.05 * np.abs(exact.weights).max())
         X = np.vstack([X for X, _ in data.values()])
         assert (noisy.predict(X) == exact.predict(X)).mean() > 0.95
@@ -62,7 +64,7 @@ def test_targets_to_regress_and_fourier_features(rng: np.random.Generator) -> No
     data = {"a": (X[:1000], y[:1000]), "b": (X[1000:], y[1000:])}
     settings = {"features": "fourier", "n_components": 20, "bandwidth": 1.0, "task": "regress", "regularization": 1e-4}
     with Federation.local(data) as federation:
-        model = learner(RecordRidge(8.0, 1e-5), **settings).fit(federation)
+        model = learner(RecordRidge(8.0, 1e-5, 1.0, 1.0), **settings).fit(federation)
         assert model.score(X, y) > 0.5
         assert "targets are protected" in str(model.privacy)  # type: ignore[attr-defined]
         assert {entry.task for entry in federation.traffic} == {"ridge_survey", "ridge_release"}
@@ -130,7 +132,7 @@ def test_a_site_that_requires_privacy_takes_part(data: Data) -> None:
     with Federation.local(data, policies=dict.fromkeys(data, policy)) as federation:
         learner().fit(federation)
         with pytest.raises(TooFewReplies, match="over the budget of 3"):
-            learner(RecordRidge(3.0, 1e-5, radius=0.5)).fit(federation)
+            learner(RecordRidge(3.0, 1e-5, radius=0.5, target_radius=1.0)).fit(federation)
 
 
 @pytest.mark.parametrize("values", [{}, 5, {"kind": "record-ridge"}, {"kind": "randomized-labels", "epsilon": 1.0,

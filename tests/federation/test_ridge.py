@@ -137,7 +137,8 @@ def test_a_class_that_only_one_site_knows_is_predicted():
 def test_a_round_sends_two_matrices_each_way(method):
     data = class_sites()
     with Federation.local(data) as federation:
-        model = RidgeLearner(method, rounds=3, n_components=500, regularization=1.0, tolerance=0).fit(federation)
+        learner = RidgeLearner(method, 3, n_components=500, regularization=1.0, tolerance=0, intercept=False)
+        model = learner.fit(federation)
         asked = {(entry.site, entry.task): entry.messages for entry in federation.traffic}
     floats = 2 * 500 * 3 * 8 * len(data)
     for entry in model.history_[1:]:

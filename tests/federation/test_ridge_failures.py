@@ -7,7 +7,7 @@ from kernfed.federation import Fault, Federation, MissingSites, Payload, Policy,
 from kernfed.federation import ridge_tasks as tasks
 from kernfed.federation.ridge import RidgeLearner
 from kernfed.federation.ridge_tasks import RIDGE_TASKS, discard_factors
-from oracles.ridge_sites import SMALL, class_sites, fit
+from oracles.ridge_sites import SMALL, class_sites, fit, value_sites
 
 # Lost sites ---------------------------------------------------------------------------------------------------------
 
@@ -60,6 +60,21 @@ def test_the_others_go_on_with_their_own_weights_where_that_is_allowed(method, t
     np.testing.assert_allclose(model.weights, expected.weights, atol=1e-9)
     assert list(model.missing) == ["s2"]
     assert model.parameters.class_weights == expected.parameters.class_weights
+
+
+@pytest.mark.parametrize(("method", "task", "number"), [
+    ("conjugate", "ridge_means", 1), ("conjugate", "ridge_apply", 4), ("exact", "ridge_moments", 1),
+])  # fmt: skip
+def test_the_intercept_is_that_of_the_sites_that_remain(method, task, number):
+    data = value_sites()
+    data = {name: (X + place, y + 100 * place) for place, (name, (X, y)) in enumerate(data.items())}
+    options = {"task": "regress", "rounds": 40, "intercept": True}
+    federation = Losing(data, "s2", task, number).federation
+    with pytest.warns(MissingSites, match="the model is that of the others"):
+        model = RidgeLearner(method, **{**SMALL, **options}).fit(federation, min_replies=2)
+    expected = fit("exact", {name: data[name] for name in ("s0", "s1")}, **options)
+    np.testing.assert_allclose(model.weights, expected.weights, atol=1e-8 * np.abs(expected.weights).max())
+    np.testing.assert_allclose(model.intercept, expected.intercept, rtol=1e-8)
 
 
 def test_a_class_that_leaves_with_its_site_is_not_predicted():

@@ -49,10 +49,17 @@ def test_agreement_adds_up() -> None:
     ("changes", "told"),
     [
         ({"width": 4, "columns": ()}, "width is 3 at most sites, but 'odd' has 4"),
-        ({"columns": ("x", "z", "y")}, "columns is ('x', 'y', 'z') at most sites, but 'odd' has ('x', 'z', 'y')"),
-        ({"columns": ()}, "but 'odd' has ()"),
+        (
+            {"columns": ("x", "z", "y")},
+            "columns are ('x', 'y', 'z') at most sites, but 'odd' has them in "
+            "another order: column 1 is 'z' and not 'y' (all need the same names",
+        ),
+        ({"columns": ("x", "y", "w")}, "but 'odd' lacks 'z' and has unknown 'w'"),
+        ({"columns": ("x", "y", "y")}, "but 'odd' lacks 'z' (all"),
+        ({"columns": ()}, "but 'odd' has no names"),
         ({"scaling": "none"}, "scaling is 'unit' at most sites, but 'odd' has 'none'"),
         ({"encoder": "model@2"}, "encoder is 'model@1' at most sites, but 'odd' has 'model@2'"),
+        ({"classes": (True, False)}, "type of labels is 'text' at most sites, but 'odd' has 'boolean'"),
         ({"classes": (0, 1)}, "type of labels is 'text' at most sites, but 'odd' has 'number'"),
     ],
 )

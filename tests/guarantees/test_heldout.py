@@ -124,3 +124,19 @@ def test_bounds_say_what_they_are():
 def test_bad_counts_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_an_evaluation_is_taken_as_it_is(rng):
+    import kernfed as kf
+
+    X, y = rng.standard_normal((300, 4)), rng.integers(0, 2, 300)
+    X[:, 0] += y
+    with kf.Federation.local({"a": (X[:200], y[:200]), "b": (X[200:], y[200:])}, holdout=0.3) as federation:
+        found = kf.evaluate(kf.FoldingLearner(hold="machines").fit(federation), federation)
+        numbers = kf.evaluate(kf.RidgeLearner("exact", task="regress", features="given").fit(federation), federation)
+    counts = {site: (outcome.errors, outcome.rows) for site, outcome in found.sites.items()}
+    assert all(0 < errors < rows for errors, rows in counts.values())
+    assert heldout_bounds(found, simultaneous=True) == heldout_bounds(counts, simultaneous=True)
+    for wrong in (numbers, found.pooled, found.sites["a"], None, 3):
+        with pytest.raises(ValueError, match="or be the evaluation of a classifier, got"):
+            heldout_bounds(wrong)

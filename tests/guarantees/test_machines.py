@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy.optimize import brentq
+from sklearn.exceptions import NotFittedError
 
 from kernfed.guarantees import distance_ratio, fixed_point_error, image_norm, membership_loss, smoothing_factor
 from kernfed.kahm.compose import KAHM, DeepKAHM, WideKAHM
@@ -126,3 +127,12 @@ def test_bad_arguments_are_refused():
         membership_loss(KAHM().fit(rows_of("normal")), np.zeros(3))
     with pytest.raises(ValueError, match="mean_square must be >= 0"):
         fixed_point_error(-1.0, 10, 1)
+
+
+@pytest.mark.parametrize("machine", [KAHM(), DeepKAHM(), WideKAHM()], ids=lambda machine: type(machine).__name__)
+def test_machines_that_are_not_fitted_say_so(machine):
+    for bound in (image_norm, distance_ratio, smoothing_factor, lambda found: membership_loss(found, np.zeros(3))):
+        with pytest.raises(NotFittedError, match=f"This {type(machine).__name__} instance is not fitted yet"):
+            bound(machine)
+        with pytest.raises(ValueError, match="machine must be a fitted KAHM, DeepKAHM or WideKAHM, got ndarray"):
+            bound(np.zeros(3))

@@ -4,19 +4,27 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.datasets import load_digits, load_iris, make_friedman1
+from sklearn.datasets import load_digits, load_iris, load_wine, make_friedman1
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
+from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from kernfed import KAHM, DeepKAHM, KAHMClassifier, KAHMRegressor, WideKAHM
-from kernfed.kahm.calibration import fit_temperature, leave_one_out_scores, softmin
+from kernfed._random import generator
+from kernfed.kahm.calibration import (
+    fit_temperature,
+    left_out_scores,
+    softmin,
+    temperature_losses,
+    usual_temperature,
+)
 from kernfed.kahm.classifier import EXPECTED_FAILED_CHECKS
-from kernfed.kahm.folding import MEASURES
-from kernfed.kahm.machine import explicit_images, fit_machine, leave_one_out
+from kernfed.kahm.folding import MEASURES, folding
+from kernfed.kahm.machine import explicit_images, fit_machine
 from kernfed.kahm.spectrum import regularization
 
 
@@ -98,31 +106,64 @@ def test_probabilities_are_calibrated(digits):
     assert loss(ideal * 10) > loss(ideal) + 0.05
 
 
-@pytest.mark.parametrize("width", [4, 60])
-def test_leave_one_out_is_the_machine_without_the_row(width, rng):
-    """Closed-form deletion equals solving the smaller system, with encoding, kernel and regulariser held."""
-    rows = rng.standard_normal((25, width))
-    machine = fit_machine(rows)
-    layer = machine.layers[0]
-    whitened = machine.scores / machine.scores.std(axis=0, ddof=1)
-    kernel = np.exp(-np.square(whitened[:, None] - whitened).sum(axis=2) / (2 * machine.subspace_dim))
-    found = explicit_images(machine, rows, without=np.arange(25))
-    squared, norms = leave_one_out(machine, rows, np.arange(25))
-    np.testing.assert_allclose(squared, found.squared_distance, rtol=1e-10)
-    np.testing.assert_allclose(norms, np.linalg.norm(found.image, axis=1), rtol=1e-10)
-    for left_out in range(25):
-        others = np.arange(25) != left_out
-        system = kernel[np.ix_(others, others)] + layer.regularization * np.eye(24)
-        weights = np.linalg.solve(system, kernel[others, left_out])
-        np.testing.assert_allclose(found.image[left_out], weights @ rows[others] / weights.sum(), atol=1e-10)
+@pytest.mark.parametrize("options", [{}, {"layers": 2, "subspace_dim": 4}])
+def test_left_out_rows_are_scored_by_machines_that_never_saw_them(options, rng):
+    X, y = rng.standard_normal((60, 8)), np.repeat([0, 1], [20, 40])
+    model = KAHMClassifier(batch_size=20, partition="order", **options).fit(X, y)
+    scores, classes = left_out_scores(model.bank_, "rms", np.random.default_rng(3), **options)
+    assert len(scores) == len(classes) == 6  # a tenth of each of three machines
+    draws = np.random.default_rng(3)
+    start = 0
+    for number in draws.permutation(3):
+        rows = X[20 * number : 20 * number + 20]
+        left = np.sort(draws.choice(20, 2, replace=False))
+        machine = fit_machine(np.delete(rows, left, axis=0), **options)
+        found = model.bank_.machine_scores(rows[left], "rms")
+        alone = explicit_images(machine, rows[left])
+        found[:, number] = folding("rms", alone.squared_distance, np.linalg.norm(rows[left], axis=1),
+                                   np.linalg.norm(alone.image, axis=1))  # fmt: skip
+        expected = np.column_stack([found[:, 0], found[:, 1:].min(axis=1)])
+        np.testing.assert_allclose(scores[start : start + 2], expected, rtol=1e-6, atol=1e-9)
+        assert (classes[start : start + 2] == int(number > 0)).all()
+        start += 2
+    again = left_out_scores(model.bank_, model.measure, generator(0, "calibrate"), **options)
+    assert model.temperature_ == fit_temperature(*again)
 
 
-def test_leave_one_out_scores_of_single_rows_are_absent(rng):
-    X = rng.standard_normal((5, 3))
-    model = KAHMClassifier(measure="rms").fit(X, ["a", "b", "b", "b", "b"])
-    scores = leave_one_out_scores(model.bank_, "rms", X[:1], np.array([0]), np.array([0]))
-    assert scores[0, 0] == 1.0
-    assert np.isfinite(model.predict_proba(X)).all()
+def test_machines_of_one_row_leave_nothing_out(rng):
+    model = KAHMClassifier(batch_size=1).fit(rng.standard_normal((3, 2)), [0, 1, 2])
+    scores, classes = left_out_scores(model.bank_, "rms", rng)
+    assert scores.shape == (0, 3)
+    assert len(classes) == 0
+    assert model.temperature_ == 1.0
+
+
+def test_few_rows_that_are_all_right_do_not_make_certain(rng):
+    """Left-out rows without an error suggest a temperature of zero; the prior knows how much scores vary."""
+    scores = np.array([[0.1, 2.0], [0.2, 2.5], [0.3, 2.2], [2.4, 0.3], [2.1, 0.1], [2.2, 0.2]])
+    labels = np.repeat([0, 1], 3)
+    usual = np.std([0.1, 0.2, 0.3]) / 3
+    assert usual_temperature(scores, labels) == pytest.approx(usual)
+    assert fit_temperature(scores, labels) == pytest.approx(usual, rel=0.05)
+    # With many rows their likelihood decides: the prior moves the best temperature by less than a percent.
+    many, truth = rng.exponential(size=(4000, 3)), np.zeros(4000, dtype=int)
+    grid = np.exp(np.linspace(-6, 6, 4001))
+    probable = np.array([rng.choice(3, p=row) for row in softmin(many, 0.5)])
+    best = grid[temperature_losses(many, probable, grid).argmin()]
+    assert fit_temperature(many, probable) == pytest.approx(best, rel=0.01)
+    assert fit_temperature(many[:, :1], truth) == usual_temperature(many[:, :1], truth)  # one class
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_probabilities_of_few_rows_are_not_far_from_the_truth(count):
+    X, y = load_wine(return_X_y=True)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    for seed in range(5):
+        draws = np.random.default_rng(seed)
+        rows = np.concatenate([draws.permutation(np.flatnonzero(y == label))[:count] for label in range(3)])
+        others = np.setdiff1d(np.arange(len(y)), rows)
+        found = KAHMClassifier().fit(X[rows], y[rows]).predict_proba(X[others])
+        assert log_loss(y[others], found) < np.log(3)  # better than knowing nothing
 
 
 def test_temperature_of_scores_without_information():

@@ -12,7 +12,7 @@ from kernfed.ridge import RidgeModel
 
 del _tasks
 Data = dict[str, tuple[Any, Any]]
-SMALL: dict[str, Any] = {"n_components": 30, "bandwidth": 3.0, "regularization": 1e-3}
+SMALL: dict[str, Any] = {"n_components": 30, "bandwidth": 3.0, "regularization": 1e-3, "intercept": False}
 
 
 def class_sites(sizes: tuple[int, ...] = (60, 20, 35), seed: int = 0) -> Data:

@@ -171,6 +171,6 @@ def test_without_torch_one_sentence_says_what_to_install(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "torch", None)
         without = reload(network)
-        with pytest.raises(ImportError, match=r"networks need PyTorch: pip install 'kernfed\[torch\]'"):
+        with pytest.raises(ImportError, match=r"networks need PyTorch: pip install -e '\.\[torch\]' in a clone"):
             without.relu_network(3, (4,))
     reload(network)

@@ -24,7 +24,7 @@ from kernfed.privacy import (
     audit_training,
     officer_page,
 )
-from kernfed.privacy.audit import canary_bounds
+from kernfed.privacy.audit import attack_limit, canary_bounds
 from kernfed.privacy.lower_bound import EpsilonBound
 
 BOX = {"d": 1.0, "bounds": (0.0, 1.0)}
@@ -170,7 +170,7 @@ def test_moments_by_repeated_runs():
     """Replacing one row of 20 by its opposite: the released mean tells, as much as epsilon allows and no more."""
     rows = np.zeros((20, 2))
     rows[0] = [1.0, 0.0]
-    options = {"basis": np.eye(2), "method": "joint"}
+    options = {"radius": 1.0, "basis": np.eye(2), "method": "joint"}
     stated = RecordMoments(1.0, 1e-5, 2, **options)
     _, record = stated.guarantees()
     attack, bound = audit_pair(moments_run(stated), rows, -rows, record, runs=300)
@@ -231,6 +231,41 @@ def test_report_is_frozen():
         report.subject = "else"
 
 
+def attack_of(inside, outside):
+    return audit_answers(np.asarray(inside, float), np.asarray(outside, float), permutations=9)[0]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "begins", "ends", "page"),
+    [
+        (math.inf, "no guarantee is claimed; the best attack tried, answers only, has", "what other attacks achieve",
+         "No guarantee for a record is claimed, so there is none to agree with."),
+        (1.0, "not tested: ", "record epsilon 1 allows 0.732 on average over the noise, which is less: audit the "
+         "mechanism itself", "This was not tested. A bound on epsilon needs many draws"),
+        (20.0, "not tested: ", "allows 1.000 on average over the noise", "figures below it prove nothing"),
+    ],
+)  # fmt: skip
+def test_attacks_without_a_bound_are_put_into_words(epsilon, begins, ends, page):
+    """Members are all nearer than others, so the attack is perfect, and yet it contradicts nothing."""
+    report = report_of(attack_of(np.arange(300), 300 + np.arange(300)), record=replace(RECORD, epsilon=epsilon))
+    assert report.verdict.startswith(begins)
+    assert report.verdict.endswith(ends)
+    assert "an area under the curve of 1.000 [" in report.verdict
+    assert "finds 100.0% of the members at 1.0% false alarms" in report.verdict
+    assert not report.contradicted
+    assert page in officer_page(report)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 0.0), (1.0, 1e-5), (2.0, 0.3), (9.0, 0.05)])
+def test_the_limit_of_attacks_covers_the_whole_region(epsilon, delta):
+    rates = np.linspace(0, 1, 20001)
+    most = np.minimum(np.minimum(np.exp(epsilon) * rates + delta, 1 - np.exp(-epsilon) * (1 - delta - rates)), 1.0)
+    limit = attack_limit(replace(RECORD, epsilon=epsilon, delta=delta))
+    assert np.trapezoid(most, rates) <= limit
+    if delta < 1e-3:
+        assert limit == pytest.approx(np.trapezoid(most, rates), abs=2e-3)
+
+
 def test_page_says_everything_in_order():
     mechanism = CORRECT["laplace"]
     report = reports(mechanism, releaser(mechanism), trials=100)
@@ -247,6 +282,8 @@ def test_page_says_everything_in_order():
         "## What is not promised",
     ]
     assert "12,345" in page
+    assert report.released in page
+    assert "Messages while a model was made of the release" in page
     assert "epsilon 1 and" in page
     assert "73.11 % of cases" in page  # e/(1 + e), rounded up
     assert "not one for a person" in page
@@ -301,7 +338,7 @@ BAD = [
     (lambda: reports(CORRECT["laplace"], None, trials=10), "trials must be >= 20"),
     (lambda: reports(CORRECT["laplace"], None, confidence=1), "confidence must be < 1"),
     (lambda: reports(CORRECT["laplace"], None, generator=np.random.default_rng(0)), "generator must be"),
-    (lambda: reports(RecordMoments(1.0, 1e-5, 2), None), "mechanism must release rows"),
+    (lambda: reports(RecordMoments(1.0, 1e-5, 2, 1.0), None), "mechanism must release rows"),
     (lambda: audit_answers([1.0], [1.0, 2.0]), "members must have at least 2"),
     (lambda: audit_answers(ROWS, ROWS, answer=lambda X: X), "answers must be a vector"),
     (lambda: audit_answers(ROWS, ROWS, answer=lambda X: X[1:, 0]), "answer must return one number for each of 4"),

@@ -241,7 +241,7 @@ BAD = [
     (lambda: attack_with(unknown_position, others=np.zeros((3, 2))), "others must have at least 4 rows"),
     (lambda: attack_with(unknown_position, candidates=0), "candidates must be >= 1"),
     (lambda: attack_with(confidence=0.0), "confidence must be > 0"),
-    (lambda: row_law(RecordMoments(1.0, 1e-5, 2), 3), "mechanism must release rows"),
+    (lambda: row_law(RecordMoments(1.0, 1e-5, 2, 1.0), 3), "mechanism must release rows"),
     (lambda: row_law(MECHANISMS["laplace"], 0), "width must be >= 1"),
 ]
 

@@ -9,6 +9,7 @@ from kernfed.privacy import (
     Ledger,
     NoiseGenerator,
     RecordMoments,
+    RecordRidge,
     discriminant_scores,
     epsilon_for,
     fabricate_rows,
@@ -32,7 +33,7 @@ METHODS = ["centred", "joint"]
 @pytest.mark.parametrize("method", METHODS)
 def test_with_little_noise_the_moments_are_the_sample_moments(table, method):
     X, y = table
-    mechanism = RecordMoments(100.0, 0.5, 5, method=method, spread=2.0)
+    mechanism = RecordMoments(100.0, 0.5, 5, 1.0, method=method, spread=2.0)
     release = mechanism.release(X, y)
     assert [part.label for part in release.classes] == ["a", "b", "c"]
     rows = mechanism.project(X)
@@ -65,7 +66,7 @@ def test_noise_is_as_stated(method):
 def test_release_is_on_the_records_not_on_their_order(table, rng):
     X, y = table
     order = rng.permutation(len(X))
-    mechanism = RecordMoments(1.0, 1e-5, 4)
+    mechanism = RecordMoments(1.0, 1e-5, 4, 1.0)
     first = mechanism.release(X, y, generator=NoiseGenerator(5)).classes
     second = mechanism.release(X[order], y[order], generator=NoiseGenerator(5)).classes
     for one, other in zip(first, second, strict=True):
@@ -74,7 +75,7 @@ def test_release_is_on_the_records_not_on_their_order(table, rng):
 
 def test_two_halves_cost_the_whole(table, tmp_path):
     X, y = table
-    mechanism = RecordMoments(2.0, 1e-5, 4)
+    mechanism = RecordMoments(2.0, 1e-5, 4, 1.0)
     ledger = Ledger(tmp_path / "ledger", 2.0, 1e-5)
     means = mechanism.release_means(X, y, ledger=ledger)
     centres = pool_moments([means])
@@ -95,7 +96,7 @@ def test_two_halves_cost_the_whole(table, tmp_path):
 
 def test_sites_pool_to_one(table, rng):
     X, y = table
-    mechanism = RecordMoments(100.0, 0.5, 4, spread=2.0)
+    mechanism = RecordMoments(100.0, 0.5, 4, 1.0, spread=2.0)
     parts = np.array_split(rng.permutation(len(X)), 3)
     alone = pool_moments([mechanism.release(X, y)])
     together = pool_moments([mechanism.release(X[part], y[part]) for part in parts])
@@ -111,7 +112,7 @@ def test_sites_pool_to_one(table, rng):
 
 def test_fabricated_rows_have_the_moments(table):
     X, y = table
-    mechanism = RecordMoments(100.0, 0.5, 5, spread=2.0)
+    mechanism = RecordMoments(100.0, 0.5, 5, 1.0, spread=2.0)
     classes = mechanism.release(X, y).classes
     rows, labels = fabricate_rows(classes, 20_000, radius=5.0, seed=3)
     assert rows.shape == (60_000, 5)
@@ -127,7 +128,7 @@ def test_fabricated_rows_have_the_moments(table):
 
 
 def test_an_indefinite_covariance_is_repaired():
-    classes = RecordMoments(0.5, 1e-5, 30).release(np.zeros((20, 40)), np.zeros(20)).classes
+    classes = RecordMoments(0.5, 1e-5, 30, 1.0).release(np.zeros((20, 40)), np.zeros(20)).classes
     assert np.linalg.eigvalsh(classes[0].covariance)[0] < 0
     values, vectors = classes[0].eigen()
     assert values.min() == 0.0
@@ -141,7 +142,7 @@ def test_an_indefinite_covariance_is_repaired():
 
 def test_discriminant_is_the_quadratic_one_without_noise(table):
     X, y = table
-    mechanism = RecordMoments(100.0, 0.9, 5, spread=2.0)
+    mechanism = RecordMoments(100.0, 0.9, 5, 1.0, spread=2.0)
     rows = mechanism.project(X)
     classes = mechanism.release(X, y).classes
     scores = discriminant_scores(classes, rows)
@@ -153,16 +154,16 @@ def test_discriminant_is_the_quadratic_one_without_noise(table):
 def test_a_class_of_one_row_and_every_basis():
     X = np.random.default_rng(0).uniform(0, 1, (3, 9))
     for basis in ("random", "dct", np.eye(9, 2)):
-        release = RecordMoments(1.0, 1e-5, 2, basis=basis).release(X, [0, 1, 1])
+        release = RecordMoments(1.0, 1e-5, 2, 1.0, basis=basis).release(X, [0, 1, 1])
         assert [part.moments.n for part in release.classes] == [1, 2]
         assert release.private
-    assert not RecordMoments(1.0, 1e-5, 2).release(X, [0, 1, 1], generator=NoiseGenerator(0)).private
-    shaped = RecordMoments(1.0, 1e-5, 2, basis="dct", shape=(9,))
-    assert not np.allclose(shaped.project(X), RecordMoments(1.0, 1e-5, 2, basis="dct").project(X))
+    assert not RecordMoments(1.0, 1e-5, 2, 1.0).release(X, [0, 1, 1], generator=NoiseGenerator(0)).private
+    shaped = RecordMoments(1.0, 1e-5, 2, 1.0, basis="dct", shape=(9,))
+    assert not np.allclose(shaped.project(X), RecordMoments(1.0, 1e-5, 2, 1.0, basis="dct").project(X))
 
 
 def test_guarantee_in_words(table):
-    release = RecordMoments(3.0, 1e-5, 2).release(*table)
+    release = RecordMoments(3.0, 1e-5, 2, 1.0).release(*table)
     words = "record: (3, 1e-05)-differential privacy for one row replaced by any other of its public class"
     assert str(release.record) == words
     assert release.element.unit == "element"
@@ -184,7 +185,7 @@ def test_guarantee_in_words(table):
 )
 def test_bad_parameters(change, message):
     with pytest.raises(ValueError, match=message):
-        RecordMoments(**{"epsilon": 1.0, "delta": 1e-5, "dimension": 2, **change})
+        RecordMoments(**{"epsilon": 1.0, "delta": 1e-5, "dimension": 2, "radius": 1.0, **change})
 
 
 @pytest.mark.parametrize(
@@ -200,11 +201,11 @@ def test_bad_parameters(change, message):
 )
 def test_bad_data(X, y, message):
     with np.errstate(over="ignore", invalid="ignore"), pytest.raises(ValueError, match=message):
-        RecordMoments(1.0, 1e-5, 2, basis="dct").release(X, y)
+        RecordMoments(1.0, 1e-5, 2, 1.0, basis="dct").release(X, y)
 
 
 def test_centres_must_hold_every_class():
-    mechanism = RecordMoments(1.0, 1e-5, 2)
+    mechanism = RecordMoments(1.0, 1e-5, 2, 1.0)
     centres = mechanism.release_means(np.zeros((2, 3)), [0, 1]).classes
     with pytest.raises(ValueError, match="centres must hold every class of y, got none for 2"):
         mechanism.release_spreads(np.zeros((3, 3)), [0, 1, 2], centres)
@@ -220,3 +221,10 @@ def test_digits_at_record_level(shared_data):
     release = mechanism.release(X, y, generator=NoiseGenerator(1))
     scores = discriminant_scores(release.classes, mechanism.project(Q))
     assert (scores.argmin(axis=1) == answers).mean() > 0.94
+
+
+def test_a_public_bound_has_no_default():
+    """A radius that suits nobody's rows would clip them all in silence."""
+    for kind, given in ((RecordMoments, (1.0, 1e-5, 2)), (RecordRidge, (1.0, 1e-5)), (RecordRidge, (1.0, 1e-5, 1.0))):
+        with pytest.raises(TypeError, match="radius"):
+            kind(*given)

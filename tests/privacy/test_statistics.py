@@ -83,7 +83,7 @@ def regression(rng):
 
 def test_ridge_without_much_noise_is_ridge(regression):
     X, y, _ = regression
-    release = RecordRidge(100.0, 0.5).release(X, y)
+    release = RecordRidge(100.0, 0.5, 1.0, 1.0).release(X, y)
     assert np.allclose(release.moments.second, X.T @ X, atol=10)
     assert np.allclose(release.moments.cross, X.T @ y, atol=10)
     assert release.regularization == 0.0
@@ -94,7 +94,7 @@ def test_ridge_without_much_noise_is_ridge(regression):
 
 def test_ridge_at_epsilon_one_loses_little(regression):
     X, y, w = regression
-    release = RecordRidge(1.0, 1e-5).release(X, y, generator=NoiseGenerator(3))
+    release = RecordRidge(1.0, 1e-5, 1.0, 1.0).release(X, y, generator=NoiseGenerator(3))
     error = np.mean((X @ release.coefficients() - X @ w) ** 2)
     assert error < 0.05 * np.mean((X @ w) ** 2)
     assert release.regularization == 0.0  # the smallest eigenvalue is far above the noise
@@ -102,7 +102,7 @@ def test_ridge_at_epsilon_one_loses_little(regression):
 
 def test_noise_asks_for_regularization_where_it_drowns_the_data(regression):
     X, y, _ = regression
-    release = RecordRidge(0.1, 1e-5).release(X[:50], y[:50])
+    release = RecordRidge(0.1, 1e-5, 1.0, 1.0).release(X[:50], y[:50])
     assert release.regularization > 100
     coefficients = release.coefficients()
     assert np.isfinite(coefficients).all()
@@ -111,7 +111,7 @@ def test_noise_asks_for_regularization_where_it_drowns_the_data(regression):
 
 def test_scales_of_rows_and_targets(regression):
     X, y, _ = regression
-    unit = RecordRidge(5.0, 1e-5).release(X, y, generator=NoiseGenerator(4))
+    unit = RecordRidge(5.0, 1e-5, 1.0, 1.0).release(X, y, generator=NoiseGenerator(4))
     scaled = RecordRidge(5.0, 1e-5, radius=4.0, target_radius=8.0).release(4 * X, 8 * y, generator=NoiseGenerator(4))
     assert np.allclose(scaled.moments.second, 16 * unit.moments.second)
     assert np.allclose(scaled.moments.cross, 32 * unit.moments.cross)
@@ -138,7 +138,7 @@ def test_sensitivities_of_ridge_moments(p):
 def test_both_keep_the_contract(kind, rng, tmp_path):
     """Seeded noise is marked and refused by the ledger; the event is charged; the order of rows does not matter."""
     X = rng.standard_normal((30, 3))
-    mechanism = RecordEmbedding(1.0, 1e-5, paired(10)) if kind == "embedding" else RecordRidge(1.0, 1e-5)
+    mechanism = RecordEmbedding(1.0, 1e-5, paired(10)) if kind == "embedding" else RecordRidge(1.0, 1e-5, 1.0, 1.0)
     data = (X,) if kind == "embedding" else (X, X[:, 0])
     ledger = Ledger(tmp_path / "ledger", 1.0, 1e-5)
     with pytest.raises(ValueError, match="private releases only"):
@@ -160,12 +160,15 @@ def test_both_keep_the_contract(kind, rng, tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: RecordRidge(0.0, 1e-5), "epsilon must be > 0"),
-        (lambda: RecordRidge(1.0, 1.0), "delta must be < 1"),
-        (lambda: RecordRidge(1.0, 1e-5, radius=0), "radius must be > 0"),
-        (lambda: RecordRidge(1.0, 1e-5, target_radius=math.nan), "target_radius must be a finite number"),
-        (lambda: RecordRidge(1.0, 1e-5).release(np.ones((3, 2)), [1.0]), "y must have a target for each of the 3 rows"),
-        (lambda: RecordRidge(1.0, 1e-5).release(np.ones((3, 2)), [1, 2, np.inf]), "y must be finite"),
+        (lambda: RecordRidge(0.0, 1e-5, 1.0, 1.0), "epsilon must be > 0"),
+        (lambda: RecordRidge(1.0, 1.0, 1.0, 1.0), "delta must be < 1"),
+        (lambda: RecordRidge(1.0, 1e-5, 0, 1.0), "radius must be > 0"),
+        (lambda: RecordRidge(1.0, 1e-5, 1.0, math.nan), "target_radius must be a finite number"),
+        (
+            lambda: RecordRidge(1.0, 1e-5, 1.0, 1.0).release(np.ones((3, 2)), [1.0]),
+            "y must have a target for each of the 3",
+        ),
+        (lambda: RecordRidge(1.0, 1e-5, 1.0, 1.0).release(np.ones((3, 2)), [1, 2, np.inf]), "y must be finite"),
         (lambda: RecordEmbedding(1.0, 0.0, paired()), "delta must be >= 1e-20"),
         (lambda: RecordEmbedding(1.0, 1e-5, paired()).release(np.ones((3, 2))), "X must have 3 columns"),
     ],

@@ -301,4 +301,4 @@ def test_without_the_extra_one_sentence_says_what_to_install() -> None:
         "except ImportError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "scheme 'bfv' needs SEAL: pip install 'kernfed[fhe]'\n"
+    assert done.stdout == "scheme 'bfv' needs SEAL: pip install -e '.[fhe]' in a clone of kernfed\n"

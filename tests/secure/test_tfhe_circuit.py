@@ -42,4 +42,4 @@ def test_without_the_extra_one_sentence_says_what_to_install() -> None:
         "except ImportError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("scheme 'tfhe' needs Concrete: pip install 'kernfed[tfhe]'")
+    assert done.stdout.startswith("scheme 'tfhe' needs Concrete: pip install -e '.[tfhe]' in a clone of kernfed")

@@ -217,7 +217,7 @@ def ridge_answers(data: Dataset, sites: Sites, seed: int, *, balanced: bool = Fa
 def exact_ridge(data: Dataset, sites: Sites, seed: int, regularization: float, *, balanced: bool = False) -> Answers:
     """Ridge regression on one-hot labels, exact in one exchange of M^2 numbers; a constant column is the intercept."""
     learner = RidgeLearner("exact", features="given", regularization=regularization,
-                           class_weight="balanced" if balanced else None)  # fmt: skip
+                           class_weight="balanced" if balanced else None, intercept=False)  # fmt: skip
     with Federation.local({name: (_with_constant(x), y) for name, (x, y) in sites.items()}, seed=seed) as federation:
         model = learner.fit(federation)
         up, down = federation.traffic.bytes_up, federation.traffic.bytes_down

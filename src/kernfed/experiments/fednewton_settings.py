@@ -102,6 +102,7 @@ def learn(federation: Federation, setting: Setting, method: str, rounds: int = 8
         method, rounds, n_components, setting.bandwidth, setting.regularization, task,
         learning_rate=setting.rate if method in ("fedavg", "fedprox") else None,
         proximal=setting.proximal if method == "fedprox" else None, diagnose=diagnose,
+        intercept=False,  # FedNewton (1) has none
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergenceWarning)

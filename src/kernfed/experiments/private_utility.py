@@ -11,6 +11,7 @@ from kernfed.data import Dataset
 from kernfed.experiments.dpkahm_rows import accuracy_of, class_bank, noise_source
 from kernfed.experiments.experiment import Axes, Experiment, Row
 from kernfed.experiments.rows import load_rows, slice_rows
+from kernfed.kahm.batches import split_rows
 from kernfed.privacy import (
     ClassMoments,
     RecordGaussian,
@@ -39,12 +40,12 @@ _SUBSPACE = 20
 
 @dataclass(frozen=True)
 class _Extent:
-    """How much is run: epsilons, numbers of sites, dimensions, rows per class of a machine, rounds of gradients."""
+    """How much is run: epsilons, numbers of sites, dimensions, rows of a machine, rounds of gradients."""
 
     epsilons: tuple[float, ...]
     sites: tuple[int, ...]
     dimensions: tuple[int, ...]
-    per_class: int
+    machine: int
     rounds: int
 
 
@@ -61,16 +62,16 @@ def load_images(seed: int, quick: bool) -> Dataset:
 def run_utility(seed: int, quick: bool) -> list[Row]:
     """One curve per method and number of sites."""
     data, extent = load_images(seed, quick), _QUICK if quick else _FULL
-    plain = _kahm(data.x_train, data.y_train, data.x_test, data.y_test, extent.per_class, seed)
-    note = f"{extent.per_class} rows a class, all pixels"
+    plain = _kahm(data.x_train, data.y_train, data, data.x_test, extent.machine, "kmeans", seed)
+    note = f"all {len(data.y_train):,} rows, all pixels"
     rows = [Row(f"KAHM without noise, beside epsilon {epsilon:g}", None, plain, "fraction", note,
                 series="KAHM without noise", x=epsilon) for epsilon in extent.epsilons]  # fmt: skip
     for epsilon in extent.epsilons:
-        rows.append(_row("noisy rows and KAHM", epsilon, 1, noisy_rows_accuracy(data, epsilon, extent.per_class, seed)))
+        rows.append(_row("noisy rows and KAHM", epsilon, 1, noisy_rows_accuracy(data, epsilon, extent.machine, seed)))
     for sites in extent.sites:
         for epsilon in extent.epsilons:
             moments = release_moments(data, epsilon, DIMENSION, sites, seed)
-            rows.append(_row("moments and KAHM", epsilon, sites, moments.kahm(extent.per_class)))
+            rows.append(_row("moments and KAHM", epsilon, sites, moments.kahm(extent.machine)))
             rows.append(_row("moments and discriminant", epsilon, sites, moments.discriminant()))
             value = gradient_accuracy(data, epsilon, sites, extent.rounds, seed)
             rows.append(_row("private logistic regression", epsilon, sites, value))
@@ -89,30 +90,35 @@ def run_dimensions(seed: int, quick: bool) -> list[Row]:
     for epsilon in extent.epsilons:
         for dimension in extent.dimensions:
             moments = release_moments(data, epsilon, dimension, 1, seed)
-            found = {"KAHM": moments.kahm(extent.per_class), "discriminant": moments.discriminant()}
+            found = {"KAHM": moments.kahm(extent.machine), "discriminant": moments.discriminant()}
             for name, value in found.items():
                 rows.append(Row(f"{name}, record epsilon {epsilon:g}, k = {dimension}", None, value, "fraction",
                                 series=f"{name}, epsilon {epsilon:g}", x=float(dimension)))  # fmt: skip
     return rows
 
 
-def _kahm(rows: FloatArray, labels: IntArray, queries: FloatArray, answers: IntArray, per_class: int,
+def _kahm(rows: FloatArray, labels: IntArray, data: Dataset, queries: FloatArray, machine: int, partition: str,
           seed: int) -> float:  # fmt: skip
-    """Accuracy of one single-layer machine a class, on at most ``per_class`` random rows of each."""
-    draws = generator(seed, "private utility", "rows")
-    classes = np.unique(labels)
-    parts = [np.sort(draws.permutation(np.flatnonzero(labels == label))[:per_class]) for label in classes]
+    """Accuracy of single-layer machines on all rows, each class divided into machines of about that many."""
+    parts = []
+    for label in np.unique(labels):
+        own = np.flatnonzero(labels == label)
+        draws = generator(seed, "private utility", "machines", str(label))
+        parts += [own[part] for part in split_rows(rows[own], machine, partition, draws)]
     bank = class_bank(rows, labels, parts, _SUBSPACE, layers=1)
-    return accuracy_of(bank.scores(queries, "distance").values, classes, answers)
+    return accuracy_of(bank.scores(queries, "distance").values, np.unique(labels), data.y_test)
 
 
-def noisy_rows_accuracy(data: Dataset, epsilon: float, per_class: int, seed: int) -> float:
-    """Every row released by ``RecordGaussian`` in a public basis, machines on the noisy rows."""
+def noisy_rows_accuracy(data: Dataset, epsilon: float, machine: int, seed: int) -> float:
+    """Every row released by ``RecordGaussian`` in a public basis, machines on all noisy rows in their order.
+
+    K-means would cut the noise into sectors, none of which holds the middle, where the queries are.
+    """
     basis = public_basis("dct", data.x_train.shape[1], ROW_DIMENSION)
     mechanism = RecordGaussian(epsilon, DELTA, SPHERE, projection=basis)
     noisy = mechanism.release(data.x_train, generator=noise_source(seed, "rows", f"{epsilon:g}")).values
     queries = clip_rows(mechanism.project(data.x_test), SPHERE)
-    return _kahm(noisy, data.y_train, queries, data.y_test, per_class, seed)
+    return _kahm(noisy, data.y_train, data, queries, machine, "order", seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +140,7 @@ class ReleasedMoments:
         """Accuracy of machines on ``per_class`` rows fabricated from the moments of each class."""
         rows, labels = fabricate_rows(self.classes, per_class, radius=RADIUS, seed=self.seed)
         queries = self.mechanism.project(self.data.x_test)
-        return _kahm(rows, labels, queries, self.data.y_test, per_class, self.seed)
+        return _kahm(rows, labels, self.data, queries, per_class, "order", self.seed)
 
 
 def release_moments(data: Dataset, epsilon: float, dimension: int, sites: int, seed: int) -> ReleasedMoments:
@@ -185,11 +191,14 @@ EXPERIMENTS = (
         f"Moments: each site releases mean and covariance of its rows in each class, {DIMENSION} lowest frequencies of "
         f"a cosine basis, in a ball of {RADIUS:g}; several sites add their noise on their own and pool, first means, "
         "then second moments around them (summed under encryption with one noise, any number of sites is as one). "
-        f"KAHM: one machine a class on {_FULL.per_class:,} rows fabricated from the moments. Discriminant: quadratic, "
-        f"straight from the moments. Noisy rows: RecordGaussian on {ROW_DIMENSION} frequencies put on a sphere, "
-        f"{_FULL.per_class:,} noisy rows a class. Logistic regression: {_FULL.rounds} rounds of noisy gradients of all "
-        f"rows in {GRADIENT_DIMENSION} frequencies, each site with its own noise in each round, so it needs "
-        f"{_FULL.rounds} exchanges where the others need one or two. One draw of the noise, so differences below half "
+        f"KAHM: one machine a class on {_FULL.machine:,} rows fabricated from the moments. Discriminant: quadratic, "
+        "straight from the moments, the plainest use of the same release. Noisy rows: RecordGaussian on "
+        f"{ROW_DIMENSION} frequencies put on a sphere; machines of about {_FULL.machine:,} rows on all noisy rows in "
+        "the order of the file (k-means of rows that are mostly noise does worse than guessing). Without noise: "
+        f"machines of about {_FULL.machine:,} rows by k-means on all pixels of all rows. Logistic regression: "
+        f"{_FULL.rounds} rounds of noisy gradients of all rows in {GRADIENT_DIMENSION} frequencies, each site with "
+        f"its own noise in each round, so it needs {_FULL.rounds} exchanges where the others need one or two. "
+        "Machines score in float32. One draw of the noise, so differences below half "
         "a point mean nothing. The settings of every method (frequencies, radii, step length) were chosen by a few "
         "tries on this data set at one site, which is not charged to the budget: a favour to all, and none was chosen "
         "anew for 10 or 100 sites. Noise is seeded, so that the numbers can be repeated.",

@@ -65,7 +65,8 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values, with the day and what the numbers may depend on."""
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
-        return {"id": self.experiment.id, "source": self.experiment.source, "date": today, "seed": self.seed,
+        return {"id": self.experiment.id, "source": self.experiment.source, "protocol": self.experiment.protocol,
+                "date": today, "seed": self.seed,
                 "quick": self.quick, "not_run": self.not_run, "seconds": round(self.seconds, 3),
                 "processor_seconds": round(self.processor_seconds, 3), "bytes_up": self.bytes_up,
                 "bytes_down": self.bytes_down, "machine": machine_facts(),

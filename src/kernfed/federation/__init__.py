@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from kernfed.federation.engine import Engine, Federation, Replies, TooFewReplies
     from kernfed.federation.evaluation import Evaluation, evaluate
     from kernfed.federation.folding import FoldingLearner, MissingSites
+    from kernfed.federation.folding_warnings import TemporaryStores, UnprotectedClasses
     from kernfed.federation.local import Fault, LocalEngine
     from kernfed.federation.message import Payload, Refusal
     from kernfed.federation.policy import Policy
     from kernfed.federation.ridge import DivergenceWarning, RidgeLearner
-    from kernfed.federation.schema import Schema, SchemaMismatch
+    from kernfed.federation.schema import ManyClasses, Schema, SchemaMismatch
     from kernfed.federation.site import Site
     from kernfed.federation.store import SiteStore
 
@@ -30,11 +31,12 @@ _HOMES = {
     "engine": ("Engine", "Federation", "Replies", "TooFewReplies"),
     "evaluation": ("Evaluation", "evaluate"),
     "folding": ("FoldingLearner", "MissingSites"),
+    "folding_warnings": ("TemporaryStores", "UnprotectedClasses"),
     "local": ("Fault", "LocalEngine"),
     "message": ("Payload", "Refusal"),
     "policy": ("Policy",),
     "ridge": ("DivergenceWarning", "RidgeLearner"),
-    "schema": ("Schema", "SchemaMismatch"),
+    "schema": ("ManyClasses", "Schema", "SchemaMismatch"),
     "site": ("Site",),
     "store": ("SiteStore",),
 }
@@ -48,6 +50,7 @@ __all__ = [
     "Federation",
     "FoldingLearner",
     "LocalEngine",
+    "ManyClasses",
     "MissingSites",
     "Payload",
     "Policy",
@@ -58,7 +61,9 @@ __all__ = [
     "SchemaMismatch",
     "Site",
     "SiteStore",
+    "TemporaryStores",
     "TooFewReplies",
+    "UnprotectedClasses",
     "calibrate",
     "evaluate",
     "load",

@@ -5,6 +5,7 @@ Rows are given as (X, y). ``inside`` are those of the data, ``outside`` rows of 
 
 import math
 from collections.abc import Callable
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -60,12 +61,17 @@ def audit_mechanism(learner: FoldingLearner, inside: Labelled, outside: Labelled
     rows, others = (check_site_rows(X, y, None, name) for (X, y), name in ((inside, "inside"), (outside, "outside")))
     options: dict[str, Any] = {"confidence": confidence, "seed": seed}
     if isinstance(mechanism, RecordMoments):
-        report = _audit_moments(mechanism, rows.X.shape[1], release, max(20, trials // _FEWER), options)  # type: ignore[arg-type]
+        runs, classes = max(20, trials // _FEWER), len(np.unique(rows.y))
+        report = _audit_moments(mechanism, rows.X.shape[1], classes, release, runs, options)  # type: ignore[arg-type]
     else:
         report = audit_release(mechanism, rows.X, others.X, release=release, trials=trials, **options)  # type: ignore[arg-type]
     if release is not None:
         return report, []
-    with Federation.local({"audited": (rows.X, rows.y)}, seed=seed) as federation:
+    # A release made to be attacked is kept by nobody: the store is a folder that goes with it.
+    with (
+        TemporaryDirectory(prefix="kernfed-audit-") as folder,
+        Federation.local({"audited": (rows.X, rows.y)}, seed=seed, store=folder) as federation,
+    ):
         model = learner.fit(federation)
         traffic = federation.traffic.to_json()
         found = _answers(model, (rows.X, rows.y), (others.X, others.y), options)
@@ -110,7 +116,7 @@ def _answers(model: Any, inside: Labelled, outside: Labelled, options: dict[str,
     return audit_answers(*found, **options)
 
 
-def _audit_moments(mechanism: RecordMoments, width: int, release: ReleaseMoments | None, runs: int,
+def _audit_moments(mechanism: RecordMoments, width: int, classes: int, release: ReleaseMoments | None, runs: int,
                    options: dict[str, Any]) -> AuditReport:  # fmt: skip
     """Released moments of a class in which one row is far out in one direction, or in another."""
     honest: ReleaseMoments = mechanism.release if release is None else release
@@ -129,7 +135,11 @@ def _audit_moments(mechanism: RecordMoments, width: int, release: ReleaseMoments
     element, record = mechanism.guarantees()
     attack, bound = audit_pair(run, first, second, record, runs=runs, **options)
     subject = f"moments of classes by {describe_mechanism(mechanism_to_values(mechanism))}, rows of {width} elements"
-    return AuditReport(subject, element, record, (attack,), (bound,))
+    k = basis.shape[1]
+    each = k + k * (k + 1) // 2
+    numbers = (f"the noisy mean and covariance of each of {classes:,} classes in {k:,} coordinates, {each:,} numbers a "
+               f"class and {classes * each:,} in all, with the number of rows of each")  # fmt: skip
+    return AuditReport(subject, element, record, (attack,), (bound,), released=numbers)
 
 
 def moments_score(mechanism: RecordMoments, found: MomentsRelease, towards: tuple[int, int],

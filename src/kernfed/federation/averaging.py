@@ -18,14 +18,15 @@ from kernfed.federation.averaging_model import AveragingModel, AveragingParamete
 from kernfed.federation.averaging_tasks import round_question, weights_of
 from kernfed.federation.engine import Federation, Replies
 from kernfed.federation.folding import MissingSites
+from kernfed.federation.learner import Learner
 from kernfed.federation.message import Payload
 from kernfed.federation.network import Weights, initial_weights, layer_sizes, weight_shapes
-from kernfed.federation.schema import Schema, agree
+from kernfed.federation.schema import Schema, agree, check_classes
 
 Callback = Callable[[int, AveragingModel], None]
 
 
-class AveragingLearner:
+class AveragingLearner(Learner):
     """Builds an ``AveragingModel`` in many rounds.
 
     Parameters
@@ -65,8 +66,7 @@ class AveragingLearner:
         asking = _Asking(federation, min_replies, timeout, federation.traffic.bytes_down, federation.traffic.bytes_up)
         schemas = federation.schemas(min_replies=min_replies, timeout=timeout)
         schema = agree(schemas)
-        if len(schema.classes) < 2:
-            raise ValueError(f"the sites must have at least 2 classes together, got {list(schema.classes)}")
+        check_classes(schema)
         parameters = replace(self.parameters, seed=federation.seed)
         missing = {site: "it did not describe its data" for site in federation.sites if site not in schemas}
         scaling = asking.scaling(schemas, schema.width) if self.standardize else Scaling.none(schema.width)

@@ -112,7 +112,7 @@ class AveragingModel(Savable):
         return probabilities
 
     def _logits(self, X: npt.ArrayLike) -> FloatArray:
-        rows = check_rows(X, width=self.width)
+        rows = check_rows(X, width=self.width, columns=self.columns)
         found = np.empty((len(rows), len(self.classes_)))
         block = np.zeros((_BLOCK, self.width), self.parameters.dtype)
         with single_blas_thread():

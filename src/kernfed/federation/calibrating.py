@@ -1,7 +1,7 @@
 """One temperature for the probabilities of all sites together, from sums of losses on rows that sites kept aside.
 
-Sites find a temperature each, leave-one-out on their own classes; their median suits single sites and is too cautious
-where every class has the best of all sites. Rows travel as they do in an evaluation, and labels do not.
+Sites find a temperature each, from their own classes and machines, and the median counts. Here all sites' machines
+answer for the rows that each kept aside, as for any query. Rows travel as in an evaluation, and labels do not.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ import numpy as np
 
 from kernfed._validation import check_finite
 from kernfed.federation.engine import Federation
-from kernfed.federation.evaluation import ask_held_out
+from kernfed.federation.evaluation import ask_held_out, labelled_rows
 from kernfed.federation.message import Payload
 from kernfed.federation.predictors import model_questions
 from kernfed.federation.site import Refused, Rows, Site
@@ -48,7 +48,8 @@ def calibrate(model: FoldingModel, federation: Federation, *, min_replies: int |
         name = "calibrate_model"
     replies = federation.ask(name, questions, check=_check, **options)
     if not sum(int(payload.arrays["rows"]) for _, payload in replies):
-        raise ValueError("no site kept rows aside to calibrate on: make the sites with holdout=0.2")
+        raise ValueError("no site kept rows aside to calibrate on, with labels that the model knows: make the sites "
+                         "with holdout=0.2")  # fmt: skip
     losses = sum((payload.arrays["losses"] for _, payload in replies), np.zeros(len(FACTORS)))
     return replace(model, calibrated=float(temperatures[np.argmin(losses)]))
 
@@ -64,8 +65,8 @@ def _check(site: str, payload: Payload) -> None:  # noqa: ARG001  every check ha
 @task("calibrate_scores", "counts")
 def calibrate_scores(site: Site, payload: Payload) -> Payload:
     """Losses of scores of the held-out rows, in their order, at every temperature."""
-    rows, scores = site.held_out(), payload.arrays["scores"]
-    classes = labels_from_values(payload.values["classes"])
+    scores, classes = payload.arrays["scores"], labels_from_values(payload.values["classes"])
+    rows = labelled_rows(site, classes)
     if scores.shape != (len(rows.y), len(classes)) or np.isnan(scores).any():
         raise Refused("bad question", f"expected scores for {len(rows.y)} rows, got {scores.shape}")
     return _losses(rows, classes, scores, payload)
@@ -78,7 +79,7 @@ def calibrate_model(site: Site, payload: Payload) -> Payload:
     model = from_record(Record(arrays, payload.values["model"]))
     if not isinstance(model, FoldingModel) or model.banks is None:
         raise Refused("bad question", f"a {type(model).__name__} has no temperature to find here")
-    rows = site.held_out()
+    rows = labelled_rows(site, model.classes_)
     scores = model.scores(rows.X) if len(rows.y) else np.zeros((0, len(model.classes_)))
     return _losses(rows, model.classes_, scores, payload)
 

@@ -102,9 +102,9 @@ class Federation:
         """Federation of arrays in this process: ``{site: (X, y)}`` or ``{site: (X, y, ids)}``.
 
         ``store`` is a folder with one store per site (temporary without it), ``holdout`` the share of its rows that
-        each site keeps aside for ``evaluate``, ``columns`` the names of X's columns, ``policies`` maps sites to a
-        ``Policy`` (open without it), ``faults`` maps sites to a ``Fault`` to try out failures. A value may also be a
-        ``Site`` that was made by hand.
+        each site keeps aside for ``evaluate``, ``columns`` the names of X's columns (a table has its own), ``policies``
+        maps sites to a ``Policy`` (open without it), ``faults`` maps sites to a ``Fault`` to try out failures. A value
+        may also be a ``Site`` that was made by hand.
         """
         from kernfed.federation.local import LocalEngine  # the contract does not depend on its engines
 

@@ -13,17 +13,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, IntArray
+from kernfed._validation import FloatArray, IntArray, check_column_names
 from kernfed.federation.engine import Federation
 from kernfed.federation.message import Payload
-from kernfed.federation.predictors import is_regressor, model_questions, site_predictors
+from kernfed.federation.predictors import NOTHING_ASIDE, is_regressor, model_questions, site_predictors
 from kernfed.federation.regression import RegressionEvaluation, evaluate_regressor, regression_rows
-from kernfed.federation.site import Refused, Site, check_site_rows
+from kernfed.federation.schema import SchemaMismatch
+from kernfed.federation.site import Refused, Rows, Site, check_site_rows
 from kernfed.federation.tasks import task
 from kernfed.files import Record, from_record, labels_from_values, labels_to_values
 
 #: Confidence bins of the calibration counts.
 BINS = 10
+#: Classes that a message names.
+_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,16 @@ class Outcome:
     def correct(self) -> int:
         """Rows whose predicted label was theirs."""
         return int(np.trace(self.confusion))
+
+    @property
+    def errors(self) -> int:
+        """Rows whose predicted label was not theirs; ``kernfed.guarantees.heldout_bounds`` says what they promise."""
+        return self.rows - self.correct
+
+    @property
+    def unknown(self) -> int:
+        """Rows with labels that the model does not know: errors, whatever it predicts."""
+        return int(self.confusion[-1].sum())
 
     @property
     def accuracy(self) -> float:
@@ -101,6 +114,8 @@ class Evaluation:
         for name, outcome in [*self.sites.items(), ("all sites", self.pooled)]:
             error = outcome.calibration_error
             lines.append(f"{name:<{width}}  {outcome.rows:>7,}  {outcome.accuracy:>8.2%}  {error:>17.4f}")
+        lines += [f"{site:<{width}}  {outcome.unknown:,} row(s) have labels that the model does not know"
+                  for site, outcome in self.sites.items() if outcome.unknown]  # fmt: skip
         lines += [f"{site:<{width}}  missing: {reason}" for site, reason in self.missing.items()]
         return "\n".join(lines)
 
@@ -140,7 +155,7 @@ def evaluate(model: Any, federation: Federation, holdout: Mapping[str, Any] | No
     questions, missing = model_questions(model, federation.sites)
     replies = federation.ask("evaluate", questions, check=_checker(len(model.classes_)), **options)
     missing |= {site: refusal.reason for site, refusal in replies.missing.items()}
-    return Evaluation(model.classes_, {site: _outcome(payload) for site, payload in replies}, missing)
+    return _tested(model.classes_, {site: _outcome(payload) for site, payload in replies}, missing)
 
 
 def evaluate_rows(model: Any, holdout: Mapping[str, Any]) -> Evaluation:
@@ -149,9 +164,37 @@ def evaluate_rows(model: Any, holdout: Mapping[str, Any]) -> Evaluation:
     tested = {}
     for name, predictor in predictors.items():
         X, y = holdout[name][:2]
+        check_column_names(X, getattr(predictor, "columns", ()), f"X of site {name!r}")
         rows = check_site_rows(X, y, None, name)
+        check_labels_alike(model.classes_, rows, name)
         tested[name] = count_outcomes(model.classes_, rows.y, predictor.predict_proba(rows.X))
-    return Evaluation(model.classes_, tested, missing)
+    return _tested(model.classes_, tested, missing)
+
+
+def check_labels_alike(classes: npt.NDArray[Any], rows: Rows, site: str) -> None:
+    """Refuse rows labelled by text for a model of numbers, or the other way round, as sites that learn together are.
+
+    Labels of the site are not told: what is said here may leave it.
+    """
+    if not len(rows.y):
+        return
+    found, known = ("text" if isinstance(labels[0], str) else "numbers" for labels in (rows.y, classes))
+    if found != known:
+        raise SchemaMismatch(f"labels of site {site!r} are {found}, and the model's classes are {known} such as "
+                             f"{classes.tolist()[0]!r}; look at the column of labels")  # fmt: skip
+
+
+def _tested(classes: npt.NDArray[Any], sites: Mapping[str, Outcome], missing: Mapping[str, str]) -> Evaluation:
+    """The evaluation, unless nothing was tested at all, or nothing that the model could have known."""
+    found = Evaluation(classes, sites, missing)
+    pooled = found.pooled
+    if not pooled.rows and (sites or not missing):  # where no site answered, ``missing`` says why
+        raise ValueError(NOTHING_ASIDE)
+    if pooled.rows and pooled.unknown == pooled.rows:
+        listed = ", ".join(map(repr, classes.tolist()[:_SHOWN])) + " and more" * (len(classes) > _SHOWN)
+        raise ValueError(f"the model knows none of the labels of the {pooled.rows:,} rows it is tested on; its classes "
+                         f"are {listed}; look at the column of labels")  # fmt: skip
+    return found
 
 
 def _evaluate_by_scores(model: Any, federation: Federation, options: Any) -> Evaluation:
@@ -163,7 +206,7 @@ def _evaluate_by_scores(model: Any, federation: Federation, options: Any) -> Eva
     questions = {site: Payload({"probabilities": own}, {"classes": classes}) for site, own in answered.items()}
     counted = federation.ask("evaluate_scores", questions, check=_checker(len(model.classes_)), **options)
     missing |= {site: refusal.reason for site, refusal in counted.missing.items()}
-    return Evaluation(model.classes_, {site: _outcome(found) for site, found in counted}, missing)
+    return _tested(model.classes_, {site: _outcome(found) for site, found in counted}, missing)
 
 
 def ask_held_out(model: Any, federation: Federation, answer: Callable[..., FloatArray],
@@ -203,6 +246,16 @@ def _counts(outcome: Outcome) -> Payload:
     return Payload({"confusion": outcome.confusion, "calibration": outcome.calibration})
 
 
+def labelled_rows(site: Site, classes: npt.NDArray[Any]) -> Rows:
+    """The site's held-out rows, or a refusal where their labels are of another type than the model's classes."""
+    rows = site.held_out()
+    try:
+        check_labels_alike(classes, rows, site.name)
+    except SchemaMismatch as error:
+        raise Refused("bad labels", str(error)) from None
+    return rows
+
+
 @task("held_out_queries", "rows")
 def held_out_queries(site: Site, payload: Payload) -> Payload:  # noqa: ARG001  every task has this signature
     """The site's held-out rows, without labels, to be scored by all sites as any query is."""
@@ -212,8 +265,8 @@ def held_out_queries(site: Site, payload: Payload) -> Payload:  # noqa: ARG001  
 @task("evaluate_scores", "counts")
 def evaluate_scores(site: Site, payload: Payload) -> Payload:
     """Counts for probabilities of the held-out rows, in their order."""
-    rows, probabilities = site.held_out(), payload.arrays["probabilities"]
-    classes = labels_from_values(payload.values["classes"])
+    probabilities, classes = payload.arrays["probabilities"], labels_from_values(payload.values["classes"])
+    rows = labelled_rows(site, classes)
     if probabilities.shape != (len(rows.y), len(classes)):
         raise Refused("bad question", f"expected probabilities for {len(rows.y)} rows, got {probabilities.shape}")
     return _counts(count_outcomes(classes, rows.y, probabilities))
@@ -223,6 +276,6 @@ def evaluate_scores(site: Site, payload: Payload) -> Payload:
 def evaluate_model(site: Site, payload: Payload) -> Payload:
     """Counts of a model that came with the question, on the held-out rows."""
     model = from_record(Record(payload.arrays, payload.values["model"]))
-    rows = site.held_out()
+    rows = labelled_rows(site, model.classes_)
     empty = np.zeros((0, len(model.classes_)))
     return _counts(count_outcomes(model.classes_, rows.y, model.predict_proba(rows.X) if len(rows.y) else empty))

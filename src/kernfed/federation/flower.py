@@ -24,7 +24,7 @@ try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
     from flwr.serverapp import Grid
 except ImportError as error:
-    raise ImportError("the Flower engine needs Flower: pip install 'kernfed[flower]'") from error
+    raise ImportError("the Flower engine needs Flower: pip install -e '.[flower]' in a clone of kernfed") from error
 
 #: Message type under which a ClientApp registers ``answer``: ``@app.query("kernfed")``.
 ACTION = "kernfed"

@@ -9,12 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray, check_choice, check_count, check_number
+from kernfed._validation import FloatArray, check_choice, check_column_names, check_count, check_number
 from kernfed.federation import folding_changes  # noqa: F401  registers what sites do for a model that changes
 from kernfed.federation.engine import Federation, Replies, TooFewReplies, connects
+from kernfed.federation.folding_warnings import warn_if_exposed, warn_if_temporary
+from kernfed.federation.learner import Learner
 from kernfed.federation.message import Payload
-from kernfed.federation.releases import folding_handle
-from kernfed.federation.schema import Schema, agree
+from kernfed.federation.releases import folding_handle, warn_if_forgotten
+from kernfed.federation.schema import Schema, agree, check_classes, label_kind
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.bank import Bank
 from kernfed.kahm.folding import ABSENT
@@ -31,7 +33,7 @@ class MissingSites(UserWarning):
     """Some sites did not answer, and the result is that of the others."""
 
 
-class FoldingLearner:
+class FoldingLearner(Learner):
     """Builds a ``FoldingModel`` in one round: the global classifier, GIKM Definition 4 (56) and SFM (118).
 
     Parameters
@@ -39,7 +41,8 @@ class FoldingLearner:
     measure : one of ``kernfed.kahm.MEASURES``; SFM uses "rms", GIKM and DP-KAHM "distance"
     batch_size, partition : rows per machine and how a class is divided; SFM divides in order
     layers, subspace_dim, dtype : of every machine
-    aggregate : "min", or "kth" to survive wrong sites; k : which smallest
+    aggregate : "min", or "kth" to survive wrong sites in classes that at least k sites hold; k : which smallest. An
+        ``UnprotectedClasses`` warning and ``model.unprotected_`` name the others
     hold : "sites" (only scores leave a site) or "machines" (the model contains rows; every site's policy must allow it)
     privacy : a mechanism of ``kernfed.privacy``: ElementLaplace, ElementStaircase or RecordGaussian for noisy rows,
         RecordMoments for those of classes. A site releases once, keeps what it released and makes its machines of that:
@@ -73,17 +76,19 @@ class FoldingLearner:
         if min_replies is not None:
             check_count(min_replies, "min_replies")
         request = None if self.recipe is None else self.recipe.to_values()
+        if request is not None:
+            warn_if_forgotten(federation.engine)
         described = _describe(federation, request, min_replies=min_replies, timeout=timeout)
         schemas = {site: Schema.from_values(payload.values) for site, payload in described}
         schema = agree(schemas)
-        if len(schema.classes) < 2:
-            raise ValueError(f"the sites must have at least 2 classes together, got {list(schema.classes)}")
+        check_classes(schema)
         parameters = replace(self.parameters, seed=federation.seed)
         terms = None if self.recipe is None else self.recipe.terms(schema.width)
         handle = folding_handle(parameters, request)
         replies = _prepare(federation, handle, parameters, schema.width, terms, schemas, min_replies, timeout)
         replies = replace(replies, missing={**described.missing, **replies.missing})
         model = _model_of(federation, handle, parameters, schema, terms, replies)
+        warn_if_exposed(model)
         if self.hold == "machines":
             model = replace(model, banks=_collect_machines(federation, model, model.sites, timeout), connection=None)
         return model
@@ -233,9 +238,9 @@ def _check_scores(payload: Payload, queries: int, measure: str, *, explain: bool
 
 def raise_if_unusable(task: str, replies: Replies, *, everybody: bool) -> None:
     """Raise where a site says that the model is stale, or where ``everybody`` had to answer and somebody did not."""
-    stale = [site for site, refusal in replies.missing.items() if refusal.code == "stale"]
+    stale = [refusal.reason for refusal in replies.missing.values() if refusal.code == "stale"]
     if stale:
-        raise StaleModel(f"site {stale[0]!r} has changed since this model was made; use the newer model")
+        raise StaleModel(stale[0])
     if everybody and replies.missing:
         raise TooFewReplies(task, len(replies) + len(replies.missing), replies)
 
@@ -294,6 +299,10 @@ class FoldingConnection:
         raise_if_unusable("scores", replies, everybody=min_replies is None)
         return replies
 
+    def saved(self, model: FoldingModel, path: Any) -> None:
+        """Warn where the sites will not remember the model's machines."""
+        warn_if_temporary(self.federation.engine, model, path)
+
     def secure_predict(self, model: FoldingModel, X: FloatArray, *, scheme: str, bits: int,
                        min_replies: int | None = None, timeout: float = 600.0) -> npt.NDArray[Any]:  # fmt: skip
         """Labels by scores that only the asking key holder can combine and read."""
@@ -344,6 +353,7 @@ class FoldingConnection:
 
     def add_rows(self, model: FoldingModel, site: str, X: Any, y: Any, ids: Any) -> FoldingModel:
         """Model with further rows at ``site``."""
+        check_column_names(X, model.columns)
         values: dict[str, Any] = {"y": labels_to_values(np.asarray(y))}
         if model.privacy is not None:  # the rows are released for this model, and for no other
             values["handle"] = model.handle
@@ -362,7 +372,7 @@ class FoldingConnection:
             raise TooFewReplies("scores", 1, replies)
         held = labels_from_values(replies[site].values["classes"]).tolist()
         known = {name: member for name, member in model.members.items() if name != site}
-        if known and (model.classes_.dtype.kind == "U") != isinstance(held[0], str):
+        if known and label_kind(model.classes_) != label_kind(np.array(held)):
             raise ValueError(f"site {site!r} has labels {held[:5]}, the model {model.classes_[:5].tolist()}")
         kept = sorted({number for member in known.values() for number in member.classes})
         classes = np.array(sorted({*held, *model.classes_[kept].tolist()}))

@@ -16,15 +16,17 @@ import numpy.typing as npt
 from kernfed._random import generator
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_rows
+from kernfed.federation.folding_warnings import KEEP_MACHINES
 from kernfed.federation.message import Payload
 from kernfed.federation.releases import folding_handle, require_private, source_rows
+from kernfed.federation.schema import fraction_reason
 from kernfed.federation.site import Refused, Rows, Site, data_digest
 from kernfed.federation.tasks import task
 from kernfed.files import FileFormatError, Record, labels_from_values, labels_to_values
 from kernfed.kahm.bank import Bank, fit_machines
 from kernfed.kahm.batches import split_rows
-from kernfed.kahm.calibration import fit_temperature, leave_one_out_scores
-from kernfed.kahm.machine import Machine, recover_rows
+from kernfed.kahm.calibration import fit_temperature, left_out_scores
+from kernfed.kahm.machine import Machine
 from kernfed.kahm.model import FoldingParameters
 from kernfed.kahm.packing import pack_machines, unpack_machines
 
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from kernfed.federation.private_tasks import Recipe
 
 FOLDER = "folding"
-#: Rows a site leaves out in turn to find its temperature.
-_CALIBRATION_ROWS = 100
 #: What is done to the released rows of batches before machines are fitted on them.
 Shape = Callable[[Sequence[FloatArray], FoldingParameters], list[FloatArray]]
 
@@ -141,6 +141,7 @@ def extended(entry: Entry, rows: Rows, shape: Shape | None = None) -> Entry | No
     fresh = rows.take(~np.isin(rows.ids, entry.ids))
     if not len(fresh.ids):
         return None
+    _refuse_fractions(fresh.y)
     known, batches = list(entry.labels), list(entry.batches)
     size = entry.parameters.batch_size
     for label in np.unique(fresh.y):
@@ -193,11 +194,18 @@ def write_entry(site: Site, handle: str, entry: Entry) -> None:
     site.cache[handle] = (entry, entry.bank())
 
 
+def _refuse_fractions(labels: npt.NDArray[Any]) -> None:
+    reason = fraction_reason(labels)
+    if reason is not None:
+        raise Refused("bad labels", reason)
+
+
 def _prepare(site: Site, handle: str, parameters: FoldingParameters, recipe: "Recipe | None") -> Entry:
     """Entry for the rows the site has now, fitted where it is not there yet."""
     source = source_rows(site, randomized=recipe is not None and recipe.labels is not None)
     if not len(source.rows.y):
         raise Refused("empty", f"site {site.name!r} has no rows that it may speak of")
+    _refuse_fractions(source.rows.y)
     with site.store.locked():
         try:
             entry = read_entry(site, handle)
@@ -279,8 +287,11 @@ def _check_privacy(site: Site, recipe: Any, width: int | None = None) -> "Recipe
 def _entry_of(site: Site, handle: str, generations: Any) -> Entry:
     """Entry that a model refers to, if it is still there and the policy, which may be newer, allows its classes."""
     entry = read_entry(site, handle)
+    if handle not in site.store.read_state()["generations"]:
+        raise Refused("stale", f"the store of site {site.name!r} holds no machines of this model, which was made with "
+                               f"another store; {KEEP_MACHINES}")  # fmt: skip
     if entry is None or generations.get(site.name) != entry.generation:
-        raise Refused("stale", f"site {site.name!r} has no machines of this state; the model is older or was forgotten")
+        raise Refused("stale", f"site {site.name!r} has changed since this model was made; use the newer model")
     if entry.private is None:
         require_private(site)
     else:
@@ -293,27 +304,15 @@ def _entry_of(site: Site, handle: str, generations: Any) -> Entry:
 
 
 def _temperature(site: Site, entry: Entry, bank: Bank) -> str | None:
-    """Temperature of the site's own classes, left out one row at a time; None for a single class.
+    """Temperature of the site's own classes, from rows that machines did not see; None where all have one row.
 
     It travels as text of all its digits and of one length, so that the size of an answer tells nothing.
     """
-    if len(entry.classes) < 2:
-        return None
-    home = np.concatenate([np.full(len(batch), machine) for machine, batch in enumerate(entry.batches)])
-    within = np.concatenate([np.arange(len(batch)) for batch in entry.batches])
-    ids = entry.ids
-    draws = generator(entry.parameters.seed, site.name, "calibrate")
-    chosen = np.sort(draws.choice(len(ids), min(_CALIBRATION_ROWS, len(ids)), replace=False))
-    if entry.private is None:
-        rows = site.rows()
-        place = {int(number): position for position, number in enumerate(rows.ids)}
-        queries = rows.X[[place[int(number)] for number in ids[chosen]]]
-    else:  # of the rows the machines are made of
-        made_of = {machine: recover_rows(entry.machines[machine]) for machine in np.unique(home[chosen]).tolist()}
-        queries = np.stack([made_of[home[number]][within[number]] for number in chosen])
+    given, draws = entry.parameters, generator(entry.parameters.seed, site.name, "calibrate")
     with single_blas_thread():
-        left_out = leave_one_out_scores(bank, entry.parameters.measure, queries, home[chosen], within[chosen])
-    return f"{fit_temperature(left_out, np.searchsorted(entry.classes, entry.labels)[home[chosen]]):.16e}"
+        scores, classes = left_out_scores(bank, given.measure, draws, subspace_dim=given.subspace_dim,
+                                          layers=given.layers, dtype=given.dtype)  # fmt: skip
+    return f"{fit_temperature(scores, classes):.16e}" if len(classes) else None
 
 
 @task("machines", "rows", private=True)

@@ -37,6 +37,7 @@ class LocalEngine:
 
     def __init__(self, sites: Mapping[str, Site], faults: Mapping[str, Fault] | None = None) -> None:
         self._sites = dict(sites)
+        self._temporary = {name for name, site in self._sites.items() if site.temporary}
         self.faults: dict[str, Fault] = dict(faults or {})
         self._cores = threading.Semaphore(os.cpu_count() or 1)
         self._defaults: dict[str, Any] = {}
@@ -45,7 +46,10 @@ class LocalEngine:
     def from_data(cls, data: Mapping[str, Any], *, seed: int = 0, store: str | os.PathLike[str] | None = None,
                   holdout: float = 0.0, columns: Sequence[str] = (), policies: Mapping[str, Policy] | None = None,
                   faults: Mapping[str, Fault] | None = None) -> "LocalEngine":  # fmt: skip
-        """Engine over ``{site: (X, y[, ids])}`` or ``{site: Site}``."""
+        """Engine over ``{site: (X, y[, ids])}`` or ``{site: Site}``.
+
+        Names of columns are ``columns``, or those of X where it is a table (pandas, polars, Arrow).
+        """
         if not isinstance(data, Mapping) or not data:
             raise ValueError("data must map site names to (X, y), got " + (repr(data)[:60] if data else "nothing"))
         engine = cls({}, faults)
@@ -66,7 +70,7 @@ class LocalEngine:
         if isinstance(rows, Site):
             if rows.name != name:
                 raise ValueError(f"site {rows.name!r} cannot take part under the name {name!r}")
-            self._sites[name] = rows
+            self._take(rows)
             return
         if not isinstance(rows, Sequence) or len(rows) not in (2, 3):
             raise ValueError(f"data of site {name!r} must be (X, y) or (X, y, ids), got {type(rows).__name__}")
@@ -75,9 +79,13 @@ class LocalEngine:
         settings = {"seed": 0, "holdout": 0.0, "columns": (), **self._defaults, **options}
         store = settings.pop("store", None)
         # Quoted, a name with slashes or dots stays one folder inside the store.
-        memory = SiteStore(Path(store) / f"site-{quote(name, safe='')}") if store is not None else SiteStore()
-        self._sites[name] = Site(name, X, y, ids=given, store=memory, policy=policy or Policy.open(),
-                                 **{**settings, "columns": tuple(settings["columns"])})  # fmt: skip
+        memory = SiteStore(Path(store) / f"site-{quote(name, safe='')}") if store is not None else None
+        self._take(Site(name, X, y, ids=given, store=memory, policy=policy or Policy.open(),
+                        **{**settings, "columns": tuple(settings["columns"])}))  # fmt: skip
+
+    def _take(self, site: Site) -> None:
+        self._sites[site.name] = site
+        (self._temporary.add if site.temporary else self._temporary.discard)(site.name)
 
     def remove_site(self, name: str) -> None:
         """Let a site take part no longer; its store stays."""
@@ -87,6 +95,11 @@ class LocalEngine:
     def sites(self) -> tuple[str, ...]:
         """Names of the sites, sorted."""
         return tuple(sorted(self._sites))
+
+    @property
+    def temporary_sites(self) -> tuple[str, ...]:
+        """Names of the sites, also of those that have left, that remember nothing after this process; sorted."""
+        return tuple(sorted(self._temporary))
 
     def site(self, name: str) -> Site:
         """The site itself, for whoever set it up."""

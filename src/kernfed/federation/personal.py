@@ -12,7 +12,9 @@ from kernfed._validation import FloatArray, check_choice, check_count, check_num
 from kernfed.federation import personal_tasks as _tasks  # registers what sites answer
 from kernfed.federation.engine import Federation, TooFewReplies
 from kernfed.federation.folding import MissingSites
+from kernfed.federation.learner import Learner
 from kernfed.federation.personal_sites import PersonalSites, Received, SitesLost, Survey, ask_survey
+from kernfed.federation.releases import warn_if_forgotten
 from kernfed.federation.schema import agree
 from kernfed.personal.fit import (
     choose_regularization,
@@ -56,7 +58,7 @@ class _Fitted:
     regularization: FloatArray | None = None
 
 
-class PersonalLearner:
+class PersonalLearner(Learner):
     """Builds a ``PersonalModel``: for each site, the model of a risk over sites like it.
 
     Parameters
@@ -113,6 +115,8 @@ class PersonalLearner:
         without it if ``min_replies`` remain, with a ``MissingSites`` warning.
         """
         median = self.bandwidth == "median" and (self.features == "fourier" or self._embeds)
+        if self.privacy is not None:
+            warn_if_forgotten(federation.engine)
         surveys, missing = ask_survey(
             federation, self.task, median, mechanism=self.privacy, min_replies=min_replies, timeout=timeout
         )

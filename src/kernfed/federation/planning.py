@@ -44,7 +44,7 @@ def plan_folding(learner: FoldingLearner, schemas: Mapping[str, Schema], queries
         classes = {"classes": labels_to_values(schema.labels)}
         counts = schema.counts if recipe is None or recipe.by_row else (recipe.rows_per_class,) * len(schema.counts)
         batches = sum(batch_count(count, parameters.batch_size) for count in counts)
-        temperature = f"{1.0:.16e}" if len(schema.classes) > 1 else None
+        temperature = f"{1.0:.16e}" if max(counts) > 1 else None
         prepared = {**classes, "generation": 1, "machines": batches, "rows": schema.n_rows, "temperature": temperature}
         prepared |= (
             {} if terms is None else {"privacy": dict.fromkeys(("element", "record", "spent"), [f"{1.0:.16e}"] * 2)}

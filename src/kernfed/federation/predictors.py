@@ -6,6 +6,12 @@ from typing import Any
 from kernfed.federation.message import Payload
 from kernfed.files import to_record
 
+#: What is told where nothing can be tested.
+NOTHING_ASIDE = (
+    "no site keeps rows aside to test on: make the sites with holdout=0.2, as in Federation.local(..., holdout=0.2), "
+    "or give rows that were not trained on, as in holdout={site: (X, y)}"
+)
+
 
 def is_regressor(model: Any) -> bool:
     """Whether a model predicts values, not labels: it has no classes."""

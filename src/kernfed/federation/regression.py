@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import check_count, check_number
+from kernfed._validation import check_column_names, check_count, check_number
 from kernfed.federation.engine import Federation
 from kernfed.federation.message import Payload
-from kernfed.federation.predictors import is_regressor, model_questions, site_predictors
+from kernfed.federation.predictors import NOTHING_ASIDE, is_regressor, model_questions, site_predictors
 from kernfed.federation.site import Refused, Site, check_site_rows
 from kernfed.federation.tasks import task
 from kernfed.files import Record, from_record
@@ -105,7 +105,7 @@ def evaluate_regressor(model: Any, federation: Federation, *, min_replies: int |
     questions, missing = model_questions(model, federation.sites)
     replies = federation.ask("evaluate_regression", questions, check=_check, min_replies=min_replies, timeout=timeout)
     missing |= {site: refusal.reason for site, refusal in replies.missing.items()}
-    return RegressionEvaluation({site: ErrorSums(**payload.values) for site, payload in replies}, missing)
+    return _tested({site: ErrorSums(**payload.values) for site, payload in replies}, missing)
 
 
 def regression_rows(model: Any, holdout: Mapping[str, Any]) -> RegressionEvaluation:
@@ -114,9 +114,17 @@ def regression_rows(model: Any, holdout: Mapping[str, Any]) -> RegressionEvaluat
     tested = {}
     for name, predictor in predictors.items():
         X, y = holdout[name][:2]
+        check_column_names(X, getattr(predictor, "columns", ()), f"X of site {name!r}")
         rows = check_site_rows(X, y, None, name)
         tested[name] = error_sums(_numbers(rows.y, name), predictor.predict(rows.X))
-    return RegressionEvaluation(tested, missing)
+    return _tested(tested, missing)
+
+
+def _tested(sums: Mapping[str, ErrorSums], missing: Mapping[str, str]) -> RegressionEvaluation:
+    """The evaluation, unless nothing was tested at all; where no site answered, ``missing`` says why."""
+    if (sums or not missing) and not any(found.rows for found in sums.values()):
+        raise ValueError(NOTHING_ASIDE)
+    return RegressionEvaluation(sums, missing)
 
 
 def _numbers(values: npt.NDArray[Any], site: str) -> npt.NDArray[Any]:

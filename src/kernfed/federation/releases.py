@@ -4,6 +4,7 @@ Learners without privacy import this and nothing heavier. ``private`` makes rele
 """
 
 import hashlib
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,20 @@ from kernfed.kahm.model import FoldingParameters
 FOLDER = "releases"
 #: Released rows by the id of the row: its mark (``row_marks``) and the noisy row.
 ByRow = Mapping[int, tuple[int, FloatArray]]
+
+
+class LedgerNotKept(UserWarning):
+    """Sites release under differential privacy and forget with this process what they released and what it cost."""
+
+
+def warn_if_forgotten(engine: Any) -> None:
+    """Warn where sites of an engine in this process keep their ledger in a temporary store; called by ``fit``."""
+    lost = sorted(set(getattr(engine, "temporary_sites", ())) & set(engine.sites))
+    if lost:
+        warnings.warn(f"{len(lost)} site(s), such as {lost[0]!r}, release under differential privacy from a temporary "
+                      "store: nobody will know later what was released and spent, and the same fit on another "
+                      "federation is a second draw, whose epsilon adds to this one's. Use Federation.local(..., "
+                      "store=DIR) and name the same folder every time", LedgerNotKept, stacklevel=3)  # fmt: skip
 
 
 def folding_handle(parameters: FoldingParameters, recipe: Mapping[str, Any] | None) -> str:

@@ -12,17 +12,20 @@ from kernfed._median import median_by_rows
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
 from kernfed.federation.engine import Federation, TooFewReplies
 from kernfed.federation.folding import MissingSites
+from kernfed.federation.learner import Learner
+from kernfed.federation.releases import warn_if_forgotten
 from kernfed.federation.ridge_system import Recorder, RidgeSystem, Sites, SitesLost, SiteSurvey, ask_survey
-from kernfed.federation.schema import agree
+from kernfed.federation.schema import agree, check_classes
 from kernfed.files import register_later
 from kernfed.kahm.terms import Terms
 from kernfed.ridge.conjugate import conjugate_step, start_conjugate
 from kernfed.ridge.exact import minimise
 from kernfed.ridge.heterogeneity import Heterogeneity, measure_heterogeneity
+from kernfed.ridge.means import Means
 from kernfed.ridge.model import METHODS, RidgeModel
 from kernfed.ridge.newton import newton_step, start_newton
 from kernfed.ridge.objective import diverged
-from kernfed.ridge.parameters import FEATURES, TASKS, RidgeParameters, check_path
+from kernfed.ridge.parameters import FEATURES, TASKS, RidgeParameters, check_flag, check_path
 
 ClassWeight = str | Mapping[Any, float] | None
 register_later("kernfed.federation.ridge_private")  # the format of models made of released sums
@@ -34,13 +37,17 @@ class DivergenceWarning(UserWarning):
 
 @dataclass
 class _Progress:
-    """What a fit has so far. ``parameters`` are those of ``weights``; where a site is lost, others go on from here."""
+    """What a fit has so far; where a site is lost, others go on from here.
+
+    ``parameters`` are those of ``weights``, and ``means`` those of the rows they are fitted to, for an intercept.
+    """
 
     recorder: Recorder
     names: tuple[str, ...]
     missing: dict[str, str]
     parameters: RidgeParameters | None = None
     weights: FloatArray | None = None
+    means: Means | None = None
     stopped: str = "rounds"
     heterogeneity: Heterogeneity = field(default_factory=Heterogeneity)
     path: dict[float, float] = field(default_factory=dict)
@@ -54,12 +61,14 @@ class _Progress:
             self.weights = system.mean_solutions()[system.position]
         elif parameters.task == "classify":
             self.weights = self.weights[:, [self.parameters.classes.index(label) for label in parameters.classes]]
-        self.parameters = parameters
+        self.parameters, self.means = parameters, system.sites.means
         return self.weights
 
 
-class RidgeLearner:
+class RidgeLearner(Learner):
     """Builds a ``RidgeModel``: mean squared loss + regularization |W|^2 over the rows of all sites.
+
+    With an intercept the loss is that of ``W' phi(x) + a``, and a is not penalised.
 
     Parameters
     ----------
@@ -76,9 +85,12 @@ class RidgeLearner:
     class_weight : None, "balanced" over all sites, or a weight for every label
     local_steps, learning_rate, proximal : of "fedavg" and "fedprox"; by default 2 as in FedNewton, 1 over the largest
         trace of a site's Hessian, and the regularisation
+    intercept : whether to learn a constant; by default yes, and no with ``privacy``. Its means of features and targets
+        are one more exchange, except for "exact". FedNewton has none
     diagnose : measure the sites' heterogeneity, by about 40 further exchanges
     privacy : ``kernfed.privacy.RecordRidge``, with method="exact" and a given bandwidth: every site releases noisy sums
-        once. Few features (100, say) suffer less from the noise. Rows of Fourier features have norm at most 1
+        once, without an intercept: subtract from y what you know of its mean. Few features (100, say) suffer less from
+        the noise. Rows of Fourier features have norm at most 1
     """
 
     def __init__(self, method: str = "conjugate", rounds: int = 10, n_components: int = 2000,
@@ -86,7 +98,7 @@ class RidgeLearner:
                  task: str = "classify", class_weight: ClassWeight = None, features: str = "fourier",
                  privacy: Any = None, *, tolerance: float = 1e-10, local_steps: int = 2,
                  learning_rate: float | None = None, proximal: float | None = None,
-                 diagnose: bool = False) -> None:  # fmt: skip
+                 diagnose: bool = False, intercept: bool | None = None) -> None:  # fmt: skip
         self.method = check_choice(method, "method", METHODS)
         self.rounds = check_count(rounds, "rounds", at_least=0)
         self.n_components = check_count(n_components, "n_components")
@@ -102,12 +114,13 @@ class RidgeLearner:
             raise ValueError(f"proximal is for method='fedprox', got {proximal!r} with method={method!r}")
         self.proximal = None if proximal is None else check_number(proximal, "proximal", at_least=0)
         self.diagnose = bool(diagnose)
+        self.intercept = privacy is None if intercept is None else check_flag(intercept, "intercept")
         self.privacy = None
         if privacy is not None:
             from kernfed.federation.ridge_private import check_private_ridge  # slow to import, and only needed here
 
             self.privacy = check_private_ridge(privacy, method, bandwidth, features, len(self.regularization),
-                                               class_weight, self.diagnose)  # fmt: skip
+                                               class_weight, self.diagnose, self.intercept)  # fmt: skip
 
     def fit(self, federation: Federation, *, min_replies: int | None = None, timeout: float = 600.0) -> RidgeModel:
         """Learn from all sites.
@@ -118,6 +131,8 @@ class RidgeLearner:
         recorder = Recorder(federation)
         median = self.features == "fourier" and self.bandwidth == "median"
         request = None if self.privacy is None else _request(self.privacy)
+        if request is not None:
+            warn_if_forgotten(federation.engine)
         surveys, missing = ask_survey(federation, self.task, median, min_replies=min_replies, timeout=timeout,
                                       privacy=request)  # fmt: skip
         progress = _Progress(recorder, tuple(sorted(surveys)), missing)
@@ -144,8 +159,8 @@ class RidgeLearner:
     def _parameters(self, seed: int, surveys: Mapping[str, SiteSurvey], bandwidth: Any) -> RidgeParameters:
         """The problem of these sites."""
         schema = agree({name: found.schema for name, found in surveys.items()})
-        if self.task == "classify" and len(schema.classes) < 2:
-            raise ValueError(f"the sites must have at least 2 classes together, got {list(schema.classes)}")
+        if self.task == "classify":
+            check_classes(schema, stacklevel=4)
         return RidgeParameters(
             width=schema.width,
             features=self.features,
@@ -156,6 +171,7 @@ class RidgeLearner:
             classes=schema.classes if self.task == "classify" else (),
             class_weights=_class_weights(self.class_weight, schema.classes, schema.counts),
             regularization=self.regularization,
+            intercept=self.intercept,
         )
 
     def _run(self, sites: Sites, progress: _Progress) -> None:
@@ -167,7 +183,7 @@ class RidgeLearner:
             progress.chosen = self.regularization[0]
             self._run_exact(sites, progress)
             return
-        system = self._choose(sites.start(), progress)
+        system = self._choose(sites.centred().start(), progress)
         if self.method == "exact":
             self._run_exact(sites, progress)
         elif self.method in ("newton", "conjugate"):
@@ -190,7 +206,8 @@ class RidgeLearner:
 
     def _run_exact(self, sites: Sites, progress: _Progress) -> None:
         assert progress.chosen is not None
-        solution = minimise(*sites.moments(), progress.chosen)
+        moments, mass, progress.means = sites.moments()
+        solution = minimise(moments, mass, progress.chosen)
         progress.parameters, progress.weights, progress.stopped = sites.parameters, solution.weights, "converged"
         progress.recorder.add(1, solution.objective, solution.gradient_norm)
 
@@ -272,7 +289,8 @@ class RidgeLearner:
         parts = (parameters, progress.weights, self.method, tuple(recorder.rounds), progress.stopped,
                  progress.heterogeneity, progress.path, progress.missing)  # fmt: skip
         if progress.terms is None:
-            return RidgeModel(*parts)
+            intercept = None if progress.means is None else progress.means.intercept(progress.weights)
+            return RidgeModel(*parts, intercept=intercept)
         from kernfed.federation.ridge_private import PrivateRidgeModel
 
         return PrivateRidgeModel(*parts, privacy=progress.terms)

@@ -45,7 +45,7 @@ class PrivateRidgeModel(RidgeModel):
 
 
 def check_private_ridge(privacy: Any, method: str, bandwidth: Any, features: str, candidates: int, class_weight: Any,
-                        diagnose: bool) -> RecordRidge:  # fmt: skip
+                        diagnose: bool, intercept: bool) -> RecordRidge:  # fmt: skip
     """The mechanism, if every setting of the learner can be had with it; otherwise what cannot."""
     if not isinstance(privacy, RecordRidge):
         raise ValueError(f"privacy must be None or kernfed.privacy.RecordRidge, got {privacy!r:.80}")
@@ -55,6 +55,7 @@ def check_private_ridge(privacy: Any, method: str, bandwidth: Any, features: str
         "choosing among regularizations looks at the raw rows; give one": candidates > 1,
         "class_weight needs rows of other norms than the mechanism clips to; leave it None": class_weight is not None,
         "diagnose exchanges sums of the raw rows; leave it False": diagnose,
+        "intercept needs means of the raw rows; leave it out, and subtract from y what is known of its mean": intercept,
     }
     for reason, wrong in unsound.items():
         if wrong:

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from kernfed.federation.engine import Federation, Replies
 from kernfed.federation.message import Payload, digest
 from kernfed.federation.schema import Schema
 from kernfed.kernels import Moments
+from kernfed.ridge.means import Means, moved, problem_values
 from kernfed.ridge.model import Round
 from kernfed.ridge.objective import average
 from kernfed.ridge.parameters import RidgeParameters
@@ -71,12 +73,16 @@ def ask_survey(federation: Federation, task: str, median: bool, *, min_replies: 
 
 @dataclass(frozen=True)
 class Sites:
-    """Sites that all must answer, in the problem ``parameters`` describes."""
+    """Sites that all must answer, in the problem ``parameters`` describes.
+
+    means : of all their rows, which an intercept needs before anything is factored; see ``centred``.
+    """
 
     federation: Federation
     names: tuple[str, ...]
     parameters: RidgeParameters
     timeout: float
+    means: Means | None = None
 
     @property
     def _weights_shape(self) -> tuple[int, int]:
@@ -93,11 +99,26 @@ class Sites:
             raise SitesLost(task, replies)
         return dict(replies)
 
+    def centred(self) -> "Sites":
+        """The same with the means of all sites' rows where there is an intercept: one exchange."""
+        if not self.parameters.intercept:
+            return self
+
+        def read(payload: Payload) -> Means:
+            return _read_means(payload, self.parameters)
+
+        replies = self.ask("ridge_means", Payload(values={"parameters": self.parameters.to_values()}), read)
+        return replace(self, means=reduce(add, map(read, replies.values())))
+
+    def question(self, **values: Any) -> Payload:
+        """The problem, as every site is asked for it."""
+        arrays = {} if self.means is None else {"means": self.means.to_array()}
+        return Payload(arrays, {"parameters": self.parameters.to_values(), **values})
+
     def start(self) -> "RidgeSystem":
         """Let every site factor its part."""
         shape = self._weights_shape
         expected = {"solutions": (len(self.parameters.regularization), *shape), "linear": shape, "scalars": (3,)}
-        question = Payload(values={"parameters": self.parameters.to_values()})
 
         def read(payload: Payload) -> SiteStart:
             check_arrays(payload, expected)
@@ -106,25 +127,33 @@ class Sites:
                 raise ValueError(f"no rows have constant {constant}, mass {mass} and trace {trace}")
             return SiteStart(payload.arrays["solutions"], payload.arrays["linear"], constant, mass, trace)
 
-        replies = self.ask("ridge_start", question, read)
+        replies = self.ask("ridge_start", self.question(), read)
         members = {site: read(payload) for site, payload in replies.items()}
-        return RidgeSystem(self, digest(self.parameters.to_values()), members, self.parameters.regularization[0])
+        handle = digest(problem_values(self.parameters, self.means))
+        return RidgeSystem(self, handle, members, self.parameters.regularization[0])
 
-    def moments(self) -> tuple[Moments, float]:
-        """Moments of all sites' rows together, and their mass."""
+    def moments(self) -> tuple[Moments, float, Means | None]:
+        """Moments of all sites' rows together, their mass, and with an intercept the means the moments are around."""
         M, C = self._weights_shape
         question = Payload(values={"parameters": self.parameters.to_values()})
 
-        def read(payload: Payload) -> tuple[Moments, float]:
+        def read(payload: Payload) -> tuple[Moments, float, Means | None]:
             arrays = dict(payload.arrays)
-            mass = float(arrays.pop("mass")[0])
+            own = _read_means(payload, self.parameters) if self.parameters.intercept else None
+            mass = float(arrays.pop("mass")[0]) if own is None else own.mass
+            arrays.pop("means", None)
             moments = Moments.from_arrays(arrays)
             if (moments.width, moments.targets) != (M, C) or not 0 < mass < np.inf:
                 raise ValueError(f"moments must be of {M} features, {C} targets and a positive mass, got {mass}")
-            return moments, mass
+            return moments, mass, own
 
         found = [read(payload) for payload in self.ask("ridge_moments", question, read).values()]
-        return sum((moments for moments, _ in found), Moments.zero(M, C)), sum(mass for _, mass in found)
+        parts, masses, means = zip(*found, strict=True)
+        pooled: Means | None = None
+        if self.parameters.intercept:
+            pooled = reduce(add, means)
+            parts = tuple(moved(part, own, pooled) for part, own in zip(parts, means, strict=True))
+        return sum(parts, Moments.zero(M, C)), sum(masses), pooled
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,8 +221,8 @@ class RidgeSystem:
     def losses(self) -> FloatArray:
         """Leave-one-out mean squared error (L,) of every candidate, over all rows."""
         total = sum(self.masses.values())
-        question = Payload({"averages": self.mean_solutions()},
-                           {"parameters": self.sites.parameters.to_values(), "mass": total})  # fmt: skip
+        problem = self.sites.question(mass=total)
+        question = Payload({**problem.arrays, "averages": self.mean_solutions()}, problem.values)
         shapes = {"losses": (len(self.sites.parameters.regularization),)}
         replies = self.sites.ask("ridge_validate", question, lambda payload: check_arrays(payload, shapes))
         return np.asarray(sum(payload.arrays["losses"] for payload in replies.values()) / total)
@@ -214,6 +243,10 @@ class RidgeSystem:
         question = Payload({"V": V}, self._values)
         replies = self.sites.ask(task, question, lambda payload: check_arrays(payload, shapes))
         return {site: payload.arrays["result"] for site, payload in replies.items()}
+
+
+def _read_means(payload: Payload, parameters: RidgeParameters) -> Means:
+    return Means.from_array(payload.arrays["means"], parameters)
 
 
 def check_arrays(payload: Payload, shapes: Mapping[str, tuple[int, ...]]) -> None:

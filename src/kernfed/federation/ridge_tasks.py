@@ -21,6 +21,7 @@ from kernfed.files import FileFormatError, Record
 from kernfed.kernels import median_bandwidth
 from kernfed.ridge.first_order import descend, site_objective
 from kernfed.ridge.local import LocalRidge, fit_local
+from kernfed.ridge.means import Means, centred_features, centred_targets, problem_values, row_means
 from kernfed.ridge.parameters import TASKS, RidgeParameters
 from kernfed.ridge.path import leave_one_out_losses
 from kernfed.ridge.sums import weighted_moments
@@ -32,7 +33,7 @@ _KEPT = 4
 _MEDIAN_ROWS = 300
 #: Names for a site's policy.
 RIDGE_TASKS = ("ridge_survey", "ridge_start", "ridge_apply", "ridge_solve", "ridge_descend", "ridge_moments",
-               "ridge_validate", "ridge_dimension", "ridge_release")  # fmt: skip
+               "ridge_validate", "ridge_dimension", "ridge_release", "ridge_means")  # fmt: skip
 
 
 @task("ridge_survey", "counts", private=True)
@@ -57,11 +58,17 @@ def survey(site: Site, payload: Payload) -> Payload:
     return Payload({"facts": np.array([float(len(rows.X)), median])}, {"schema": schema})
 
 
+@task("ridge_means", "statistics")
+def means(site: Site, payload: Payload) -> Payload:
+    """Mass, means of features (M,) and of targets (C,): what an intercept needs of the site."""
+    parameters = read_parameters(payload.values)
+    return Payload({"means": _own_means(parameters, _rows_of_width(site, parameters)).to_array()})
+
+
 @task("ridge_start", "statistics")
 def start(site: Site, payload: Payload) -> Payload:
     """The site's own solutions (L, M, C), b (M, C), s, mass and trace; its factor stays for the rounds to come."""
-    parameters = read_parameters(payload.values)
-    local = _prepare(site, parameters)
+    local = _prepare(site, *_read_problem(payload))
     scalars = np.array([local.constant, local.mass, local.trace])
     return Payload({"solutions": local.solutions, "linear": local.linear, "scalars": scalars})
 
@@ -100,12 +107,14 @@ def gradient_steps(site: Site, payload: Payload) -> Payload:
 def moments(site: Site, payload: Payload) -> Payload:
     """Moments of all features and targets: M^2 numbers, from which rows can be recovered if there are few."""
     parameters = read_parameters(payload.values)
-    rows = _rows(site)
-    targets, weights = read_targets(parameters, rows)
-    features = parameters.feature_map()
-    found = weighted_moments(rows.X, targets, weights, None if features is None else features.transform)
-    mass = float(len(rows.X) if weights is None else weights.sum())
-    return Payload({**found.to_arrays(), "mass": np.array([mass])})
+    rows = _rows_of_width(site, parameters)
+    _, weights = read_targets(parameters, rows)
+    own = _own_means(parameters, rows) if parameters.intercept else None
+    targets, features = centred_targets(parameters, rows.y, own), centred_features(parameters, own)
+    found = weighted_moments(rows.X, targets, weights, features).to_arrays()
+    if own is not None:
+        return Payload({**found, "means": own.to_array()})
+    return Payload({**found, "mass": np.array([float(len(rows.X) if weights is None else weights.sum())])})
 
 
 @task("ridge_release", "released")
@@ -119,14 +128,14 @@ def release(site: Site, payload: Payload) -> Payload:
 @task("ridge_validate", "statistics")
 def validate(site: Site, payload: Payload) -> Payload:
     """Leave-one-out losses (L,) of the candidates' averages (L, M, C)."""
-    parameters = read_parameters(payload.values)
-    local = _prepare(site, parameters)
+    parameters, around = _read_problem(payload)
+    local = _prepare(site, parameters, around)
     averages = payload.arrays["averages"]
     if averages.shape != local.solutions.shape or not np.isfinite(averages).all():
         raise Refused("bad question", f"averages must be finite of shape {local.solutions.shape}")
     share = local.mass / check_number(payload.values["mass"], "mass", at_least=local.mass)
     rows = _rows(site)
-    return Payload({"losses": leave_one_out_losses(rows.X, rows.y, parameters, local, averages, share)})
+    return Payload({"losses": leave_one_out_losses(rows.X, rows.y, parameters, local, averages, share, around)})
 
 
 @task("ridge_dimension", "statistics")
@@ -179,17 +188,37 @@ def read_parameters(values: Mapping[str, Any]) -> RidgeParameters:
         raise Refused("bad question", f"the parameters cannot be followed: {error}") from None
 
 
-def _prepare(site: Site, parameters: RidgeParameters) -> LocalRidge:
-    """The site's part of the problem for the rows it has now, factored where it is not there yet."""
+def _read_problem(payload: Payload) -> tuple[RidgeParameters, Means | None]:
+    """The problem in a question and, where it has an intercept, the means of all sites' rows."""
+    parameters = read_parameters(payload.values)
+    if not parameters.intercept:
+        return parameters, None
+    try:
+        return parameters, Means.from_array(payload.arrays["means"], parameters)
+    except (KeyError, ValueError) as error:
+        raise Refused("bad question", f"an intercept needs the means of all rows: {error}") from None
+
+
+def _rows_of_width(site: Site, parameters: RidgeParameters) -> Rows:
     rows = _rows(site)
     if rows.X.shape[1] != parameters.width:
         raise Refused("bad question", f"site {site.name!r} has {rows.X.shape[1]} columns, not {parameters.width}")
+    return rows
+
+
+def _own_means(parameters: RidgeParameters, rows: Rows) -> Means:
+    return row_means(rows.X, *read_targets(parameters, rows), centred_features(parameters, None))
+
+
+def _prepare(site: Site, parameters: RidgeParameters, around: Means | None) -> LocalRidge:
+    """The site's part of the problem for the rows it has now, factored where it is not there yet."""
+    rows = _rows_of_width(site, parameters)
     read_targets(parameters, rows)
-    handle, data = digest(parameters.to_values()), data_digest(rows)
+    handle, data = digest(problem_values(parameters, around)), data_digest(rows)
     with site.store.locked():
         found = _read(site, handle)
         if found is None or found[1] != data:
-            found = (fit_local(rows.X, rows.y, parameters), data, _forgotten(site))
+            found = (fit_local(rows.X, rows.y, parameters, around), data, _forgotten(site))
             _write(site, handle, *found)
     return found[0]
 

@@ -1,5 +1,6 @@
 """What a site says of its data before anything is computed, and whether sites agree."""
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -8,15 +9,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import check_count
+from kernfed._validation import check_count, name_differences
 from kernfed.files import labels_from_values, labels_to_values
 
 #: More rows or columns than this are a lie; sums of them stay exact.
 _MOST = 2**40
+#: Whole floating-point labels of more than so many kinds, with fewer rows each, are rather values than classes.
+_MANY_CLASSES, _ROWS_PER_CLASS = 20, 5
 
 
 class SchemaMismatch(ValueError):
     """Sites describe their data differently, so their answers cannot be combined."""
+
+
+class ManyClasses(UserWarning):
+    """Labels look like values to regress on, and are learned as classes."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ def agree(schemas: Mapping[str, Schema]) -> Schema:
     for name in ("width", "columns", "scaling", "encoder"):
         found = {site: getattr(schema, name) for site, schema in schemas.items()}
         differences += _odd_ones(name, found)
-    kinds = {site: _kind(schema) for site, schema in schemas.items() if schema.classes}
+    kinds = {site: label_kind(schema.labels) for site, schema in schemas.items() if schema.classes}
     differences += _odd_ones("type of labels", kinds)
     if differences:
         raise SchemaMismatch("sites disagree: " + "; ".join(differences))
@@ -88,8 +95,34 @@ def agree(schemas: Mapping[str, Schema]) -> Schema:
     return Schema(first.width, classes, counts, first.columns, first.scaling, first.encoder)
 
 
-def _kind(schema: Schema) -> str:
-    return "text" if all(isinstance(label, str) for label in schema.classes) else "number"
+def label_kind(labels: npt.NDArray[Any]) -> str:
+    """Kind of labels, which all sites must share: "text", "boolean" or "number"."""
+    return {"U": "text", "O": "text", "b": "boolean"}.get(labels.dtype.kind, "number")
+
+
+def fraction_reason(labels: npt.NDArray[Any]) -> str | None:
+    """Why labels (n,) cannot be classes, if they are floating-point numbers with fractions."""
+    if labels.dtype.kind != "f" or not (broken := labels[labels != np.floor(labels)]).size:
+        return None
+    return (f"y holds {len(np.unique(broken))} different fraction(s), such as {broken[0].item()!r}, which are values "
+            "and no classes; to regress use RidgeLearner(task='regress')")  # fmt: skip
+
+
+def check_classes(schema: Schema, stacklevel: int = 3) -> None:
+    """Refuse labels of a federation that cannot be classes; a ``ManyClasses`` warning where they hardly are.
+
+    ``stacklevel`` leads the warning to the caller of a learner's ``fit``.
+    """
+    labels = schema.labels
+    if len(labels) < 2:
+        raise ValueError(f"the sites must have at least 2 classes together, got {labels.tolist()}")
+    reason = fraction_reason(labels)
+    if reason is not None:
+        raise ValueError(reason)
+    if labels.dtype.kind == "f" and len(labels) > _MANY_CLASSES and schema.n_rows < _ROWS_PER_CLASS * len(labels):
+        warnings.warn(f"{len(labels)} classes in {schema.n_rows} rows, labelled by floating-point numbers: if they are "
+                      "values, regress with RidgeLearner(task='regress'); if they are classes, make y integers",
+                      ManyClasses, stacklevel=stacklevel)  # fmt: skip
 
 
 def _odd_ones(name: str, found: Mapping[str, Any]) -> list[str]:
@@ -97,9 +130,12 @@ def _odd_ones(name: str, found: Mapping[str, Any]) -> list[str]:
     if len(counted) <= 1:
         return []
     usual, _ = counted.most_common(1)[0]
-    odd = [f"{site!r} has {_short(value)}" for site, value in sorted(found.items()) if value != usual]
+    columns = name == "columns"
+    odd = [f"{site!r} {name_differences(value, usual) if columns else f'has {_short(value)}'}"
+           for site, value in sorted(found.items()) if value != usual]  # fmt: skip
     more = f" and {len(odd) - 5} more" if len(odd) > 5 else ""
-    return [f"{name} is {_short(usual)} at most sites, but {', '.join(odd[:5])}{more}"]
+    told = f"{name} {'are' if columns else 'is'} {_short(usual)} at most sites, but {', '.join(odd[:5])}{more}"
+    return [f"{told} (all need the same names in the same order, or none)" if columns else told]
 
 
 def _short(value: Any) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_number, check_rows
+from kernfed._validation import FloatArray, check_column_names, check_number, check_rows, column_names
 from kernfed.federation.message import (
     MessageError,
     Payload,
@@ -29,7 +29,7 @@ from kernfed.federation.message import (
     error_refusal,
 )
 from kernfed.federation.policy import Policy
-from kernfed.federation.schema import Schema
+from kernfed.federation.schema import Schema, label_kind
 from kernfed.federation.store import SiteStore, StoreError
 from kernfed.federation.tasks import Task, find_task, forgetters, task
 from kernfed.files import Record, labels_from_values, labels_to_values
@@ -93,9 +93,11 @@ def check_site_rows(X: npt.ArrayLike, y: npt.ArrayLike, ids: npt.ArrayLike | Non
 
 def _plain_labels(labels: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     """Labels out of an array of Python objects, as tables give them."""
-    if not (all(isinstance(label, str) for label in labels) or all(isinstance(label, Real) for label in labels)):
+    truths = sum(isinstance(label, (bool, np.bool_)) for label in labels)
+    texts, numbers = (all(isinstance(label, kind) for label in labels) for kind in (str, (Real, np.bool_)))
+    if not (texts or numbers) or truths not in (0, len(labels)):
         kinds = sorted({type(label).__name__ for label in labels})
-        raise ValueError(f"y of site {name!r} must be all text or all numbers, got {', '.join(kinds)}")
+        raise ValueError(f"y of site {name!r} must be all text, all numbers or all booleans, got {', '.join(kinds)}")
     return np.array(labels.tolist())
 
 
@@ -104,6 +106,8 @@ class Site:
 
     Rows are X (n, p) and y (n,), or a function without arguments in the place of X that returns a table (``X``, ``y``,
     ``ids``, ``columns``) and is called when a question first needs the rows: scores of models that exist do not.
+    Without ``columns`` their names are those of X, where it is a table that has some. Without ``store`` the site
+    remembers nothing after this process: it is ``temporary``.
     """
 
     def __init__(self, name: str, X: npt.ArrayLike | Callable[[], Any], y: npt.ArrayLike = (), *,
@@ -113,16 +117,19 @@ class Site:
         self.name = name
         self.seed = seed
         self.holdout = check_number(holdout, "holdout", at_least=0, below=1)
+        self.temporary = store is None
         self.store = store if store is not None else SiteStore()
         self.policy = policy if policy is not None else Policy()
-        self._about = (tuple(columns), scaling, encoder)
         self._read: Callable[[], Any] | None = X if callable(X) else None
         if not callable(X):
+            check_column_names(X, columns, f"X of site {name!r}")
+            columns = columns or column_names(X)
             self._given = check_site_rows(X, y, ids, name)
             if len(columns) not in (0, self._given.X.shape[1]):
                 raise ValueError(
                     f"columns of site {name!r} must name {self._given.X.shape[1]} columns, got {len(columns)}"
                 )
+        self._about = (tuple(columns), scaling, encoder)
         self._lock = threading.Lock()
         #: Id of the question that is being answered.
         self.question = ""
@@ -205,6 +212,7 @@ class Site:
             used = [self._given.ids, *([added.arrays["ids"]] if added is not None else [])]
             used.append(np.asarray(self.store.read_state()["forgotten"], dtype=np.int64))
             taken = np.concatenate(used)
+            check_column_names(X, self._about[0])
             count = len(np.asarray(X))
             fresh = np.arange(count) + (int(taken.max()) + 1 if taken.size else 0) if ids is None else ids
             new = check_site_rows(X, y, fresh, self.name)
@@ -214,7 +222,7 @@ class Site:
                 raise ValueError(
                     f"ids {new.ids[np.isin(new.ids, taken)][:5].tolist()} are taken; an id is never reused"
                 )
-            if (self._given.y.dtype.kind in "UO") != (new.y.dtype.kind in "UO"):
+            if label_kind(self._given.y) != label_kind(new.y):
                 raise ValueError(f"labels must be of the site's type {self._given.y.dtype}, got {new.y.dtype}")
             marks = np.full(count, asked)
             if added is not None:

@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.utils.validation import check_is_fitted
 
 from kernfed._validation import FloatArray, check_choice, check_count, check_number, check_rows
 from kernfed.guarantees.bound import Bound
@@ -54,7 +55,7 @@ def distance_ratio(machine: KAHM | DeepKAHM | WideKAHM, *, form: str = "sound") 
     The norm below is the spectral one for one machine, deep or not, and Frobenius' for a wide one, whose bound is the
     smallest over its branches because every branch may answer. A deep machine is never farther than its first layer.
     """
-    bounds = [_weight_norm(found, form) for found in machine.bank_.machines]
+    bounds = [_weight_norm(found, form) for found in _machines(machine)]
     smallest = min(bounds, key=lambda bound: bound.value)
     return _scaled(smallest, 1.0, "DP-KAHM Theorems 3-5, SFM Theorem 9, GIKM Theorem 2")
 
@@ -78,8 +79,15 @@ def smoothing_factor(machine: KAHM) -> Bound:
     return Bound(value, 1.0, (), "proven", "SFM Proposition 3")
 
 
+def _machines(machine: KAHM | DeepKAHM | WideKAHM) -> list[Machine]:
+    if not isinstance(machine, (KAHM, DeepKAHM, WideKAHM)):
+        raise ValueError(f"machine must be a fitted KAHM, DeepKAHM or WideKAHM, got {type(machine).__name__}")
+    check_is_fitted(machine, "bank_")
+    return list(machine.bank_.machines)
+
+
 def _only_machine(machine: KAHM) -> Machine:
-    machines = machine.bank_.machines
+    machines = _machines(machine)
     if len(machines) != 1:
         raise ValueError(f"expected a machine of one branch, got {len(machines)}; look at its branches one by one")
     return machines[0]

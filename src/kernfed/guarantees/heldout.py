@@ -6,7 +6,7 @@ dimension; only that the held-out rows are drawn independently, at each site fro
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from scipy.stats import beta
@@ -21,6 +21,26 @@ _DRAWN_BY_SITE = (
 )
 #: Below this confidence the binomial bound is not known to hold for rows of several sites.
 _LOWEST_POOLED = 0.75
+
+
+class SiteCounts(Protocol):
+    """What was counted at a site."""
+
+    @property
+    def errors(self) -> int:
+        """Rows predicted wrongly."""
+
+    @property
+    def rows(self) -> int:
+        """Rows that were tested."""
+
+
+class CountedSites(Protocol):
+    """Counts by site, such as ``kernfed.evaluate`` returns for a classifier."""
+
+    @property
+    def sites(self) -> Mapping[str, SiteCounts]:
+        """Counts of every site."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +75,11 @@ def clopper_pearson(errors: int, rows: int, confidence: float = 0.95) -> Bound:
     return _bound(clopper_pearson_value, "Clopper and Pearson (1934)", errors, rows, confidence)
 
 
-def heldout_bounds(counts: Mapping[str, tuple[int, int]], confidence: float = 0.95, *,
+def heldout_bounds(counts: Mapping[str, tuple[int, int]] | CountedSites, confidence: float = 0.95, *,
                    method: str = "clopper-pearson", simultaneous: bool = False) -> HeldOutBounds:  # fmt: skip
-    """Bounds per site and pooled from ``{site: (errors, rows)}``; sites without held-out rows are left out.
+    """Bounds per site and pooled; sites without held-out rows are left out.
 
+    ``counts`` is ``{site: (errors, rows)}``, or the evaluation of a classifier as ``kernfed.evaluate`` returns it.
     ``method`` is "clopper-pearson" or "hoeffding". Each bound holds with the confidence on its own; with
     ``simultaneous`` all bounds (those of the sites and the pooled one) hold together with that confidence, as needed
     to speak of the worst site.
@@ -73,9 +94,8 @@ def heldout_bounds(counts: Mapping[str, tuple[int, int]], confidence: float = 0.
     confidence = _check_confidence(confidence)
     if method == "clopper-pearson" and confidence < _LOWEST_POOLED:
         raise ValueError(f"confidence must be >= {_LOWEST_POOLED} for pooled rows, got {confidence}; use 'hoeffding'")
-    if not isinstance(counts, Mapping):
-        raise ValueError(f"counts must map sites to (errors, rows), got {type(counts).__name__}")
-    checked = {site: _check_counts(*_pair(site, counts[site]), at_least=0) for site in sorted(counts)}
+    pairs = counts if isinstance(counts, Mapping) else _counted(counts)
+    checked = {site: _check_counts(*_pair(site, pairs[site]), at_least=0) for site in sorted(pairs)}
     checked = {site: pair for site, pair in checked.items() if pair[1]}
     if not checked:
         raise ValueError("at least one site must have held-out rows, got none")
@@ -109,6 +129,15 @@ def _bound(value: Callable[[int, int, float], float], source: str, errors: int, 
     errors, rows = _check_counts(errors, rows, at_least=1)
     confidence = _check_confidence(confidence)
     return Bound(value(errors, rows, confidence), confidence, (_FIXED, _DRAWN), "proven", source)
+
+
+def _counted(evaluation: Any) -> dict[str, tuple[int, int]]:
+    sites = getattr(evaluation, "sites", None)
+    try:
+        return {site: (found.errors, found.rows) for site, found in sites.items()}  # type: ignore[union-attr]
+    except AttributeError:
+        raise ValueError("counts must map sites to (errors, rows) or be the evaluation of a classifier, got "
+                         f"{type(evaluation).__name__}") from None  # fmt: skip
 
 
 def _pair(site: str, counts: Any) -> tuple[Any, Any]:

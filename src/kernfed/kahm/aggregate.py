@@ -35,6 +35,18 @@ def unprotected(holds: npt.NDArray[np.bool_], aggregate: str, k: int) -> npt.NDA
     return few
 
 
+def exposure(classes: npt.NDArray[Any], holds: npt.NDArray[np.bool_], aggregate: str, k: int) -> str | None:
+    """Which classes (C,) "kth" does not protect from wrong sites, in words; None if it protects all, and of "min"."""
+    names = [repr(label) for label in classes[unprotected(holds, aggregate, k)].tolist()]
+    if aggregate == "min" or not names:
+        return None
+    if k == 1:
+        return "with k=1 a single wrong site can decide every class"
+    listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return (f"wrong sites can decide {len(names)} of {len(classes)} classes, which fewer than k={k} of {len(holds)} "
+            f"site(s) hold: {listed}")  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Explanation:
     """Who decided: per query the label, the site that was nearest in that class, its batch, and the score (n,)."""

@@ -1,43 +1,45 @@
-"""Probabilities from scores: a temperature fitted on leave-one-out scores of the training rows."""
+"""Probabilities from scores: a temperature fitted on scores of training rows by machines that never saw them."""
 
 import numpy as np
 import numpy.typing as npt
 import scipy  # its parts are loaded when they are used
 
-from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray
 from kernfed.kahm.bank import Bank
-from kernfed.kahm.folding import ABSENT, folding
-from kernfed.kahm.machine import leave_one_out
+from kernfed.kahm.machine import fit_machine, recover_rows
 
-#: Rows that are left out in turn to fit the temperature, at most; one number is fitted, more rows change little.
-CALIBRATION_ROWS = 2000
+#: Rows that are left out, about, and machines fitted again for it, at most: one number is fitted, more change little.
+CALIBRATION_ROWS = 100
+CALIBRATION_MACHINES = 10
 #: Temperatures are searched this many factors of ten around the typical difference of scores.
 _DECADES = 4
+#: The usual temperature, in deviations of left-out scores.
+_USUAL_SHARE = 1 / 3
 
 
-def leave_one_out_scores(bank: Bank, measure: str, rows: FloatArray, home: npt.NDArray[np.intp],
-                         positions: npt.NDArray[np.intp], n_jobs: int | None = None) -> FloatArray:  # fmt: skip
-    """Scores (m, G) of training rows (m, p), each without its own share in the machine it came from.
+def left_out_scores(
+    bank: Bank, measure: str, draws: np.random.Generator, *, subspace_dim: int | None = None, layers: int = 1,
+    dtype: npt.DTypeLike = np.float64,
+) -> tuple[FloatArray, npt.NDArray[np.intp]]:  # fmt: skip
+    """Scores (m, G) of training rows against machines that never saw them, and the rows' classes (m,).
 
-    ``home`` (m,) names each row's machine and ``positions`` (m,) its place there. A machine of one row leaves nothing
-    behind and scores as absent.
+    Some machines, drawn at random, are fitted again without a tenth of their rows, which the new machine and all others
+    then score. To delete a row in closed form, with encoding and kernel held, is cheaper but was off by a factor of
+    three in the temperature.
     """
-    found = bank.machine_scores(rows, measure, n_jobs)
-    norms = np.linalg.norm(rows, axis=1)
-    for member in np.unique(home):
-        chosen = np.flatnonzero(home == member)
-        machine = bank.machines[member]
-        if machine.n_rows == 1:
-            found[chosen, member] = ABSENT[measure]
-            continue
-        with single_blas_thread():
-            squared, sizes = leave_one_out(machine, rows[chosen], positions[chosen])
-        found[chosen, member] = folding(measure, squared, norms[chosen], sizes)
-    scores = np.full((len(rows), bank.n_groups), ABSENT[measure])
-    for member, group in enumerate(bank.groups):
-        np.minimum(scores[:, group], found[:, member], out=scores[:, group])
-    return scores
+    scores, classes = [np.zeros((0, bank.n_groups))], [np.zeros(0, dtype=np.intp)]
+    order = [number for number in draws.permutation(len(bank.machines)) if bank.machines[number].n_rows > 1]
+    for number in order[:CALIBRATION_MACHINES]:
+        rows = recover_rows(bank.machines[number])
+        left = np.sort(draws.choice(len(rows), max(1, len(rows) // 10), replace=False))
+        refitted = fit_machine(np.delete(rows, left, axis=0), subspace_dim=subspace_dim, layers=layers, dtype=dtype)
+        found = bank.machine_scores(rows[left], measure)
+        found[:, number] = Bank.assemble([refitted], [0], 1).scores(rows[left], measure).values[:, 0]
+        scores.append(np.stack([found[:, bank.groups == group].min(axis=1) for group in range(bank.n_groups)], axis=1))
+        classes.append(np.full(len(left), bank.groups[number], dtype=np.intp))
+        if sum(map(len, classes)) >= CALIBRATION_ROWS:
+            break
+    return np.concatenate(scores), np.concatenate(classes)
 
 
 def softmin(scores: FloatArray, temperature: float) -> FloatArray:
@@ -51,22 +53,42 @@ def softmin(scores: FloatArray, temperature: float) -> FloatArray:
 def fit_temperature(scores: FloatArray, labels: npt.NDArray[np.intp]) -> float:
     """Temperature that makes ``softmin(scores)`` most likely for the class numbers ``labels`` (m,).
 
-    Rows whose own class scores as absent say nothing and are left out. Where nothing is left, or all scores agree, the
-    temperature is the typical score, or one.
+    A log-normal prior of deviation 1 around the usual temperature decides where rows are few, all right, or of one
+    class. Rows whose own class scores as absent say nothing and are left out.
     """
     scores, labels = _usable(scores, labels)
-    finite = scores[np.isfinite(scores)]
-    spread = float(np.std(finite)) if finite.size else 0.0
-    if spread == 0.0:
-        return max(float(np.mean(finite)), 1e-12) if finite.size else 1.0
+    usual = usual_temperature(scores, labels)
+    if not (scores > scores.min(axis=1, keepdims=True, initial=np.inf)).any():  # no class is told from another
+        return usual
+    middle = float(np.log(usual))
 
     def loss(log_temperature: float) -> float:
-        return float(temperature_losses(scores, labels, np.exp([log_temperature]))[0]) / len(labels)
+        likelihood = float(temperature_losses(scores, labels, np.exp([log_temperature]))[0])
+        return likelihood + (log_temperature - middle) ** 2 / 2
 
-    middle, reach = np.log(spread), _DECADES * np.log(10.0)
+    reach = _DECADES * np.log(10.0)
     bounds, options = (middle - reach, middle + reach), {"xatol": 1e-6}
     best = scipy.optimize.minimize_scalar(loss, bounds=bounds, method="bounded", options=options)
     return float(np.exp(best.x))
+
+
+def usual_temperature(scores: FloatArray, labels: npt.NDArray[np.intp]) -> float:
+    """A third of the deviation of left-out rows' scores in their own class, median over classes.
+
+    The temperature that is best on unseen rows was 0.17 to 0.64 such deviations on digits, wine, iris, breast cancer
+    and 20 Newsgroups under two measures. Where no class has three rows that differ it is the spread of all scores, the
+    typical score, or one.
+    """
+    own = scores[np.arange(len(labels)), labels]
+    # Two rows score each other alike, so their deviation says nothing.
+    deviations = [float(np.std(own[labels == number])) for number, count in enumerate(np.bincount(labels)) if count > 2]
+    known = [deviation for deviation in deviations if deviation > 1e-9 * float(own.max())]
+    if known:
+        return float(np.median(known)) * _USUAL_SHARE
+    finite = scores[np.isfinite(scores)]
+    if not finite.size:
+        return 1.0
+    return float(np.std(finite)) or max(float(np.mean(finite)), 1e-12)
 
 
 def temperature_losses(scores: FloatArray, labels: npt.NDArray[np.intp], temperatures: FloatArray) -> FloatArray:

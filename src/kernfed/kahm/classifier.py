@@ -16,11 +16,12 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kernfed._random import generator
+from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_choice, check_count
 from kernfed.files import Savable
 from kernfed.kahm.bank import Bank, BankScores, fit_machines
 from kernfed.kahm.batches import PARTITIONS, split_rows
-from kernfed.kahm.calibration import CALIBRATION_ROWS, fit_temperature, leave_one_out_scores, softmin
+from kernfed.kahm.calibration import fit_temperature, left_out_scores, softmin
 from kernfed.kahm.folding import MEASURES
 from kernfed.kahm.spectrum import DTYPES, check_subspace_dim
 
@@ -49,7 +50,7 @@ class KAHMClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore[m
     ----------
     classes_ : (C,) labels in sorted order
     bank_ : the fitted machines
-    temperature_ : temperature of ``predict_proba``, fitted on leave-one-out scores
+    temperature_ : temperature of ``predict_proba``, fitted on scores of left-out rows
     n_features_in_, feature_names_in_ : as everywhere in scikit-learn
     """
 
@@ -77,15 +78,14 @@ class KAHMClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore[m
             raise ValueError(f"y must have at least 2 classes, got 1 class: {self.classes_[0]!r}")
         seed = 0 if self.random_state is None else self.random_state
         batches, groups = self._divide(rows, numbers, size, seed)
-        machines = fit_machines(
-            [rows[part] for part in batches],
-            subspace_dim=check_subspace_dim(self.subspace_dim),
-            layers=check_count(self.layers, "layers"),
-            dtype=check_choice(self.dtype, "dtype", DTYPES),
-            n_jobs=self.n_jobs,
-        )
+        shape: dict[str, Any] = {"subspace_dim": check_subspace_dim(self.subspace_dim),
+                                 "layers": check_count(self.layers, "layers"),
+                                 "dtype": check_choice(self.dtype, "dtype", DTYPES)}  # fmt: skip
+        machines = fit_machines([rows[part] for part in batches], n_jobs=self.n_jobs, **shape)
         self.bank_ = Bank.assemble(machines, groups, len(self.classes_))
-        self.temperature_ = self._calibrate(rows, numbers, batches, seed)
+        with single_blas_thread():
+            left_out = left_out_scores(self.bank_, self.measure, generator(seed, "calibrate"), **shape)
+        self.temperature_ = fit_temperature(*left_out)
         return self
 
     def _divide(self, rows: FloatArray, numbers: npt.NDArray[np.intp], size: int,
@@ -99,18 +99,6 @@ class KAHMClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore[m
             batches += [own[part] for part in parts]
             groups += [number] * len(parts)
         return batches, groups
-
-    def _calibrate(self, rows: FloatArray, numbers: npt.NDArray[np.intp], batches: list[npt.NDArray[np.intp]],
-                   seed: int) -> float:  # fmt: skip
-        home, positions = np.empty((2, len(rows)), dtype=np.intp)
-        for member, part in enumerate(batches):
-            home[part], positions[part] = member, np.arange(len(part))
-        count = min(CALIBRATION_ROWS, len(rows))
-        chosen = np.sort(generator(seed, "calibrate").choice(len(rows), count, replace=False))
-        scores = leave_one_out_scores(
-            self.bank_, self.measure, rows[chosen], home[chosen], positions[chosen], self.n_jobs
-        )
-        return fit_temperature(scores, numbers[chosen])
 
     def _score(self, X: npt.ArrayLike) -> BankScores:
         check_is_fitted(self, "bank_")

@@ -176,13 +176,11 @@ class Images:
     layer: npt.NDArray[np.intp]
 
 
-def explicit_images(machine: Machine, queries: FloatArray, without: npt.NDArray[np.intp] | None = None) -> Images:
+def explicit_images(machine: Machine, queries: FloatArray) -> Images:
     """Images of ``queries`` (n, p) written out in float64, layer by layer, the best layer per query.
 
     The slow and careful twin of the bank: it decides the fallback exactly and is used where the bank's own digits or
     the sum of memberships call for it. Memberships are raw, SFM (155): far from the data they underflow to zero.
-    With ``without`` (n,) query i is imaged by the machine that lacks row ``without[i]``, with encoding, kernel and
-    regulariser held: leave-one-out in closed form.
     """
     centred = np.asarray(queries, dtype=np.float64) - machine.mean
     limit = LONGEST[machine.directions.dtype]
@@ -192,7 +190,7 @@ def explicit_images(machine: Machine, queries: FloatArray, without: npt.NDArray[
     result: Images | None = None
     fallback = np.zeros(len(centred), dtype=bool)
     for level, layer in enumerate(machine.layers):
-        weights, memberships, fell = hull_weights(machine, layer, coordinates, without)
+        weights, memberships, fell = hull_weights(machine, layer, coordinates)
         fallback = fallback | fell
         inner = weights @ _layer_rows(machine, layer)
         image = inner @ directions if machine.spanning else inner
@@ -202,35 +200,6 @@ def explicit_images(machine: Machine, queries: FloatArray, without: npt.NDArray[
         coordinates = inner if machine.spanning else inner @ directions.T
     assert result is not None
     return result
-
-
-def leave_one_out(machine: Machine, rows: FloatArray, positions: npt.NDArray[np.intp]) -> tuple[FloatArray, FloatArray]:
-    """Squared distance and image norm (m,) of training rows (m, p) at ``positions``, each imaged without itself.
-
-    With encoding, kernel and regulariser held, deleting row i leaves the memberships ``-R_ji / R_ii`` of row i, so its
-    image is ``(L_i - L'R e_i / R_ii) / (1 - 1'R e_i / R_ii)``: nothing is solved. Deep machines, and rows whose
-    memberships may sum to nothing, go the explicit way.
-    """
-    layer = machine.layers[0]
-    columns = layer.image[:, positions].astype(np.float64)
-    diagonal, total, bound = columns[-4], columns[-3], columns[-2]
-    sums = 1 - total / diagonal
-    clear = sums > 2 * FALLBACK_RATIO * (1 + bound / diagonal)
-    centred = np.asarray(rows, dtype=np.float64) - machine.mean
-    squared, norms = np.zeros(len(centred)), np.zeros(len(centred))
-    explicit = ~clear if len(machine.layers) == 1 and machine.subspace_dim else np.ones(len(centred), dtype=bool)
-    if explicit.any():
-        found = explicit_images(machine, rows[explicit], without=positions[explicit])
-        squared[explicit], norms[explicit] = found.squared_distance, np.linalg.norm(found.image, axis=1)
-    if not explicit.all():
-        kept = ~explicit
-        directions = machine.directions.astype(np.float64)
-        own = centred[kept] @ directions.T if machine.spanning else centred[kept]
-        inner = (own - (columns[:-EXTRA_ROWS, kept] / diagonal[kept]).T) / sums[kept, None]
-        image = inner @ directions if machine.spanning else inner
-        squared[kept] = np.square(centred[kept] - image).sum(axis=1)
-        norms[kept] = np.linalg.norm(machine.mean + image, axis=1)
-    return squared, norms
 
 
 def row_lengths(rows: FloatArray) -> FloatArray:
@@ -251,23 +220,15 @@ def _choose(mask: npt.NDArray[np.bool_], first: Images, second: Images) -> Image
     )
 
 
-def hull_weights(machine: Machine, layer: Layer, coordinates: FloatArray,
-                 without: npt.NDArray[np.intp] | None = None) -> tuple[FloatArray, FloatArray, Any]:  # fmt: skip
+def hull_weights(machine: Machine, layer: Layer, coordinates: FloatArray) -> tuple[FloatArray, FloatArray, Any]:
     """Weights (n, N) that sum to one, raw memberships (n, N), and where the fallback applied (n,)."""
     exponent = layer.exponent.astype(np.float64)
     dim = exponent.shape[1] - 1
     leading = coordinates[:, :dim]
     powers = leading @ exponent[:, 1:].T + exponent[:, 0]
-    every = np.arange(len(powers))
-    if without is not None:
-        powers[every, without] = -np.inf
     peak = powers.max(axis=1, keepdims=True)
     kernel = np.exp(powers - peak)
-    inverse = _inverse(machine, layer)
-    scaled = kernel @ inverse  # h up to the positive factor exp(peak - constant)
-    if without is not None:  # deleting row i from the system: h_j - R_ji h_i / R_ii, whatever k_i was
-        scaled -= inverse[without] * (scaled[every, without] / inverse[without, without])[:, None]
-        scaled[every, without] = 0.0
+    scaled = kernel @ _inverse(machine, layer)  # h up to the positive factor exp(peak - constant)
     fell = scaled.sum(axis=1) <= FALLBACK_RATIO * np.abs(scaled).sum(axis=1)
     weights = np.where(fell[:, None], kernel, scaled)
     weights = weights / weights.sum(axis=1, keepdims=True)

@@ -1,5 +1,6 @@
 """The model a federation of folding sites makes: a handle on machines that stay at their sites, or the machines."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ from kernfed._median import median_by_rows
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_choice, check_count, check_number, check_rows
 from kernfed.files import Record, Savable, labels_from_values, labels_to_values, register
-from kernfed.kahm.aggregate import AGGREGATES, Explanation, combine, unprotected
+from kernfed.kahm.aggregate import AGGREGATES, Explanation, combine, exposure, unprotected
 from kernfed.kahm.bank import Bank
 from kernfed.kahm.batches import PARTITIONS
 from kernfed.kahm.calibration import softmin
@@ -26,7 +27,7 @@ class NotConnected(RuntimeError):
 
 
 class StaleModel(RuntimeError):
-    """The sites' machines have changed since this model was made; use the newer one."""
+    """A site does not have the machines this model refers to: they have changed since, or are in another store."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class FoldingParameters:
 class Member:
     """One site as the model knows it: positions of its classes, and the state of its machines the model refers to.
 
-    ``temperature`` is what the site's own rows suggest for probabilities; None where they are of one class.
+    ``temperature`` is what the site's own rows suggest for probabilities; None where there is one.
     """
 
     classes: tuple[int, ...]
@@ -91,6 +92,9 @@ class Connection(Protocol):
                timeout: float = 600.0) -> SiteScores:  # fmt: skip
         """Scores of all members."""
 
+    def saved(self, model: "FoldingModel", path: Any) -> None:
+        """Hear that the model was saved; warn where the sites will not remember its machines."""
+
     def secure_predict(self, model: "FoldingModel", X: FloatArray, *, scheme: str, bits: int,
                        min_replies: int | None = None, timeout: float = 600.0) -> npt.NDArray[Any]:  # fmt: skip
         """Labels by encrypted scores."""
@@ -113,6 +117,7 @@ class FoldingModel(Savable):
     rows. ``hold="machines"``: ``banks`` holds every site's machines, which contain its rows. ``privacy``: under which
     terms of differential privacy rows were released, None where they were taken as they are. ``calibrated``: the
     temperature that ``kernfed.calibrate`` found for all sites together; it goes when rows or sites come or go.
+    A pickled model, as one read from its file, has no connection: ``connect`` it again.
     """
 
     parameters: FoldingParameters
@@ -130,8 +135,13 @@ class FoldingModel(Savable):
     def __str__(self) -> str:
         where = "at the sites" if self.banks is None else "in this model"
         privacy = "none" if self.privacy is None else self.privacy.line()
-        return (f"FoldingModel of {len(self.classes_)} classes, {self.width} columns and {len(self.members)} site(s), "
-                f"machines {where}\nprivacy: {privacy}")  # fmt: skip
+        size = f"{len(self.classes_)} classes, {self.width} columns and {len(self.members)} site(s)"
+        exposed = exposure(self.classes_, self.holds, self.parameters.aggregate, self.parameters.k)
+        lines = (f"FoldingModel of {size}, machines {where}", exposed, f"privacy: {privacy}")
+        return "\n".join(line for line in lines if line is not None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "connection": None}  # sites cannot be pickled, and are not in the file either
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -150,7 +160,7 @@ class FoldingModel(Savable):
 
     @property
     def temperature(self) -> float:
-        """The calibrated one, or the median of the members', weighted by rows; 1 where no site has two classes."""
+        """The calibrated one, or the median of the members', weighted by rows; 1 where no site has two rows."""
         if self.calibrated is not None:
             return self.calibrated
         return median_by_rows((m.temperature, m.rows) for m in self.members.values() if m.temperature is not None)
@@ -159,6 +169,15 @@ class FoldingModel(Savable):
     def unprotected_(self) -> npt.NDArray[Any]:
         """Labels of the classes that a single wrong site can decide."""
         return np.asarray(self.classes_[unprotected(self.holds, self.parameters.aggregate, self.parameters.k)])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file, whole or not at all; read it with ``kernfed.load``.
+
+        A ``TemporaryStores`` warning says where machines vanish with this process, so that the file is of no use later.
+        """
+        super().save(path)
+        if self.banks is None and self.connection is not None:
+            self.connection.saved(self, path)
 
     def connect(self, federation: Any) -> "FoldingModel":
         """The same model, answered by the sites of ``federation``."""
@@ -198,9 +217,16 @@ class FoldingModel(Savable):
     def predict_proba(self, X: npt.ArrayLike, **options: Any) -> FloatArray:
         """Probabilities (n, C): softmax of the negative scores over the temperature.
 
-        Sites fit it leave-one-out on their own classes, which is too cautious for all together: ``kernfed.calibrate``.
+        Each site fits it to rows that its machines did not see, among its own classes, and the median counts;
+        ``kernfed.calibrate`` fits it to all sites together.
         """
         return softmin(self.scores(X, **options), self.temperature)
+
+    def score(self, X: npt.ArrayLike, y: npt.ArrayLike, **options: Any) -> float:
+        """Accuracy on rows X (n, p) with labels y (n,)."""
+        from sklearn.metrics import accuracy_score  # here, for nothing else needs scikit-learn
+
+        return float(accuracy_score(np.asarray(y), self.predict(X, **options)))
 
     def explain(self, X: npt.ArrayLike, **options: Any) -> Explanation:
         """Per query the label, and which site and which of its batches came nearest in that class."""
@@ -240,7 +266,7 @@ class FoldingModel(Savable):
 
     def _queries(self, X: npt.ArrayLike) -> FloatArray:
         """Queries as the machines know them."""
-        queries = check_rows(X, width=self.width)
+        queries = check_rows(X, width=self.width, columns=self.columns)
         return queries if self.privacy is None else self.privacy.project(queries)
 
     def _without(self, site: str) -> "FoldingModel":

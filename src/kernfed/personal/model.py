@@ -48,7 +48,7 @@ class SiteModel(Savable):
 
     def decision_function(self, X: npt.ArrayLike) -> FloatArray:
         """Values (n, q), LARGER is better: fitted indicators of ridge, probabilities of logistic, network outputs."""
-        rows = check_rows(X, width=self.width)
+        rows = check_rows(X, width=self.width, columns=self.columns)
         features = self.problem.transform(rows)
         values: FloatArray
         with single_blas_thread():
@@ -177,7 +177,7 @@ class PersonalModel(Savable):
 
     def join(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Newcomer:
         """Weights and predictor of a new site with rows X (n, p) and labels or values y (n,)."""
-        rows = check_rows(X, width=self.problem.width)
+        rows = check_rows(X, width=self.problem.width, columns=self.columns)
         targets = self.problem.targets(np.asarray(y))
         return self.join_statistics(SiteStatistics.from_rows(self.problem.transform(rows), targets))
 

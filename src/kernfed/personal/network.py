@@ -36,7 +36,7 @@ LOSSES = ("squared", "cross-entropy")
 def require_torch() -> None:
     """Say what to install where PyTorch is missing."""
     if torch is None:
-        raise ImportError("networks need PyTorch: pip install 'kernfed[torch]'")
+        raise ImportError("networks need PyTorch: pip install -e '.[torch]' in a clone of kernfed")
 
 
 def relu_network(width: int, hidden: Sequence[int], outputs: int = 1) -> torch.nn.Sequential:

@@ -16,7 +16,9 @@ import numpy.typing as npt
 from kernfed import _linalg
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray
+from kernfed.kernels import FeatureMap
 from kernfed.ridge.exact import rank_tolerance, safe_factor
+from kernfed.ridge.means import Means, centred_features, centred_targets
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.ridge.sums import row_sums
 
@@ -157,19 +159,18 @@ class LocalRidge:
         return cls(path, factor, arrays["linear"], constant, mass, trace, arrays["solutions"])
 
 
-def fit_local(X: FloatArray, y: npt.NDArray[Any], parameters: RidgeParameters) -> LocalRidge:
-    """The objective of rows (n, p) with labels or values y (n,), n at least 1."""
-    targets, weights = parameters.targets(y), parameters.row_weights(y)
+def fit_local(X: FloatArray, y: npt.NDArray[Any], parameters: RidgeParameters,
+              means: Means | None = None) -> LocalRidge:  # fmt: skip
+    """The objective of rows (n, p) with labels or values y (n,), n at least 1; around ``means`` for an intercept."""
+    targets, weights = centred_targets(parameters, y, means), parameters.row_weights(y)
     mass = float(len(X)) if weights is None else float(weights.sum())
     build = _fit_dual if len(X) < parameters.n_features else _fit_primal
-    return build(X, targets, weights, mass, parameters)
+    return build(X, targets, weights, mass, centred_features(parameters, means), parameters.regularization)
 
 
 def _fit_primal(X: FloatArray, targets: FloatArray, weights: FloatArray | None, mass: float,
-                parameters: RidgeParameters) -> LocalRidge:  # fmt: skip
-    features = parameters.feature_map()
-    sums = row_sums(X, targets, weights, None if features is None else features.transform)
-    path = parameters.regularization
+                features: FeatureMap | None, path: tuple[float, ...]) -> LocalRidge:  # fmt: skip
+    sums = row_sums(X, targets, weights, features)
     with single_blas_thread():
         C, linear, constant = sums.gram / mass, sums.cross / mass, sums.square / mass
         del sums
@@ -187,11 +188,10 @@ def _fit_primal(X: FloatArray, targets: FloatArray, weights: FloatArray | None, 
 
 
 def _fit_dual(X: FloatArray, targets: FloatArray, weights: FloatArray | None, mass: float,
-              parameters: RidgeParameters) -> LocalRidge:  # fmt: skip
-    features, path = parameters.feature_map(), parameters.regularization
+              features: FeatureMap | None, path: tuple[float, ...]) -> LocalRidge:  # fmt: skip
     root = np.sqrt((np.ones(len(X)) if weights is None else weights) / mass)[:, None]
     with single_blas_thread():
-        rows = (X if features is None else features.transform(X)) * root
+        rows = (X if features is None else features(X)) * root
         targets = targets * root
         K = rows @ rows.T
         linear = rows.T @ targets

@@ -38,14 +38,14 @@ class Round:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RidgeModel(Savable):
-    """Kernel ridge regression of all sites' rows: ``f(x) = W' phi(x)``, W (M, C).
+    """Kernel ridge regression of all sites' rows: ``f(x) = W' phi(x) + a``, W (M, C).
 
-    One-vs-rest for "classify" (the class with the largest value), C = 1 for "regress". There is no intercept.
+    One-vs-rest for "classify" (the class with the largest value), C = 1 for "regress".
 
     history_ : a ``Round`` per round. stopped_ : why training ended: "rounds", "tolerance", "converged", "diverged" or
     "sites lost". heterogeneity_ : what was learned of the sites' differences. path_ : leave-one-out mean squared error
     of every candidate regularisation, empty if there was one. missing : sites that did not take part, with reasons.
-    columns : names of the columns of X, where the sites' tables had them.
+    columns : names of the columns of X, where the sites' tables had them. intercept : a (C,), or None for none.
     """
 
     parameters: RidgeParameters
@@ -57,13 +57,15 @@ class RidgeModel(Savable):
     path_: Mapping[float, float] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
+    intercept: FloatArray | None = None
 
     def __str__(self) -> str:
         what = f"{len(self.classes_)} classes" if self.parameters.task == "classify" else "values"
         last = self.history_[-1] if self.history_ else None
         rounds = "" if last is None else f", {last.round} round(s)"
         return (f"RidgeModel of {what} from {self.width} columns by {self.method!r}{rounds}, stopped: {self.stopped_}; "
-                f"{len(self.weights)} features, regularization {self.regularization_:.3g}")  # fmt: skip
+                f"{len(self.weights)} features{' and an intercept' * (self.intercept is not None)}, "
+                f"regularization {self.regularization_:.3g}")  # fmt: skip
 
     __repr__ = __str__
 
@@ -85,7 +87,7 @@ class RidgeModel(Savable):
     def decision_function(self, X: npt.ArrayLike) -> FloatArray:
         """Values (n, C) of f, LARGER is better; to classify only."""
         self._check_task("classify", "decision values", "predict")
-        return self._values(check_rows(X, width=self.width))
+        return self._values(check_rows(X, width=self.width, columns=self.columns))
 
     def scores(self, X: npt.ArrayLike) -> FloatArray:
         """Negative decision values (n, C): SMALLER is better, as in every classifier here."""
@@ -97,7 +99,7 @@ class RidgeModel(Savable):
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         """Labels, or values, (n,)."""
-        values = self._values(check_rows(X, width=self.width))
+        values = self._values(check_rows(X, width=self.width, columns=self.columns))
         return values[:, 0] if self.parameters.task == "regress" else np.asarray(self.classes_[values.argmax(axis=1)])
 
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
@@ -117,7 +119,8 @@ class RidgeModel(Savable):
 
         def block_values(block: slice) -> FloatArray:
             mapped = rows[block] if features is None else features.transform(rows[block])
-            return np.asarray(mapped @ self.weights)
+            found = mapped @ self.weights
+            return np.asarray(found if self.intercept is None else found + self.intercept)
 
         from joblib import Parallel, delayed  # here, so that knowing the model does not need it
 
@@ -140,7 +143,8 @@ def _dump(model: RidgeModel) -> Record:
         "path": [[candidate, loss] for candidate, loss in model.path_.items()], "missing": dict(model.missing),
         "columns": list(model.columns),
     }  # fmt: skip
-    return Record({"weights": model.weights}, values)
+    intercept = {} if model.intercept is None else {"intercept": model.intercept}
+    return Record({"weights": model.weights, **intercept}, values)
 
 
 def _load(record: Record) -> RidgeModel:
@@ -149,6 +153,10 @@ def _load(record: Record) -> RidgeModel:
     expected = (parameters.n_features, parameters.n_targets)
     if weights.shape != expected or weights.dtype != np.float64 or len(parameters.regularization) != 1:
         raise ValueError(f"weights must be float64 of shape {expected}, got {weights.dtype} of {weights.shape}")
+    intercept = record.arrays["intercept"] if parameters.intercept else None
+    if intercept is not None and (intercept.shape != expected[1:] or intercept.dtype != np.float64):
+        raise ValueError(f"intercept must be float64 of shape {expected[1:]}, got {intercept.dtype} of "
+                         f"{intercept.shape}")  # fmt: skip
     found = dict(values["heterogeneity"])
     sites = found.pop("sites")
     heterogeneity = Heterogeneity(
@@ -158,7 +166,7 @@ def _load(record: Record) -> RidgeModel:
         parameters, weights, check_choice(values["method"], "method", METHODS),
         tuple(Round(**entry) for entry in values["history"]), str(values["stopped"]), heterogeneity,
         {float(candidate): float(loss) for candidate, loss in values["path"]}, dict(values["missing"]),
-        tuple(map(str, values.get("columns", ()))),
+        tuple(map(str, values.get("columns", ()))), intercept,
     )  # fmt: skip
 
 

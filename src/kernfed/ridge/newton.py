@@ -16,6 +16,8 @@ from kernfed.ridge.objective import Iterate, System, diverged, first_iterate, ob
 
 #: Below this share of |b| a gradient is rounding error, and says nothing of eigenvalues.
 _NOISE = 1e-10
+#: Steps that depend on each other to this share are one: around their means, targets of classes add up to 0.
+_INDEPENDENT = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +51,10 @@ def _ritz_value(system: System, state: NewtonIterate, step: FloatArray, gradient
     with single_blas_thread():
         scale = np.linalg.norm(step, axis=0)
         columns = scale > _NOISE * scale.max(initial=0.0)
-        D = step[:, columns] / scale[columns]
-        PD = state.gradient[:, columns] / scale[columns]
-        HD = (state.gradient - gradient)[:, columns] / scale[columns]
+        _, sizes, turn = np.linalg.svd(step[:, columns] / scale[columns], full_matrices=False)
+        kept = sizes > _INDEPENDENT * sizes.max(initial=0.0)
+        mix = turn[kept].T / sizes[kept] / scale[columns][:, None]
+        D, PD, HD = (matrix[:, columns] @ mix for matrix in (step, state.gradient, state.gradient - gradient))
         A, B = D.T @ HD, D.T @ PD
     try:
         values = _linalg.eigh((A + A.T) / 2, (B + B.T) / 2, eigvals_only=True)

@@ -22,6 +22,7 @@ class RidgeParameters:
     features : "fourier", random Fourier features made from ``seed`` (so no frequency travels), or "given", the columns
     classes : sorted labels for "classify", () for "regress"; class_weights : weight of a row by class, None for 1
     regularization : lambda, or several to choose from
+    intercept : a constant that is not penalised
     """
 
     width: int
@@ -33,6 +34,7 @@ class RidgeParameters:
     classes: tuple[Any, ...] = ()
     class_weights: tuple[float, ...] | None = None
     regularization: tuple[float, ...] = (1e-3,)
+    intercept: bool = False
 
     @property
     def n_features(self) -> int:
@@ -58,7 +60,7 @@ class RidgeParameters:
     def targets(self, y: npt.NDArray[Any]) -> FloatArray:
         """Targets (n, C): 1 in the column of the label and 0 elsewhere, or the values themselves as one column.
 
-        Without an intercept, -1 in place of 0 moves all scores of a row alike, so predictions are the same.
+        -1 in place of 0 moves all scores of a row alike, so predictions are the same.
         """
         if self.task == "regress":
             return np.asarray(y, dtype=np.float64)[:, None]
@@ -81,6 +83,8 @@ class RidgeParameters:
             "classes": labels_to_values(self.labels) if self.classes else None,
             "class_weights": None if self.class_weights is None else list(self.class_weights),
             "regularization": list(self.regularization),
+            # Only where there is one: what sites and files keep of problems without has no such entry.
+            **({"intercept": True} if self.intercept else {}),
         }  # fmt: skip
 
     @classmethod
@@ -98,6 +102,7 @@ class RidgeParameters:
             classes=classes,
             class_weights=None if weights is None else tuple(check_number(w, "weight", above=0) for w in weights),
             regularization=check_path(values["regularization"]),
+            intercept=check_flag(values.get("intercept", False), "intercept"),
         )
         if (found.task == "classify") != bool(classes) or sorted(set(classes)) != list(classes):
             raise ValueError(f"classes must be sorted labels to classify and absent to regress, got {classes[:5]}")
@@ -105,6 +110,13 @@ class RidgeParameters:
             raise ValueError(f"class_weights must be one per class, got {len(found.class_weights)} for {len(classes)}")
         found.feature_map()  # checks the bandwidth
         return found
+
+
+def check_flag(value: Any, name: str) -> bool:
+    """True or False, and nothing that only counts as one."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
 
 
 def check_path(regularization: Any) -> tuple[float, ...]:

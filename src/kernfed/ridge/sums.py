@@ -38,7 +38,7 @@ def row_sums(X: FloatArray, targets: FloatArray, weights: FloatArray | None, fea
         phi, y = _scaled(X[block], targets[block], None if weights is None else weights[block], features)
         return RowSums(phi.T @ phi, phi.T @ y, float(np.vdot(y, y)))
 
-    return _over_blocks(len(X), part)
+    return over_blocks(len(X), part)
 
 
 def weighted_moments(X: FloatArray, targets: FloatArray, weights: FloatArray | None,
@@ -50,7 +50,7 @@ def weighted_moments(X: FloatArray, targets: FloatArray, weights: FloatArray | N
             *_scaled(X[block], targets[block], None if weights is None else weights[block], features)
         )
 
-    return _over_blocks(len(X), part)
+    return over_blocks(len(X), part)
 
 
 def _scaled(rows: FloatArray, targets: FloatArray, weights: FloatArray | None,
@@ -63,7 +63,8 @@ def _scaled(rows: FloatArray, targets: FloatArray, weights: FloatArray | None,
     return phi * root, targets * root
 
 
-def _over_blocks(n: int, part: Callable[[slice], Part]) -> Part:
+def over_blocks(n: int, part: Callable[[slice], Part]) -> Part:
+    """``part`` of every block of n rows, added up in their order."""
     from joblib import Parallel, delayed  # here, so that a site that does not add up rows is spared it
 
     jobs = resolve_jobs(None)
