@@ -23,9 +23,9 @@ _POINTS = {"%": 1.0, "fraction": 100.0}
 class Summary:
     """An experiment over all its seeds: rows are means, with the deviation over seeds where there are several.
 
-    not_run : why there is nothing. seconds, bytes_up, bytes_down : means over seeds.
-    processor_seconds : likewise, or None where a line has none. machines : what the numbers may
-    depend on, each once. dates : first and last day.
+    protocol : under which it ran, or would run. not_run : why there is nothing. seconds, bytes_up, bytes_down : means
+    over seeds. processor_seconds : likewise, or None where a line has none. machines : what the numbers may depend on,
+    each once. dates : first and last day.
     """
 
     id: str
@@ -141,7 +141,7 @@ def _summary(name: str, experiment: Experiment | None, lines: Sequence[Mapping[s
     spent = [float(line["processor_seconds"]) for line in ran if "processor_seconds" in line]
     processor = statistics.fmean(spent) if len(spent) == len(ran) else None
     return replace(
-        base, processor_seconds=processor,
+        base, processor_seconds=processor, protocol=str(ran[-1].get("protocol", base.protocol)),
         rows=_combined([line["rows"] for line in ran]), seeds=tuple(int(line.get("seed", 0)) for line in ran),
         machines=tuple(dict.fromkeys(_machine(line.get("machine", {})) for line in ran)), axes=axes,
         dates=tuple(sorted({str(line.get("date", "")) for line in ran})), seconds=seconds, bytes_up=up, bytes_down=down,

@@ -28,7 +28,7 @@ def sealapi() -> Any:
     try:
         return import_module("tenseal.sealapi")
     except ImportError:
-        raise ImportError("scheme 'bfv' needs SEAL: pip install 'kernfed[fhe]'") from None
+        raise ImportError("scheme 'bfv' needs SEAL: pip install -e '.[fhe]' in a clone of kernfed") from None
 
 
 @contextmanager

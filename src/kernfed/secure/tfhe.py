@@ -40,7 +40,8 @@ def concrete() -> Any:
         return import_module("concrete.fhe")
     except ImportError:
         raise ImportError(
-            "scheme 'tfhe' needs Concrete: pip install 'kernfed[tfhe]' in an environment of its own (numpy<2)"
+            "scheme 'tfhe' needs Concrete: pip install -e '.[tfhe]' in a clone of kernfed, in an environment of its "
+            "own (numpy<2)"
         ) from None
 
 
