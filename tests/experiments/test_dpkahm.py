@@ -193,9 +193,6 @@ def test_halves_share_every_class(rng):
 def small_mnist(rng, monkeypatch):
     data = small_data(rng, count=300)
     monkeypatch.setattr(dpkahm_scenarios, "load_rows", lambda *_: data)
-    dpkahm_scenarios._central_by_epsilon.cache_clear()
-    yield
-    dpkahm_scenarios._central_by_epsilon.cache_clear()
 
 
 @pytest.mark.usefixtures("small_mnist")
