@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kernfed.federation.local import Fault, LocalEngine
     from kernfed.federation.message import Payload, Refusal
     from kernfed.federation.policy import Policy
+    from kernfed.federation.releases import LedgerNotKept
     from kernfed.federation.ridge import DivergenceWarning, RidgeLearner
     from kernfed.federation.schema import ManyClasses, Schema, SchemaMismatch
     from kernfed.federation.site import Site
@@ -35,6 +36,7 @@ _HOMES = {
     "local": ("Fault", "LocalEngine"),
     "message": ("Payload", "Refusal"),
     "policy": ("Policy",),
+    "releases": ("LedgerNotKept",),
     "ridge": ("DivergenceWarning", "RidgeLearner"),
     "schema": ("ManyClasses", "Schema", "SchemaMismatch"),
     "site": ("Site",),
@@ -49,6 +51,7 @@ __all__ = [
     "Fault",
     "Federation",
     "FoldingLearner",
+    "LedgerNotKept",
     "LocalEngine",
     "ManyClasses",
     "MissingSites",

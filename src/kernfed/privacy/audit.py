@@ -45,7 +45,8 @@ Answer = Callable[[FloatArray], npt.NDArray[Any]]
 class AuditReport:
     """What was attacked (``subject``), what it promises in both units, and what was found.
 
-    ``private`` is False where the audited release itself is not private, as its ``Release.private`` says.
+    ``private`` is False where the audited release itself is not private, as its ``Release.private`` says. ``released``
+    says in words what such a release consists of and how many numbers that are; empty where only answers were attacked.
     """
 
     subject: str
@@ -55,12 +56,15 @@ class AuditReport:
     bounds: tuple[EpsilonBound, ...] = ()
     membership: MembershipScore | None = None
     private: bool = True
+    released: str = ""
 
     def __post_init__(self) -> None:
         for name in ("element", "record"):
             guarantee = getattr(self, name)
             if not isinstance(guarantee, Guarantee) or guarantee.unit != name:
                 raise ValueError(f"{name} must be a Guarantee of unit {name!r}, got {guarantee!r}")
+        if not isinstance(self.released, str):
+            raise ValueError(f"released must say in words what was released, got {self.released!r}")
         if not isinstance(self.subject, str) or not self.subject.strip():
             raise ValueError(f"subject must say in words what was audited, got {self.subject!r}")
         for name, kind in (("attacks", Attack), ("bounds", EpsilonBound)):
@@ -93,15 +97,38 @@ class AuditReport:
 
     @property
     def verdict(self) -> str:
-        """One line: whether the audited bound contradicts the stated guarantee."""
+        """One line: whether the audited bound contradicts the stated guarantee; without one, what attacks achieved."""
         if not self.bounds:
-            return "not tested: no lower bound on epsilon was computed"
+            return self._without_bounds()
         sure = f"{100 * self.confidence:.4g} % confidence"
         if self.contradicted:
             worst = max(self.contradicted, key=lambda bound: bound.value)
             stated, audited = stated_epsilon(getattr(self, worst.unit)), round_down(worst.value)
             return f"CONTRADICTED: audited {worst.unit} epsilon >= {audited:g}, stated {stated} ({sure})"
         return f"not contradicted: {'; '.join(filter(None, map(self._compared, ('element', 'record'))))} ({sure})"
+
+    def _without_bounds(self) -> str:
+        """What can be said of attacks alone, which cannot contradict a guarantee: the noise was drawn once."""
+        claimed = math.isfinite(self.record.epsilon)
+        start = "not tested: no lower bound on epsilon was computed" if claimed else "no guarantee is claimed"
+        if not self.attacks:
+            return start
+        best = max(self.attacks, key=lambda attack: attack.roc.auc)
+        low, high = best.roc.auc_interval
+        found = "".join(
+            f", and finds {point.tpr:.1%} of the members at {point.rate:.1%} false alarms"
+            for point in best.roc.points[-1:]
+        )
+        achieved = (f"the best attack tried, {best.name}, has an area under the curve of {best.roc.auc:.3f} "
+                    f"[{low:.3f}, {high:.3f}], where guessing has 0.5{found}")  # fmt: skip
+        if not claimed:
+            return f"{start}; {achieved}; nothing bounds what other attacks achieve"
+        limit = attack_limit(self.record)
+        allowed = (
+            f"the stated record epsilon {stated_epsilon(self.record)} allows {limit:.3f} on average over the noise"
+        )
+        more = ", which is less: audit the mechanism itself" if low > limit else ""
+        return f"{start}, as the noise was drawn once; {achieved}; {allowed}{more}"
 
     def _compared(self, unit: str) -> str:
         bounds = [bound for bound in self.bounds if bound.unit == unit]
@@ -133,12 +160,26 @@ class AuditReport:
             "bounds": [asdict(bound) for bound in self.bounds],
             "membership": None if self.membership is None else asdict(self.membership),
             "private": self.private,
+            "released": self.released,
         }
 
 
 def stated_epsilon(guarantee: Guarantee) -> str:
     """The epsilon in words, never less than the truth."""
     return "none" if math.isinf(guarantee.epsilon) else f"{round_up(guarantee.epsilon):g}"
+
+
+def attack_limit(guarantee: Guarantee) -> float:
+    """Largest area under the curve of an attack on one unit, on average over the noise, rounded up to three digits.
+
+    ``TPR <= exp(epsilon) FPR + delta`` and the same with the two cases exchanged: the area under both is at most
+    ``exp(epsilon) / (1 + exp(epsilon)) + delta``.
+
+    >>> attack_limit(Guarantee(1.0, 1e-5, "record", "one row replaced by any other"))
+    0.732
+    """
+    area = 1.0 / (1.0 + math.exp(-guarantee.epsilon)) + guarantee.delta
+    return min(1.0, math.ceil(1000 * area) / 1000)
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
@@ -168,7 +209,8 @@ def audit_release(mechanism: Mechanism, rows: npt.ArrayLike, others: npt.ArrayLi
     bounds = canary_bounds(
         mechanism, data.shape[1], release=add_noise, stated=(element, record), trials=trials, **options
     )
-    return AuditReport(_describe(mechanism, data), element, record, attacks, bounds)
+    numbers = f"{len(data):,} noisy rows of {law.width:,} numbers each, {len(data) * law.width:,} numbers in all"
+    return AuditReport(_describe(mechanism, data), element, record, attacks, bounds, released=numbers)
 
 
 def _describe(mechanism: Mechanism, rows: FloatArray) -> str:

@@ -130,11 +130,12 @@ class RecordLogistic:
         each = mu / math.sqrt(self.rounds) * (1 - 1e-15)
         weights = np.zeros((inputs.shape[1], targets.shape[1]))
         velocity, total = np.zeros_like(weights), np.zeros_like(weights)
+        own = [grid[part] for part in parts]
         for step in range(self.rounds):
             residuals = unit_grid(softmax(inputs @ weights, axis=1) - targets, self.clip)
             gradient = sum(
-                add_gaussian(exact_product(grid[part], residuals[part]), GRADIENT_SENSITIVITY, 4.0**BITS, each, source)
-                for part in parts
+                add_gaussian(exact_product(mine, residuals[part]), GRADIENT_SENSITIVITY, 4.0**BITS, each, source)
+                for mine, part in zip(own, parts, strict=True)
             )
             velocity = self.momentum * velocity - self.rate * self.clip / len(rows) * gradient
             weights = weights + velocity

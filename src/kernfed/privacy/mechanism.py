@@ -204,9 +204,10 @@ class ElementStaircase(_ElementNoise):
 class RecordGaussian:
     """Gaussian noise on rows clipped to the L2 ball of ``radius``: (epsilon, delta) for a whole row.
 
-    Replacing a row moves it by at most twice the radius. ``projection`` asks for a public projection before clipping: a
-    number of dimensions (random directions from ``seed``) or orthonormal columns (p, k) declared public. The released
-    rows then have k columns; ``project`` maps queries likewise.
+    Replacing a row moves it by at most twice the radius, which must be public; ``RecordMoments`` says how to choose it.
+    ``projection`` asks for a public projection before clipping: a number of dimensions (random directions from
+    ``seed``) or orthonormal columns (p, k) declared public. The released rows then have k columns; ``project`` maps
+    queries likewise.
     """
 
     epsilon: float

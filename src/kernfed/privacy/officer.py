@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kernfed.privacy.audit import AuditReport, stated_epsilon
+from kernfed.privacy.audit import AuditReport, attack_limit, stated_epsilon
 from kernfed.privacy.guarantee import Guarantee, round_up
 from kernfed.privacy.lower_bound import round_down
 from kernfed.privacy.roc import Attack
@@ -25,7 +25,7 @@ def officer_page(report: AuditReport, traffic: Iterable[Mapping[str, Any]] | Non
         f"# Privacy of {_cell(report.subject)}",
         f"**In one line.** {_cell(report.verdict)}",
         "## What left",
-        _what_left(traffic),
+        _what_left(report.released, traffic),
         "## Under which guarantee",
         _guarantees(report),
         "## What attacks achieved",
@@ -38,7 +38,21 @@ def officer_page(report: AuditReport, traffic: Iterable[Mapping[str, Any]] | Non
     return "\n\n".join(parts) + "\n"
 
 
-def _what_left(traffic: Iterable[Mapping[str, Any]] | None) -> str:
+def _what_left(released: str, traffic: Iterable[Mapping[str, Any]] | None) -> str:
+    """The release, whose numbers everyone may have, and the messages that were counted."""
+    if not released:
+        return _messages(traffic)
+    words = (
+        f"The release is {_cell(released)}. The guarantee is for all of them together, and the attacks see all: count "
+        "them as having left. Where machines stay at the sites, only what is computed from the release leaves; a model "
+        "that holds its machines contains rows of the release, or fabricated from it."
+    )
+    if not traffic:
+        return words
+    return f"{words}\n\nMessages while a model was made of the release, before any query:\n\n{_messages(traffic)}"
+
+
+def _messages(traffic: Iterable[Mapping[str, Any]] | None) -> str:
     if traffic is None:
         return "No record of traffic was given with this audit. What left is what the title names."
     entries = list(traffic)
@@ -109,7 +123,7 @@ def _attack_row(attack: Attack, rates: list[float]) -> list[str]:
 
 def _bounds(report: AuditReport) -> str:
     if not report.bounds:
-        return "This was not tested."
+        return _untested(report)
     rows = [
         [bound.unit, _cell(bound.method), f"{round_down(bound.value):g}", stated_epsilon(getattr(report, bound.unit)),
          f"{bound.ceiling:.3g}", f"{bound.trials:,}"]
@@ -121,6 +135,21 @@ def _bounds(report: AuditReport) -> str:
         "the guarantee rests on mathematics, the audit looks for mistakes in carrying it out."
     )
     return f"{_table(head, rows)}\n\n{words}"
+
+
+def _untested(report: AuditReport) -> str:
+    """What cannot be concluded without a bound, and who can."""
+    if math.isinf(report.record.epsilon):
+        return (
+            "No guarantee for a record is claimed, so there is none to agree with. The attacks above succeed to the "
+            "degree shown; others may do better, and nothing bounds by how much."
+        )
+    return (
+        "This was not tested. A bound on epsilon needs many draws of the noise with and without a row, and here it was "
+        "drawn once. The stated guarantee allows attacks on a record an area under the curve of "
+        f"{attack_limit(report.record):.3f} on average over the noise; figures above that are a reason to audit the "
+        "mechanism itself, figures below it prove nothing."
+    )
 
 
 def _not_promised(report: AuditReport) -> str:

@@ -52,15 +52,16 @@ class RidgeRelease:
 class RecordRidge:
     """``X'X`` and ``X'y`` under (epsilon, delta) for a whole row and its target.
 
-    Rows are clipped to L2 norm ``radius``, targets to ``target_radius`` (one-hot targets have norm 1). The smallest
-    eigenvalue of ``X'X``, ``X'X`` and ``X'y`` get a third of the squared mu each; replacing a row moves them by at most
-    radius^2, sqrt(2) radius^2 and 2 radius target_radius.
+    Rows are clipped to L2 norm ``radius``, targets to ``target_radius``: public bounds, known without the data. Fourier
+    features of kind "paired" have norm 1, those of kind "phase" about 1; one-hot targets 1, targets from -h to h at
+    most h. The smallest eigenvalue of ``X'X``, ``X'X`` and ``X'y`` get a third of the squared mu each; replacing a row
+    moves them by at most radius^2, sqrt(2) radius^2 and 2 radius target_radius.
     """
 
     epsilon: float
     delta: float
-    radius: float = 1.0
-    target_radius: float = 1.0
+    radius: float
+    target_radius: float
 
     def __post_init__(self) -> None:
         Budget(self.epsilon, self.delta)

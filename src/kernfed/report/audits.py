@@ -38,6 +38,7 @@ def audit_from_json(values: Mapping[str, Any]) -> AuditReport:
             tuple(EpsilonBound(**entry) for entry in values["bounds"]),
             None if membership is None else MembershipScore(**membership),
             bool(values.get("private", True)),
+            values.get("released", ""),
         )
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"the audit is damaged: {type(error).__name__}: {error}") from None
@@ -55,8 +56,12 @@ def audit_report(audit: AuditReport, traffic: Sequence[Mapping[str, Any]] = ()) 
     page = officer_sections(audit, traffic or None)
     promise = Promise(audit.element, audit.record, audit.private)
     unsafe = next((text for text in page["Under which guarantee"].points if "marked not private" in text), "")
+    left, messages = page["What left"], traffic_section(traffic)
+    if messages is not None:
+        told = left.words[:2] if audit.released else ()
+        left = replace(messages, words=(*told, *messages.words))
     sections = (
-        traffic_section(traffic) or page["What left"],
+        left,
         replace(promise_section(promise), words=(unsafe,) if unsafe else (), points=()),
         replace(page["What attacks achieved"], figures=_attack_figures(audit)),
         replace(page["Does the audit agree with the guarantee?"], figures=_bound_figures(audit)),
@@ -70,17 +75,21 @@ def _sentence(verdict: str) -> str:
 
 
 def _facts(audit: AuditReport) -> tuple[Fact, ...]:
-    facts = [
-        Fact(f"One {name}", f"ε {stated_epsilon(guarantee)}", f"at δ {round_up(guarantee.delta):g}, as stated")
-        for name, guarantee in (("element", audit.element), ("record", audit.record))
-    ]
+    facts = []
+    for name, guarantee in (("element", audit.element), ("record", audit.record)):
+        words = (
+            f"at δ {round_up(guarantee.delta):g}, as stated" if math.isfinite(guarantee.epsilon) else "none is claimed"
+        )
+        facts.append(Fact(f"One {name}", f"ε {stated_epsilon(guarantee)}", words))
     if audit.attacks:
         best = max(audit.attacks, key=lambda attack: attack.roc.auc)
         facts.append(Fact("Best attack", f"{best.roc.auc:.3f}", f"{best.name}; guessing is 0.5, certainty 1"))
     if audit.bounds:
         words = "the stated guarantee is false" if audit.contradicted else "the guarantee may be true"
         facts.append(Fact("Contradicted", "yes" if audit.contradicted else "no", words))
-    facts.append(Fact("Private", "yes" if audit.private else "no", "" if audit.private else "the release is marked so"))
+    claimed = math.isfinite(min(audit.element.epsilon, audit.record.epsilon))
+    why = "no guarantee is claimed" if not claimed else "" if audit.private else "the release is marked so"
+    facts.append(Fact("Private", "no" if why else "yes", why))
     return tuple(facts)
 
 
