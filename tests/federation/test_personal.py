@@ -350,10 +350,11 @@ def test_privacy_that_does_not_cover_is_refused(options, message):
         PersonalLearner(**{"weights": (1.0, 1.0), "privacy": mechanism(), **options})
 
 
-def test_features_of_privacy_must_fit_the_rows():
+def test_features_of_privacy_must_fit_the_rows(tmp_path):
     data, _ = value_sites()
-    with pytest.raises(ValueError, match="7 compared columns"):
-        fit(data, (1.0, 1.0), model="none", privacy=mechanism())
+    learner = PersonalLearner((1.0, 1.0), model="none", privacy=mechanism())
+    with Federation.local(data, store=tmp_path) as federation, pytest.raises(ValueError, match="7 compared columns"):
+        learner.fit(federation)
 
 
 # Settings -----------------------------------------------------------------------------------------------------------
