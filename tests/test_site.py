@@ -59,7 +59,10 @@ def test_the_search_works_in_pages_opened_from_disk(browser, site):
     page.on("request", lambda request: asked.append(request.url))
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.goto((site[0] / "index.html").as_uri())
-    page.get_by_placeholder("Search").first.fill("conformal_threshold")
+    box = page.get_by_placeholder("Search").first
+    box.click()  # the index is read when the box has the focus, and what is typed before would be lost
+    page.locator(".md-search-result__meta", has_text="Type to start searching").wait_for(state="attached")
+    box.press_sequentially("conformal_threshold")
     first = page.locator(".md-search-result__link").first
     first.wait_for()
     assert "api.html" in first.get_attribute("href")
