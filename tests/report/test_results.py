@@ -149,7 +149,7 @@ def test_committed_results_are_full_runs_of_known_experiments():
 def test_processor_time_is_added_up_where_it_is_known(summaries):
     known, other, silent = (replace(summaries[0], processor_seconds=seconds) for seconds in (40.0, 25.0, None))
     assert time_taken([known, other]) == "One after another, once each, 2 of them take 1 min 5 s of processor time."
-    assert time_taken([known, silent]).endswith("take 40 s of processor time (1 more without this figure).")
+    assert time_taken([known, silent]).endswith("take 40 s of processor time (1 more took 3 s on the clock).")
     assert time_taken([silent]) == "Their processor time is not known."
     assert "40.0 s of processors" in results_document([known])
     assert "of processors" not in results_document([silent])

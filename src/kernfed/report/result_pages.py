@@ -148,7 +148,8 @@ def time_taken(ran: Sequence[Summary]) -> str:
     known = [found.processor_seconds for found in ran if found.processor_seconds is not None]
     if not known:
         return "Their processor time is not known."
-    rest = f" ({len(ran) - len(known)} more without this figure)" if len(known) < len(ran) else ""
+    clock = sum(found.seconds for found in ran if found.processor_seconds is None)
+    rest = f" ({len(ran) - len(known)} more took {duration(clock)} on the clock)" if len(known) < len(ran) else ""
     return f"One after another, once each, {len(known)} of them take {duration(sum(known))} of processor time{rest}."
 
 
