@@ -19,8 +19,8 @@ from kernfed.kahm.spectrum import Frame, fit_frame, regularization
 FALLBACK_RATIO = 1e-6
 #: Longest centred query, per dtype, for which squares and exponents stay finite; longer ones are shortened to it.
 LONGEST = {np.dtype(np.float32): 1e12, np.dtype(np.float64): 1e100}
-#: Rows behind the r rows of ``Layer.image``: the diagonal of R, totals 1'R, bounds on column sums of |R|, mean' L'R.
-EXTRA_ROWS = 4
+#: Rows behind the r rows of ``Layer.image``: totals 1'R, bounds on column sums of |R|, mean' L'R.
+EXTRA_ROWS = 3
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Layer:
 
     exponent : (N, n + 1). ``exponent @ [1, t]`` is ``-|u - u_i|^2 / (2n)`` up to a constant of the query, for principal
         coordinates t: whitening, scale and the rows' own norms are folded in. The constant cancels in the weights.
-    image : (r + 4, N). Rows 0..r-1 are L'R, then the diagonal of R, then 1'R, then an upper bound on the column sums of
+    image : (r + 3, N). Rows 0..r-1 are L'R, then 1'R, then an upper bound on the column sums of
         |R|, then mean' L'R.
     regularization : lambda of SFM (149).
     """
@@ -122,7 +122,7 @@ def _fit_layer(frame: Frame, dim: int, threads: int) -> Layer:
     level = regularization(spectrum, energies, frame.mean.size) if energies.any() else 0.0
     image = np.zeros((frame.rows.shape[1] + EXTRA_ROWS, count))
     if dim == 0:
-        image[-4] = image[-3] = image[-2] = 1.0 / count  # no usable dimension: the image is the row mean
+        image[-3] = image[-2] = 1.0 / count  # no usable dimension: the image is the row mean
         return Layer(exponent, image, level)
     inverse = 1.0 / (np.maximum(spectrum, 0.0) + level)
     if frame.gram is None:  # L'R = (Q'L)' (S + lambda)^-1 Q'
@@ -131,7 +131,6 @@ def _fit_layer(frame: Frame, dim: int, threads: int) -> Layer:
         resolvent = np.empty_like(basis)
         multiply(basis * inverse, basis.T, resolvent, threads)
         multiply(frame.rows.T, resolvent, image[:-EXTRA_ROWS], threads)
-    image[-4] = basis**2 @ inverse
     image[-3] = basis @ (inverse * ones)
     # |R e_i|_1 <= sqrt(N) |R e_i|_2, the diagonal of R^2.
     image[-2] = np.sqrt(count * (basis**2 @ inverse**2))
