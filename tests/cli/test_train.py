@@ -88,7 +88,10 @@ def test_kth_counts_from_the_second_unless_told(folder):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--aggregate", "kth"), "One wrong site can still decide 2 of 2 classes"),
+        (
+            ("--aggregate", "kth"),
+            "Not protected: wrong sites can decide 2 of 2 classes, which fewer than k=2 of 1 site(s) hold",
+        ),
         (("--aggregate", "kth", "--site", "site"), None),
         (("--label", "number"), "40 classes in 40 rows: a label that is a quantity cannot be learned as classes."),
     ],

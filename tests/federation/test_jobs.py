@@ -102,6 +102,7 @@ def test_jobs_with_ridge(data: Data, tmp_path: Path, task: str) -> None:
           "gains": False}),
         ({"predictor": "logistic", "weights": "grand_mean"}, {"model": "logistic", "weights": "grand_mean"}),
         ({"task": "regress", "weights": "printed"}, {"task": "regress", "weights": "printed"}),
+        ({"weights": "means"}, {"weights": "means"}),
     ],
 )  # fmt: skip
 def test_jobs_with_personal(data: Data, tmp_path: Path, settings: dict[str, Any], options: dict[str, Any]) -> None:

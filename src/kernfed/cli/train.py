@@ -126,12 +126,14 @@ def train(
 
 def _remarks(model: Any, rows: int, store: Path | None) -> list[str]:
     """What the user should know beside the result."""
+    from kernfed.kahm.aggregate import exposure
+
     found, classes = [], len(model.classes_)
     if 2 * classes > rows > 2:
         found.append(f"{classes} classes in {rows} rows: a label that is a quantity cannot be learned as classes.")
-    if model.parameters.aggregate == "kth" and len(model.unprotected_):
-        found.append(f"One wrong site can still decide {len(model.unprotected_)} of {classes} classes: kth needs a k "
-                     "of 2 or more, and as many sites that hold the class.")  # fmt: skip
+    exposed = exposure(model.classes_, model.holds, model.parameters.aggregate, model.parameters.k)
+    if exposed is not None:
+        found.append(f"Not protected: {exposed}.")
     if model.privacy is None:
         found.append("The file contains the rows it was trained on: keep it as you keep them.")
     elif store is None:
