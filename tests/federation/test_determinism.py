@@ -10,8 +10,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from kernfed import KAHMClassifier
-from kernfed.federation import Federation, FoldingLearner, LocalEngine
-from kernfed.federation import folding as folding_module
+from kernfed.federation import Federation, FoldingLearner, LocalEngine, folding_questions
 from kernfed.kahm.model import FoldingModel
 from oracles.federation import Data, sites_data
 
@@ -110,7 +109,7 @@ def test_chunks_of_queries(data: Data, queries: Any, reference: list[bytes], siz
         assert by_hand.tobytes() == reference[0]
         order = np.random.default_rng(0).permutation(150)
         np.testing.assert_array_equal(model.scores_by_site(queries[order]), by_hand[:, order])
-        monkeypatch.setattr(folding_module, "_NUMBERS_PER_MESSAGE", 120 * size)
+        monkeypatch.setattr(folding_questions, "_NUMBERS_PER_MESSAGE", 120 * size)
         if size > 1:
             assert bits(model, queries) == reference
         else:

@@ -108,7 +108,7 @@ def test_a_site_lost_between_two_messages_is_left_out_of_both(data: Data, querie
     engine = LocalEngine.from_data(data)
     model = LEARNER.fit(Federation(engine))
     whole = model.scores_by_site(queries)
-    monkeypatch.setattr("kernfed.federation.folding._NUMBERS_PER_MESSAGE", 20)
+    monkeypatch.setattr("kernfed.federation.folding_questions._NUMBERS_PER_MESSAGE", 20)
     with pytest.warns(MissingSites, match="'b'"):
         found = model.connect(Federation(KilledAt(engine, "b", "scores", 2))).answers(queries, min_replies=5)
     assert found.sites == tuple("acdef")

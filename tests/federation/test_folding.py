@@ -8,9 +8,17 @@ import pytest
 
 from contracts.engines import lying
 from kernfed import KAHM, KAHMClassifier
-from kernfed.federation import Federation, FoldingLearner, LocalEngine, MissingSites, Payload, Policy, TooFewReplies
-from kernfed.federation import folding as folding_module
-from kernfed.federation.folding import query_chunks
+from kernfed.federation import (
+    Federation,
+    FoldingLearner,
+    LocalEngine,
+    MissingSites,
+    Payload,
+    Policy,
+    TooFewReplies,
+    folding_questions,
+)
+from kernfed.federation.folding_questions import query_chunks
 from kernfed.kahm.folding import MEASURES
 from kernfed.kahm.packing import pack_machines
 from oracles.federation import Data, scores_by_hand, sites_data
@@ -145,7 +153,7 @@ def test_long_questions_are_cut(data: Data, queries: Any, monkeypatch: pytest.Mo
     model = FoldingLearner().fit(federation)
     whole, told = model.scores(queries), model.explain(queries)
     for numbers in (1, 15, 36, 5 * len(queries)):
-        monkeypatch.setattr(folding_module, "_NUMBERS_PER_MESSAGE", numbers)
+        monkeypatch.setattr(folding_questions, "_NUMBERS_PER_MESSAGE", numbers)
         before = {entry.site: entry.messages for entry in federation.traffic if entry.task == "scores"}
         np.testing.assert_array_equal(model.scores(queries), whole)
         sent = -(-len(queries) // max(1, numbers // 5))
@@ -328,7 +336,7 @@ def test_handles_and_parameters_belong_together(data: Data) -> None:
     """Nobody can overwrite the machines of another learner under its handle, or ask for senseless ones."""
     federation = Federation.local(data)
     model = FoldingLearner().fit(federation)
-    question = folding_module.folding_question(model.handle, model.parameters, np.zeros((0, 5)), prepare=True)
+    question = folding_questions.folding_question(model.handle, model.parameters, np.zeros((0, 5)), prepare=True)
     honest = question.values["parameters"]
     for changes in ({"batch_size": 3}, {"batch_size": 0}, {"measure": "volume"}, {"layers": "many"}, {"more": 1}):
         payload = Payload(question.arrays, {**question.values, "parameters": {**honest, **changes}})

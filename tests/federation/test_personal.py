@@ -189,7 +189,7 @@ def test_a_site_lost_on_the_way_takes_no_part(task, kind):
     """Lost in "personal_forms" is lost between embedding and training."""
     data, _ = value_sites()
     options = {"bandwidth": 2.0, "gains": False}
-    with pytest.warns(MissingSites, match=r"1 site.s. have no model: 's03'"):
+    with pytest.warns(MissingSites, match=r"1 site.s. missing, they have no model: 's03'"):
         model = PersonalLearner((0.1, 0.1), **options).fit(Losing(data, "s03", task, kind).federation, min_replies=5)
     rest = {name: row for name, row in data.items() if name != "s03"}
     expected = fit(rest, (0.1, 0.1), **options)

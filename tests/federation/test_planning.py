@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernfed.federation import Federation, FoldingLearner
-from kernfed.federation import folding as folding_module
+from kernfed.federation import Federation, FoldingLearner, folding_questions
 from kernfed.federation.planning import plan_folding
 from oracles.federation import sites_data
 
@@ -46,7 +45,7 @@ def test_planned_is_measured_for_other_settings(rng: np.random.Generator, settin
 
 
 def test_many_queries_are_planned_in_the_messages_they_make(rng: np.random.Generator, monkeypatch: Any) -> None:
-    monkeypatch.setattr(folding_module, "_NUMBERS_PER_MESSAGE", 40)
+    monkeypatch.setattr(folding_questions, "_NUMBERS_PER_MESSAGE", 40)
     data, learner = sites_data(rng, "ab"), FoldingLearner()
     with Federation.local(data) as federation:
         plan = plan_folding(learner, federation.schemas(), 20)

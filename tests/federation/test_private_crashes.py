@@ -13,7 +13,7 @@ COMMON = textwrap.dedent(
     from pathlib import Path
     import numpy as np
     from kernfed.federation import Policy, Site, SiteStore
-    from kernfed.federation.folding import folding_question
+    from kernfed.federation.folding_questions import folding_question
     from kernfed.federation.message import Question, decode_reply, encode_question
     from kernfed.federation.private import open_ledger
     from kernfed.federation.private_tasks import Recipe

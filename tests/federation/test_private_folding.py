@@ -370,7 +370,7 @@ def test_a_projection_wider_than_the_rows_is_told_before_anything_is_released(fe
     Recipe(RecordMoments(3.0, 1e-5, 50, 1)).to_values(), Recipe(RecordGaussian(3.0, 1e-5, 1.0, np.eye(7))).to_values(),
 ], ids=lambda values: repr(values)[:50])  # fmt: skip
 def test_hostile_recipes_at_a_site(federation: Federation, values: Any) -> None:
-    from kernfed.federation.folding import folding_question
+    from kernfed.federation.folding_questions import folding_question
     from kernfed.federation.releases import folding_handle
     from kernfed.kahm.model import FoldingParameters
 

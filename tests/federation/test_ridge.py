@@ -54,9 +54,17 @@ def test_newton_dkrr_and_first_order_methods_are_those_of_the_paper():
     np.testing.assert_allclose(fedavg.weights, oracle.fedavg(sites, 0.1, start, 3, 0.5), atol=1e-12)
     fedprox = fit("fedprox", data, **common, learning_rate=0.5, proximal=0.2)
     np.testing.assert_allclose(fedprox.weights, oracle.fedavg(sites, 0.1, start, 3, 0.5, 0.2), atol=1e-12)
+    exactly = fit("fedprox", data, **common, local_steps="exact", proximal=0.2)
+    np.testing.assert_allclose(exactly.weights, oracle.fedprox(sites, 0.1, start, 3, 0.2), atol=1e-12)
     phi, y = oracle.pooled(sites)
-    for model in (newton, fedavg, fedprox):
+    for model in (newton, fedavg, fedprox, exactly):
         assert model.history_[-1].objective == pytest.approx(oracle.objective(phi, y, model.weights, 0.1), rel=1e-10)
+
+
+def test_without_proximal_term_exact_fedprox_stays_at_the_average_of_local_solutions():
+    start, after = (fit(method, class_sites(), rounds=3, **options) for method, options in
+                    (("dkrr", {}), ("fedprox", {"proximal": 0.0, "local_steps": "exact"})))  # fmt: skip
+    np.testing.assert_allclose(after.weights, start.weights, rtol=1e-9, atol=1e-12)
 
 
 def test_without_proximal_term_fedprox_is_fedavg():

@@ -5,7 +5,7 @@ import pytest
 
 import kernfed as kf
 from kernfed.experiments.kme_data import covariate_shift
-from kernfed.federation.folding import MissingSites
+from kernfed.federation.missing import MissingSites
 from kernfed.kernels import MeanEmbedding
 from kernfed.personal.means import mean_groups
 from kernfed.personal.weights import EmbeddingKernel

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernfed.ridge.conjugate import conjugate_step, start_conjugate
-from kernfed.ridge.first_order import descend, site_objective
+from kernfed.ridge.first_order import descend, proximal_minimiser, site_objective
 from kernfed.ridge.local import fit_local
 from kernfed.ridge.newton import newton_step, start_newton
 from kernfed.ridge.objective import average, first_iterate
@@ -207,6 +207,17 @@ def test_local_descent_is_two_gradient_steps_with_the_proximal_term(rng, mu):
     expected = oracle.fedavg([(X, y[:, None])], 1e-3, W, 1, 0.1, mu)
     np.testing.assert_allclose(found, expected, atol=1e-13)
     assert site_objective(local, W, 1e-3) == pytest.approx(oracle.objective(X, y[:, None], W, 1e-3), rel=1e-12)
+
+
+@pytest.mark.parametrize("n", [3, 15])  # through the Gram matrix of rows and through that of columns
+@pytest.mark.parametrize("path", [(1e-3,), (1e-3, 1e-2)])  # Cholesky factors and eigenvectors
+@pytest.mark.parametrize("mu", [0.0, 1e-6, 0.3])
+def test_proximal_minimiser_is_the_least_squares_solution_held_near_the_weights(rng, n, path, mu):
+    X, y = rng.standard_normal((n, 4)), rng.standard_normal(n)
+    local = fit_local(X, y, RidgeParameters(4, features="given", task="regress", regularization=path))
+    W = rng.standard_normal((4, 1))
+    found = proximal_minimiser(local, W, proximal=mu, regularization=1e-3)
+    np.testing.assert_allclose(found, oracle.fedprox([(X, y[:, None])], 1e-3, W, 1, mu), atol=1e-9)
 
 
 def test_averages_weigh_by_mass_in_order_of_names(rng):

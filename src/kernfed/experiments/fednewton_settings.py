@@ -18,6 +18,12 @@ LARGEST = 1e300
 #: Dirichlet parameter from which on a split is even.
 EVEN = 1e9
 
+#: What sites do under the first-order methods, for the protocols.
+FIRST_ORDER = (
+    "FedAvg takes 2 local gradient steps a round with the learning rate of Table 2; FedProx minimises the local "
+    "objective with the proximal term exactly (note to the paper's Table 1), with lambda_prox of Table 2."
+)
+
 #: How Table 2 is read, for the protocols.
 READING = (
     "The reading of Table 2 was chosen by comparison with the printed numbers: frequencies have the standard deviation "
@@ -100,7 +106,8 @@ def learn(federation: Federation, setting: Setting, method: str, rounds: int = 8
     """
     learner = RidgeLearner(
         method, rounds, n_components, setting.bandwidth, setting.regularization, task,
-        learning_rate=setting.rate if method in ("fedavg", "fedprox") else None,
+        learning_rate=setting.rate if method == "fedavg" else None,
+        local_steps="exact" if method == "fedprox" else 2,
         proximal=setting.proximal if method == "fedprox" else None, diagnose=diagnose,
         intercept=False,  # FedNewton (1) has none
     )  # fmt: skip

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from kernfed.federation.calibrating import calibrate
     from kernfed.federation.engine import Engine, Federation, Replies, TooFewReplies
     from kernfed.federation.evaluation import Evaluation, evaluate
-    from kernfed.federation.folding import FoldingLearner, MissingSites
+    from kernfed.federation.folding import FoldingLearner
     from kernfed.federation.folding_warnings import TemporaryStores, UnprotectedClasses
     from kernfed.federation.local import Fault, LocalEngine
     from kernfed.federation.message import Payload, Refusal
+    from kernfed.federation.missing import MissingSites
     from kernfed.federation.policy import Policy
     from kernfed.federation.releases import LedgerNotKept
     from kernfed.federation.ridge import DivergenceWarning, RidgeLearner
@@ -31,10 +32,11 @@ _HOMES = {
     "calibrating": ("calibrate",),
     "engine": ("Engine", "Federation", "Replies", "TooFewReplies"),
     "evaluation": ("Evaluation", "evaluate"),
-    "folding": ("FoldingLearner", "MissingSites"),
+    "folding": ("FoldingLearner",),
     "folding_warnings": ("TemporaryStores", "UnprotectedClasses"),
     "local": ("Fault", "LocalEngine"),
     "message": ("Payload", "Refusal"),
+    "missing": ("MissingSites",),
     "policy": ("Policy",),
     "releases": ("LedgerNotKept",),
     "ridge": ("DivergenceWarning", "RidgeLearner"),

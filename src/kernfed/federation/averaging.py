@@ -5,7 +5,6 @@ its weights; the next global weights are their mean, weighted by rows. With ``pr
 the global weights, which is FedProx.
 """
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,9 +16,9 @@ from kernfed._validation import check_count
 from kernfed.federation.averaging_model import AveragingModel, AveragingParameters, Round, Scaling
 from kernfed.federation.averaging_tasks import round_question, weights_of
 from kernfed.federation.engine import Federation, Replies
-from kernfed.federation.folding import MissingSites
 from kernfed.federation.learner import Learner
 from kernfed.federation.message import Payload
+from kernfed.federation.missing import warn_missing
 from kernfed.federation.network import Weights, initial_weights, layer_sizes, weight_shapes
 from kernfed.federation.schema import Schema, agree, check_classes
 
@@ -172,12 +171,7 @@ def _check_rows(payload: Payload, schema: Schema) -> None:
 
 def _warn(model: AveragingModel) -> None:
     """Say who was missing, once for all rounds."""
-    absent: dict[str, list[str]] = {site: [reason] for site, reason in model.missing.items()}
+    absent = dict(model.missing)
     for done in model.history:
-        for site, reason in done.missing.items():
-            absent.setdefault(site, []).append(reason)
-    if absent:
-        listed = "; ".join(f"{site!r}: {reasons[0]}" for site, reasons in sorted(absent.items())[:10])
-        more = f" and {len(absent) - 10} more" if len(absent) > 10 else ""
-        text = f"{len(absent)} site(s) missing from some rounds, the others were averaged: {listed}{more}"
-        warnings.warn(text, MissingSites, stacklevel=3)
+        absent = {**done.missing, **absent}  # the first reason counts
+    warn_missing(dict(sorted(absent.items())), "the others were averaged in the rounds without them", stacklevel=3)

@@ -218,7 +218,7 @@ class Federation:
 
     def connect(self, model: Any) -> Any:
         """``model`` answered by the sites of this federation."""
-        import_module("kernfed.federation.folding")  # the learner whose models need sites registers itself
+        import_module("kernfed.federation.folding_connection")  # for the models that need sites; it registers itself
         connector = _connectors.get(type(model))
         if connector is None:
             raise ValueError(f"a {type(model).__name__} does not need a federation")

@@ -1,6 +1,5 @@
 """Personalised learning: a model for every site, each learning from the sites that are like it (KME)."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,8 +10,8 @@ from kernfed._median import median_by_rows
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
 from kernfed.federation import personal_tasks as _tasks  # registers what sites answer
 from kernfed.federation.engine import Federation, TooFewReplies
-from kernfed.federation.folding import MissingSites
 from kernfed.federation.learner import Learner
+from kernfed.federation.missing import warn_missing
 from kernfed.federation.personal_sites import PersonalSites, Received, SitesLost, Survey, ask_survey
 from kernfed.federation.releases import warn_if_forgotten
 from kernfed.federation.schema import agree
@@ -131,9 +130,7 @@ class PersonalLearner(Learner):
                 surveys = {name: found for name, found in surveys.items() if name not in missing}
                 if len(surveys) < needed:
                     raise TooFewReplies(lost.task, needed, lost.replies) from None
-        if missing:
-            listed = "; ".join(f"{site!r}: {reason}" for site, reason in list(missing.items())[:10])
-            warnings.warn(f"{len(missing)} site(s) have no model: {listed}", MissingSites, stacklevel=2)
+        warn_missing(missing, "they have no model", stacklevel=2)
         columns = agree({name: found.schema for name, found in surveys.items()}).columns
         return replace(fitted.model, missing=missing, columns=columns)
 

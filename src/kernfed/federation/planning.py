@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from kernfed.federation.folding import FoldingLearner, folding_question, query_chunks
+from kernfed.federation.folding import FoldingLearner
+from kernfed.federation.folding_questions import folding_question, query_chunks
 from kernfed.federation.message import Payload, Question, Reply, digest, encode_question, encode_reply
 from kernfed.federation.releases import folding_handle
 from kernfed.federation.schema import Schema

@@ -11,8 +11,8 @@ import numpy as np
 from kernfed._median import median_by_rows
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
 from kernfed.federation.engine import Federation, TooFewReplies
-from kernfed.federation.folding import MissingSites
 from kernfed.federation.learner import Learner
+from kernfed.federation.missing import MissingSites, warn_missing
 from kernfed.federation.releases import warn_if_forgotten
 from kernfed.federation.ridge_system import Recorder, RidgeSystem, Sites, SitesLost, SiteSurvey, ask_survey
 from kernfed.federation.schema import agree, check_classes
@@ -84,7 +84,8 @@ class RidgeLearner(Learner):
     regularization : lambda, or several to choose from by leave-one-out over all sites (one more exchange)
     class_weight : None, "balanced" over all sites, or a weight for every label
     local_steps, learning_rate, proximal : of "fedavg" and "fedprox"; by default 2 as in FedNewton, 1 over the largest
-        trace of a site's Hessian, and the regularisation
+        trace of a site's Hessian, and the regularisation. For "fedprox" the steps may be "exact": every site minimises
+        its objective with the proximal term, as FedNewton's FedProx does
     intercept : whether to learn a constant; by default yes, and no with ``privacy``. Its means of features and targets
         are one more exchange, except for "exact". FedNewton has none
     diagnose : measure the sites' heterogeneity, by about 40 further exchanges
@@ -96,7 +97,7 @@ class RidgeLearner(Learner):
     def __init__(self, method: str = "conjugate", rounds: int = 10, n_components: int = 2000,
                  bandwidth: float | Sequence[float] | str = "median", regularization: float | Sequence[float] = 1e-3,
                  task: str = "classify", class_weight: ClassWeight = None, features: str = "fourier",
-                 privacy: Any = None, *, tolerance: float = 1e-10, local_steps: int = 2,
+                 privacy: Any = None, *, tolerance: float = 1e-10, local_steps: int | str = 2,
                  learning_rate: float | None = None, proximal: float | None = None,
                  diagnose: bool = False, intercept: bool | None = None) -> None:  # fmt: skip
         self.method = check_choice(method, "method", METHODS)
@@ -108,7 +109,7 @@ class RidgeLearner(Learner):
         self.class_weight = _check_class_weight(class_weight, task)
         self.features = check_choice(features, "features", FEATURES)
         self.tolerance = check_number(tolerance, "tolerance", at_least=0)
-        self.local_steps = check_count(local_steps, "local_steps")
+        self.local_steps = _check_local_steps(local_steps, method, learning_rate)
         self.learning_rate = None if learning_rate is None else check_number(learning_rate, "learning_rate", above=0)
         if proximal is not None and method != "fedprox":
             raise ValueError(f"proximal is for method='fedprox', got {proximal!r} with method={method!r}")
@@ -241,7 +242,7 @@ class RidgeLearner(Learner):
         progress.heterogeneity = Heterogeneity(state.largest_eigenvalue)
 
     def _run_first_order(self, system: RidgeSystem, progress: _Progress) -> None:
-        """Rounds of local gradient steps (none for DKRR); the objective of a round is learned in the next one."""
+        """Rounds of work at the sites (none for DKRR); the objective of a round is learned in the next one."""
         recorder = progress.recorder
         weights = progress.begin(system)
         if not recorder.rounds:
@@ -281,8 +282,9 @@ class RidgeLearner(Learner):
         assert progress.weights is not None
         assert progress.chosen is not None
         recorder = progress.recorder
-        if progress.missing:
-            _warn_missing(progress.missing, progress.stopped, recorder.done)
+        lost = progress.stopped == "sites lost"
+        how = f"training ended after round {recorder.done}" if lost else "the model is that of the others"
+        warn_missing(progress.missing, how, stacklevel=3)
         if self.method == "newton":
             _warn_divergence(recorder, progress.heterogeneity)
         parameters = replace(progress.parameters, regularization=(progress.chosen,))
@@ -345,19 +347,23 @@ def _class_weights(class_weight: ClassWeight, classes: tuple[Any, ...],
     return tuple(class_weight[label] for label in classes)
 
 
+def _check_local_steps(steps: int | str, method: str, learning_rate: float | None) -> int | str:
+    """A number of gradient steps, or "exact" for FedProx, whose local minimisers depend on the common weights."""
+    if steps != "exact":
+        return check_count(steps, "local_steps")
+    if method != "fedprox":
+        raise ValueError(f"local_steps='exact' is for method='fedprox', got method={method!r}")
+    if learning_rate is not None:
+        raise ValueError(f"learning_rate is for gradient steps, got {learning_rate!r} with local_steps='exact'")
+    return steps
+
+
 def _common_bandwidth(surveys: Mapping[str, SiteSurvey]) -> float:
     """Median of the sites' median distances, weighted by rows; 1 where no site has two rows."""
     return median_by_rows((survey.median, survey.rows) for survey in surveys.values() if survey.median > 0)
 
 
 # Endings ----------------------------------------------------------------------------------------------------------
-
-
-def _warn_missing(missing: Mapping[str, str], stopped: str, rounds: int) -> None:
-    listed = "; ".join(f"{site!r}: {reason}" for site, reason in list(missing.items())[:10])
-    more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
-    how = f"training ended after round {rounds}" if stopped == "sites lost" else "the model is that of the others"
-    warnings.warn(f"{len(missing)} site(s) missing, {how}: {listed}{more}", MissingSites, stacklevel=4)
 
 
 def _warn_divergence(recorder: Recorder, heterogeneity: Heterogeneity) -> None:

@@ -204,8 +204,8 @@ class RidgeSystem:
         """``P^-1 R``."""
         return average(self._product("ridge_solve", R), self.masses)
 
-    def descend(self, weights: FloatArray, steps: int, rate: float, proximal: float) -> tuple[FloatArray, float]:
-        """Average of the sites' weights after local gradient steps, and the objective at ``weights``."""
+    def descend(self, weights: FloatArray, steps: int | str, rate: float, proximal: float) -> tuple[FloatArray, float]:
+        """Average of the sites' weights after local steps, as ``descend``'s task has it; the objective at ``weights``."""
 
         def check(payload: Payload) -> None:
             check_arrays(payload, {"objective": (1,), **({"result": weights.shape} if steps else {})})

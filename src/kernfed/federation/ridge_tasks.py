@@ -19,7 +19,7 @@ from kernfed.federation.site import Refused, Rows, Site, data_digest
 from kernfed.federation.tasks import task, when_forgetting
 from kernfed.files import FileFormatError, Record
 from kernfed.kernels import median_bandwidth
-from kernfed.ridge.first_order import descend, site_objective
+from kernfed.ridge.first_order import descend, proximal_minimiser, site_objective
 from kernfed.ridge.local import LocalRidge, fit_local
 from kernfed.ridge.means import Means, centred_features, centred_targets, problem_values, row_means
 from kernfed.ridge.parameters import TASKS, RidgeParameters
@@ -89,16 +89,22 @@ def solve(site: Site, payload: Payload) -> Payload:
 
 @task("ridge_descend", "statistics")
 def gradient_steps(site: Site, payload: Payload) -> Payload:
-    """Weights after a few local gradient steps from the common ones, and the site's objective at the common ones."""
+    """Weights after a few local gradient steps from the common ones, and the site's objective at the common ones.
+
+    For ``steps`` "exact" the weights are those of the site's own minimum near the common ones.
+    """
     local, regularization = _problem(site, payload)
     weights = _columns(payload, "V", local)
     values = payload.values
     found = {"objective": np.array([site_objective(local, weights, regularization)])}
+    proximal = check_number(values["proximal"], "proximal", at_least=0)
+    if values["steps"] == "exact":
+        result = proximal_minimiser(local, weights, proximal=proximal, regularization=regularization)
+        return Payload({"result": result, **found})
     steps = check_count(values["steps"], "steps", at_least=0)
     if steps == 0:
         return Payload(found)
     rate = check_number(values["rate"], "rate", above=0)
-    proximal = check_number(values["proximal"], "proximal", at_least=0)
     result = descend(local, weights, steps=steps, rate=rate, proximal=proximal, regularization=regularization)
     return Payload({"result": result, **found})
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from kernfed._validation import FloatArray
 from kernfed.federation.engine import Federation
-from kernfed.federation.folding import folding_question, raise_if_unusable
+from kernfed.federation.folding_questions import folding_question, raise_if_unusable
 from kernfed.federation.folding_tasks import scores
 from kernfed.federation.message import Payload
 from kernfed.federation.site import Refused, Site

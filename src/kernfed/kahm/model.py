@@ -86,7 +86,7 @@ class SiteScores:
 
 
 class Connection(Protocol):
-    """What a model needs of a federation; ``kernfed.federation.folding`` provides it."""
+    """What a model needs of a federation; ``kernfed.federation.folding_connection`` provides it."""
 
     def scores(self, model: "FoldingModel", X: FloatArray, *, explain: bool = False, min_replies: int | None = None,
                timeout: float = 600.0) -> SiteScores:  # fmt: skip

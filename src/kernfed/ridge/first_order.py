@@ -1,5 +1,6 @@
 """FedAvg and FedProx on the ridge objective: the first-order methods FedNewton compares itself with."""
 
+from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray
 from kernfed.ridge.local import LocalRidge
 
@@ -16,6 +17,17 @@ def descend(local: LocalRidge, weights: FloatArray, *, steps: int, rate: float, 
         gradient = local.apply(current, regularization) - local.linear
         current = current - rate * (gradient + proximal * (current - weights))
     return current
+
+
+def proximal_minimiser(local: LocalRidge, weights: FloatArray, *, proximal: float,
+                       regularization: float) -> FloatArray:  # fmt: skip
+    """Minimiser (M, C) of one site's objective + proximal |V - W|^2: ``(H_j + proximal I)^-1 (b_j + proximal W)``.
+
+    FedProx with exact local solutions, as in FedNewton's experiments (note to its Table 1).
+    """
+    with single_blas_thread():
+        factor = local.factor.shifted(proximal)
+        return factor.solve(local.linear + proximal * weights, regularization + proximal)
 
 
 def site_objective(local: LocalRidge, weights: FloatArray, regularization: float) -> float:
