@@ -36,7 +36,7 @@ ITEMS = {
     "FedNewton": {"Definition": range(1, 4), "Algorithm": range(1, 2), "Theorem": range(1, 5),
                   "Table": (2, 3), "Figure": range(2, 6)},
     "KME": {"Algorithm": range(1, 4), "Lemma": ("4.3",), "Theorem": ("4.4", "5.2"), "Corollary": ("4.6",),
-            "Example": ("4.2", "5.1"), "Table": (1, 2), "Figure": (1, 2, 3)},
+            "Example": ("4.2", "5.1"), "Table": (1, 2), "Figure": (1, 2, 3, 4)},
 }  # fmt: skip
 _KINDS = "Definition|Algorithm|Theorem|Proposition|Lemma|Corollary|Example|Table|Figure"
 _NUMBERS = r"\d+(?:\.\d+)?(?:(?:\s*[-,]\s*|\s+and\s+)\d+(?:\.\d+)?)*"

@@ -133,7 +133,7 @@ def test_every_column_is_what_its_name_says():
     expected = {
         "DKRR": start,
         "FedAvg": oracle.fedavg(sites, SMALL.regularization, start, 8, SMALL.rate),
-        "FedProx": oracle.fedavg(sites, SMALL.regularization, start, 8, SMALL.rate, SMALL.proximal),
+        "FedProx": oracle.fedprox(sites, SMALL.regularization, start, 8, SMALL.proximal),
         "FedNewton # 1": oracle.newton(sites, SMALL.regularization, start, 1),
         "FedNewton # 2": oracle.newton(sites, SMALL.regularization, start, 2),
         "conjugate # 8": oracle.closed_form(*oracle.pooled(sites), SMALL.regularization),

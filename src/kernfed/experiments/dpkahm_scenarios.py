@@ -132,10 +132,10 @@ def run_by_parties(seed: int, quick: bool) -> list[Row]:
 _WORDS = (
     "MNIST over 255, public range [0, 1], so d = 1 (the paper does not state d). Laplace noise on every element, then"
     " rows fabricated at every site from its own noisy rows (sound rule: k-means after the noise; the number of "
-    "smoothing steps found by the coupled bootstrap on one noisy part and used by all), then one round of federated "
-    "learning by the smallest distance (104), n = 20, L = 5. Centralised: the same noisy rows in one place (100). "
-    "epsilon is for one element; for a whole image it is in the notes. Noise is seeded, so that the numbers can be "
-    "repeated. "
+    "smoothing steps found by the coupled bootstrap on one noisy part and used by all, 10 at most), then one round of "
+    "federated learning by the smallest distance (104), n = 20, L = 5. Centralised: the same noisy rows in one place "
+    "(100). epsilon is for one element; for a whole image it is in the notes. Noise is seeded, so that the numbers can "
+    "be repeated. "
 )
 
 

@@ -172,8 +172,10 @@ _PROTOCOL = (
     "on rows fabricated from them (Definition 15). Sound rule: k-means after the noise, the number of smoothing steps "
     "by the coupled bootstrap on one noisy part and used for all. Papers' rule: k-means on the raw rows and steps "
     "until the modelling error of the raw rows is reached (92), which is not private. Machines use the parts that were "
-    "fabricated together. mis (69): raw training rows against test rows, by the smallest distance to a class, in the "
-    f"units of the distances; p by {_RELABELLINGS} relabellings. epsilon is for one element; the note has it for a "
+    "fabricated together. At most 10 smoothing steps are taken; the paper has no such limit. mis (69): "
+    f"{_MEMBERS:,} random raw training rows against as many test rows (the paper takes all), by the smallest distance "
+    "to a class, in the units of the distances, by the least-squares estimate of the difference of the densities; p by "
+    f"{_RELABELLINGS} relabellings. epsilon is for one element; the note has it for a "
     "whole row. Noise is seeded, so that the numbers can be repeated. "
 )
 
@@ -206,7 +208,8 @@ EXPERIMENTS = (
         HEART,
         "heart rate intervals with and without fabrication: accuracy and membership score",
         "DP-KAHM Table 7, Figure 14 (b)",
-        f"Needs R-R intervals in {HEART.dataset}.npz: 217 columns scaled to the public range [0, 1], so d = 1; half of "
+        f"Needs R-R intervals in {HEART.dataset}.npz: 217 columns scaled to the public range [0, 1], so d = 1 (the "
+        "paper states neither); half of "
         "each subject's rows are training rows.",
     ),
 )

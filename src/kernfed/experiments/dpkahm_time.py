@@ -77,9 +77,10 @@ EXPERIMENTS = (
             "Rows are drawn from N(0, 1). Ours: processor seconds of one thread to fit one single-layer machine, the "
             f"smallest of {_REPEATS}; what is known of the machine stands with the result. Published: MATLAB R2017b on "
             "a MacBook Pro, 2.2 GHz Intel Core i7, 16 GB. The processors differ, so the ratio is not one of algorithms "
-            "alone. Table 11 prints N p and neither N, p nor n: the larger sizes are N by 10 N, the shapes of the four "
-            "smallest are guesses, and n = 20 is "
-            "ours. Figure 17 has no printed numbers but one, 1600 s for 1000 by 20,000, in the text."
+            "alone. Table 11 prints N p and neither N, p nor n: that the larger sizes are N by 10 N is inferred "
+            "from the products, the shapes of the four smallest are guesses, and n = 20 is ours. Figure 17 has no "
+            "printed numbers but one, 1600 s for 1000 by 20,000, in the text; of its grid (105)-(107) about half of "
+            "the points are taken."
         ),
         run=run,
         axes=Axes("entries N p", "seconds", log_x=True, log_y=True),

@@ -14,7 +14,7 @@ from kernfed.experiments.fednewton_curves import (
     points,
     round_points,
 )
-from kernfed.experiments.fednewton_settings import EVEN, READING, SETTINGS, learn, load_scaled, spread
+from kernfed.experiments.fednewton_settings import EVEN, FIRST_ORDER, READING, SETTINGS, learn, load_scaled, spread
 from kernfed.experiments.rows import slice_rows
 from kernfed.federation import Federation
 
@@ -64,7 +64,7 @@ def run_rounds(seed: int, quick: bool) -> list[Row]:
 
 _TASK = (
     "MNIST, 60,000 rows, M = 2000 features, lambda = 1e-5; accuracy on the 10,000 test rows, one trial because of the "
-    "time it takes. FedAvg and FedProx take 2 local gradient steps with learning rate 0.001. "
+    f"time it takes. {FIRST_ORDER} "
 )
 
 EXPERIMENTS = (
@@ -73,7 +73,10 @@ EXPERIMENTS = (
         title="local sample size: MNIST",
         source="FedNewton Figure 3, right",
         datasets=("mnist",),
-        protocol=f"{_TASK}Rows are spread evenly over 60 to 6 sites. {READING}",
+        protocol=(
+            f"{_TASK}Rows are spread evenly over 60 to 6 sites: the text fixes |D| = 10,000 for both data sets, and "
+            f"prints 4400 rows of a site as a threshold, of which there would be two. {READING}"
+        ),
         run=run_sample_size,
         axes=Axes("rows per site", "accuracy, %", log_x=True),
     ),

@@ -12,6 +12,7 @@ from kernfed.experiments.experiment import Experiment, Row, not_run
 from kernfed.experiments.fednewton_curves import Curves
 from kernfed.experiments.fednewton_settings import (
     EVEN,
+    FIRST_ORDER,
     READING,
     SETTINGS,
     Setting,
@@ -168,10 +169,9 @@ def class_counts(labels: IntArray, parts: Sequence[IntArray]) -> IntArray:
 
 
 _COMMON = (
-    "Ten sites, M = 2000 features shared by all methods of a trial, lambda, lambda_prox and learning rate of Table 2; "
-    "FedAvg and FedProx with 2 local gradient steps and 8 rounds (the paper does not say how many). Every trial draws "
-    "another partition and other frequencies. Data sets of 40,000 rows and more have three trials, because each takes "
-    f"a minute or two. {READING} Sensorless is not at hand."
+    f"Ten sites, M = 2000 features shared by all methods of a trial, lambda of Table 2. {FIRST_ORDER} Both have 8 "
+    "rounds (the paper does not say how many). Every trial draws another partition and other frequencies. Data sets of "
+    f"40,000 rows and more have three trials, because each takes a minute or two. {READING} Sensorless is not at hand."
 )
 
 EXPERIMENTS = (

@@ -205,7 +205,7 @@ class RidgeSystem:
         return average(self._product("ridge_solve", R), self.masses)
 
     def descend(self, weights: FloatArray, steps: int | str, rate: float, proximal: float) -> tuple[FloatArray, float]:
-        """Average of the sites' weights after local steps, as ``descend``'s task has it; the objective at ``weights``."""
+        """Average of the sites' weights after local steps (or "exact" ones), and the objective at ``weights``."""
 
         def check(payload: Payload) -> None:
             check_arrays(payload, {"objective": (1,), **({"result": weights.shape} if steps else {})})

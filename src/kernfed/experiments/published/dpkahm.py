@@ -2,7 +2,7 @@
 
 Tables 5 to 7 print accuracies and membership scores side by side: the scores, which have another unit, are in
 ``MIS_TABLES``. Table 11 prints seconds by data size, ``SECONDS``. Rows of Tables 5 to 7 are named by (epsilon, n); the
-second (32, 20) of a table, where it has one, by "(32, 20) again".
+second row of a pair, where a table has one, by "... again".
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,9 @@
-"""Numbers printed in FedNewton. Its figures have no numbers; its Tables 1 and 2 compare theories and list settings."""
+"""Numbers printed in FedNewton; its Tables 1 and 2 compare theories and list settings.
+
+Of its figures the text prints thresholds: rows per site below which more rounds hurt (200 and, of MNIST, 3300) and from
+about which they help (260 and 4400), Delta_D from which they hurt (0.466), Delta_f from which all methods are poor
+(0.0135).
+"""
 
 from collections.abc import Mapping
 

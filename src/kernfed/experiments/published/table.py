@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A printed table: values by row and column, all in one unit; None where the paper prints nothing."""
+    """A printed table: values by row and column; None where the paper prints nothing.
+
+    All are in one unit but for columns whose name has another, in brackets.
+    """
 
     caption: str
     unit: str
