@@ -36,7 +36,7 @@ $(TFHE)/.ready: pyproject.toml
 demo: $(VENV)/.core  ## the main job on real data, no download
 	@$(BIN)/kernfed demo
 
-test: $(VENV)/.test  ## the whole test suite
+test: $(VENV)/.test  ## the test suite, without what test-all adds
 	$(BIN)/python -m pytest -m "not deployment"
 
 test-deployment: $(VENV)/.test  ## a Flower deployment over TLS on this machine, and how it fails; minutes

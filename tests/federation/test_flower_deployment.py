@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import kernfed
+from kernfed import PersonalLearner
 from kernfed.data import read_table
 from kernfed.federation import Federation, FoldingLearner
 
@@ -234,6 +235,20 @@ def test_a_later_run_predicts_from_the_stores(deployment: Deployment, trained: P
     np.testing.assert_array_equal(written.y, model.predict(queries))
     np.testing.assert_allclose(written.X[:, 0], model.predict_proba(queries).max(axis=1), rtol=1e-12)
     assert not list((deployment.app / "results").glob("batch-*")), "the queries are not left behind"
+
+
+def test_personal_models_where_the_sites_allow_them(deployment: Deployment, local: Federation) -> None:
+    """Refused with the task's name under the guide's policy; then byte for byte what the local engine makes."""
+    train = "kernfed flower-run app train --set sites=north,south,east --set learner=personal --out personal.kfd"
+    assert "personal_survey" in deployment.shell(train, code=1)
+    policy = deployment.folder / "site.toml"
+    before = policy.read_text()
+    policy.write_text('tasks = ["describe", "personal_survey", "personal_statistics", "personal_gain"]\n')
+    deployment.shell(train)
+    policy.write_text(before)
+    PersonalLearner(task="classify").fit(local).save(deployment.folder / "local-personal.kfd")
+    found, expected = (deployment.folder / name for name in ("personal.kfd", "local-personal.kfd"))
+    assert found.read_bytes() == expected.read_bytes()
 
 
 def test_a_node_killed_in_the_middle_of_a_round(deployment: Deployment, trained: Path) -> None:
