@@ -18,19 +18,38 @@ from kernfed.experiments.runner import list_experiments
 from kernfed.guarantees import CATALOG
 
 DOCS = Path(__file__).parent
+#: Title and authors of each paper as its first page prints them.
 PAPERS = {
-    "SFM": "operator-theoretic kernel federated learning with the space folding measure",
-    "DP-KAHM": "kernel affine hull machines for differentially private learning",
-    "GIKM": "geometrically inspired kernel machines for collaborative learning",
-    "FedNewton": "federated kernel ridge regression with global gradients and local Hessians",
-    "KME": "personalised federated learning by kernel mean embeddings",
+    "SFM": (
+        "Operator-Theoretic Framework for Gradient-Free Federated Learning",
+        "Mohit Kumar, Mathias Brucker, Alexander Valentinitisch, Adnan Husakovic, Ali Abbas, Manuela Geiß, "
+        "Bernhard A. Moser",
+    ),
+    "DP-KAHM": (
+        "On Mitigating the Utility-Loss in Differentially Private Learning: A New Perspective by a Geometrically "
+        "Inspired Kernel Approach",
+        "Mohit Kumar, Bernhard A. Moser, Lukas Fischer",
+    ),
+    "GIKM": (
+        "Geometrically Inspired Kernel Machines for Collaborative Learning Beyond Gradient Descent",
+        "Mohit Kumar, Alexander Valentinitzsch, Magdalena Fuchs, Mathias Brucker, Juliana Bowles, Adnan Husakovic, "
+        "Ali Abbas, Bernhard A. Moser",
+    ),
+    "FedNewton": (
+        "Efficient Newton-Type Federated Learning with Non-IID Data",
+        "anonymous, under double-blind review",
+    ),
+    "KME": (
+        "Adaptive Personalized Federated Learning via Multi-task Averaging of Kernel Mean Embeddings",
+        "Jean-Baptiste Fermanian, Batiste Le Bars, Aurélien Bellet",
+    ),
 }
 #: Numbered statements of each paper, in its own numbering.
 ITEMS = {
     "SFM": {"Definition": range(1, 7), "Algorithm": range(1, 2), "Theorem": range(1, 10),
             "Proposition": range(1, 4), "Table": range(1, 11), "Figure": (2, 3)},
     "DP-KAHM": {"Definition": range(1, 16), "Algorithm": range(1, 2), "Theorem": range(1, 7),
-                "Table": range(3, 12), "Figure": (2, 4, 6, 8, 9, 12, 13, 14, 15, 16, 17)},
+                "Table": range(3, 12), "Figure": (2, 4, 6, 8, 9, 10, 12, 13, 14, 15, 16, 17)},
     "GIKM": {"Definition": range(1, 6), "Theorem": range(1, 9), "Lemma": (1, 2, 3), "Table": range(1, 18),
              "Figure": (2, 3)},
     "FedNewton": {"Definition": range(1, 4), "Algorithm": range(1, 2), "Theorem": range(1, 5),
@@ -38,6 +57,16 @@ ITEMS = {
     "KME": {"Algorithm": range(1, 4), "Lemma": ("4.3",), "Theorem": ("4.4", "5.2"), "Corollary": ("4.6",),
             "Example": ("4.2", "5.1"), "Table": (1, 2), "Figure": (1, 2, 3, 4)},
 }  # fmt: skip
+_INTRODUCTION = """\
+# From paper to code
+
+Every numbered definition, algorithm, theorem, table and figure that says something computable, and the code that
+computes it. This page is generated from docstrings by `python docs/generate.py`. Statements about errors carry their
+status; [what is wrong in the papers](errata.md) says why.
+
+Left out are diagrams without numbers, and DP-KAHM Figures 1 and 3, which are examples of the same kind as Figures 9
+and 8. DP-KAHM Figures 12 (b) and 14 plot membership scores and what fabricated rows change in them; these are rows of
+the tables of `kernfed bench dpkahm-table-5`, `-6` and `-7` and are not drawn."""
 _KINDS = "Definition|Algorithm|Theorem|Proposition|Lemma|Corollary|Example|Table|Figure"
 _NUMBERS = r"\d+(?:\.\d+)?(?:(?:\s*[-,]\s*|\s+and\s+)\d+(?:\.\d+)?)*"
 _GROUP = rf"(?:{_KINDS})s?\s+{_NUMBERS}"
@@ -137,11 +166,11 @@ def missing(places: dict[tuple[str, str, str], dict[str, None]]) -> list[str]:
 def papers_page() -> str:
     """The page *from paper to code*."""
     places = collect()
-    lines = ["# From paper to code", "",
-             "Every numbered definition, algorithm, theorem, table and figure that says something computable, and the "
-             "code that computes it. This page is generated from docstrings by `python docs/generate.py`. Statements "
-             "about errors carry their status; [what is wrong in the papers](errata.md) says why.", ""]  # fmt: skip
-    for paper, title in PAPERS.items():
+    lines = [*_INTRODUCTION.splitlines(), "", "## The papers", "", "| called here | title | authors |", "|---|---|---|",
+             *(f"| {paper} | {title} | {authors} |" for paper, (title, authors) in PAPERS.items()), "",
+             "After such a name a number in brackets is an equation, `SFM (133)`, and a bare one a section, `KME 6.1`.",
+             ""]  # fmt: skip
+    for paper, (title, _) in PAPERS.items():
         lines += [f"## {paper}: {title}", "", "| in the paper | in the code |", "|---|---|"]
         for kind, numbers in ITEMS[paper].items():
             for number in numbers:

@@ -1,4 +1,4 @@
-"""Commands that learn say which columns they learn from and which were left out."""
+"""Commands that learn say which columns they learn from and which were left out; all leave out the same."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import kernfed as kf
 from kernfed.cli import app
 from kernfed.cli.tables import columns_line
-from kernfed.data import Table
+from kernfed.data import Table, write_table
 
 
 def line(columns, left_out=None):
@@ -78,3 +79,73 @@ def test_an_audit_says_what_it_attacks(rows):
     assert done.stdout.splitlines()[0] == (
         "3 features: 'f0' ... 'f2'; left out: 'y' (label), 'ward' (text), '__index_level_0__' (index)"
     )
+
+
+@pytest.fixture
+def patients(tmp_path, monkeypatch):
+    """A table with numbers of patients and wards, others with and without, and a model of arrays, without names."""
+    draws = np.random.default_rng(2)
+    y = np.arange(80) % 2
+    X = draws.random((80, 3)) + y[:, None]
+    names = {"patient": draws.permutation(80), "ward": 7 + np.arange(80) // 40}
+    write_table(tmp_path / "rows.csv", {**names, **{f"f{i}": X[:, i] for i in range(3)}, "y": y})
+    others = {**{f"f{i}": X[:, i] + 0.01 for i in reversed(range(3))}, "y": y}
+    write_table(tmp_path / "bare.csv", others)
+    write_table(tmp_path / "others.csv", {**others, **names})
+    with kf.Federation.local({"all": (X, y)}) as federation:
+        kf.FoldingLearner(hold="machines").fit(federation).save(tmp_path / "arrays.kfd")
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*words, code=0):
+    done = CliRunner().invoke(app, list(words))
+    assert done.exit_code == code, done.output + done.stderr
+    return done
+
+
+ROWS, NAMES = ("--data", "rows.csv", "--label", "y"), ("--site", "ward", "--id", "patient")
+AUDIT = ("audit", *ROWS, "--trials", "20", "--privacy", "record-gaussian", "--epsilon", "3", "--radius", "1")
+LEARN = [("plan", *ROWS), ("train", *ROWS, "--out", "model.kfd"), AUDIT, (*AUDIT, "--others", "bare.csv")]
+
+
+@pytest.mark.parametrize("words", LEARN, ids=["plan", "train", "audit", "audit-others"])
+@pytest.mark.usefixtures("patients")
+def test_commands_that_learn_leave_out_the_same_columns(words):
+    done = run(*words, *NAMES, "--json")
+    told = json.loads(done.stdout)
+    assert told["features"] == ["f0", "f1", "f2"]
+    assert told["left_out"] == {"patient": "ids", "ward": "site", "y": "label"}
+    assert "warning" not in done.stderr
+    refused = run(*words, "--id", "ward", "--features", "f0:f2", code=2)
+    assert "--id must name every row of a site once, '7' names 40 rows of site 'all'" in refused.stderr
+
+
+@pytest.mark.parametrize("words", LEARN[:3], ids=lambda words: words[0])
+@pytest.mark.filterwarnings("always::kernfed.data.table.IdentifierAmongFeatures")
+@pytest.mark.usefixtures("patients")
+def test_commands_that_learn_tell_of_an_identifier(words):
+    first, *others = run(*words).stderr.splitlines()
+    assert first.startswith("kernfed: warning: rows.csv: column 'patient' has a different whole number in every row")
+    assert "warning" not in "".join(others)
+
+
+MODEL = ("audit", "--model", "arrays.kfd", "--others", "others.csv", *ROWS)
+
+
+@pytest.mark.parametrize(
+    "words", [("evaluate", "arrays.kfd", *ROWS), ("report", "arrays.kfd", *ROWS), MODEL], ids=lambda words: words[0]
+)
+@pytest.mark.filterwarnings("ignore::kernfed.data.table.IdentifierAmongFeatures")
+@pytest.mark.usefixtures("patients")
+def test_commands_that_test_a_model_leave_out_the_same_columns(words):
+    """A model of arrays does not know the names of its columns; one that learned from the names is found out."""
+    assert "the model has 3 features, the table has 5" in run(*words, code=2).stderr
+    assert "the model has 3 features, the table has 4" in run(*words, "--site", "ward", code=2).stderr
+    run(*words, *NAMES)
+    run("train", *ROWS, "--out", "arrays.kfd")
+    assert "'patient' cannot be a feature, it is the ids column" in run(*words, "--id", "patient", code=2).stderr
+
+
+@pytest.mark.usefixtures("patients")
+def test_a_report_without_a_table_takes_no_ids():
+    assert "--id describe a table" in run("report", "arrays.kfd", "--id", "patient", code=2).stderr

@@ -3,6 +3,8 @@
 import ast
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +49,46 @@ def test_every_command_shows_an_example_and_offers_json(words):
     assert f"Example: kernfed {' '.join(words)}" in done.stdout
     assert "--json" in done.stdout
     assert "\\[" not in done.stdout
+
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+#: Begin of a line of a command, or a whole one in the text; a backslash at the end carries on.
+WRITTEN = re.compile(r"(?:^ *|`)kernfed ((?:[^`\n\\]|\\\n)+)", re.MULTILINE)
+
+
+def known_options(words):
+    command = typer.main.get_command(app)
+    for word in words:
+        command = command.commands[word]
+    return {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+
+
+def written_commands(path):
+    """Words of every command that a document shows."""
+    for text in WRITTEN.findall(path.read_text(encoding="utf-8")):
+        yield shlex.split(text.replace("\\\n", " "), comments=True)
+
+
+def test_what_the_officer_reads_plans_and_audits_what_is_released():
+    shown = [words for words in written_commands(ROOT / "docs" / "privacy.md") if "--privacy" in words]
+    assert [words[0] for words in shown] == ["plan", "train", "audit"]
+    for option in ("--data", "--label", "--site", "--id", "--privacy", "--epsilon", "--radius"):
+        assert len({words[words.index(option) + 1] for words in shown}) == 1
+
+
+def test_options_in_documents_exist():
+    seen = 0
+    for path in DOCUMENTS:
+        for words in written_commands(path):
+            named = next((leaf for leaf in COMMANDS if tuple(words[: len(leaf)]) == leaf), None)
+            options = {word for word in words if word.startswith("--") and len(word) > 2}
+            if named is None:
+                assert options <= {"--help", "--version"}, (path.name, words)
+                continue
+            assert options <= known_options(named) | {"--help"}, (path.name, words)
+            seen += len(options)
+    assert seen > 50
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import kernfed
 from kernfed.cli import app
-from kernfed.cli.train import row_numbers
+from kernfed.cli.tables import row_numbers
 from kernfed.data import write_table
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import kernfed
 from kernfed.cli import app
 from kernfed.cli.tables import check_output
-from kernfed.data import write_table
+from kernfed.data import read_table, write_table
 
 
 @pytest.fixture
@@ -40,11 +40,15 @@ def train(*options, code=0):
         (("--smoothing", "none"), "--smoothing needs --privacy"),
         (("--basis", "random"), "--basis needs --privacy record-moments"),
         (("--store", "rows.csv"), "--store must be a folder"),
+        (("--traffic", "no/traffic.json"), "--traffic: folder no does not exist; make it first"),
+        (("--traffic", "."), "--traffic must be a file, . is a folder"),
+        (("--traffic", "rows.csv"), "--traffic must not be a file that is read"),
+        (("--traffic", "../{folder}/model.kfd"), "--out and --traffic must be two files"),
         (("--id", "twice"), "--id must name every row of a site once, '0' names 20 rows of site 'all'"),
     ],
 )
 def test_options_that_do_nothing_or_cannot_be(folder, options, told):
-    done = train("--out", "model.kfd", *options, code=2)
+    done = train("--out", "model.kfd", *(option.format(folder=folder.name) for option in options), code=2)
     assert told in done.stderr
     assert done.stderr.count("\n") == 1
     assert [path.name for path in folder.iterdir()] == ["rows.csv"]
@@ -101,6 +105,35 @@ def test_remarks(options, said):
     lines = train("--out", "model.kfd", *options).stderr.splitlines()
     assert lines[-1] == "The file contains the rows it was trained on: keep it as you keep them."
     assert [line.startswith(said or "-") for line in lines[:-1]] == [True] * (said is not None)
+
+
+def test_what_left_the_sites_is_written_as_reports_read_it(folder):
+    options = ("--out", "model.kfd", "--site", "site", "--traffic", "traffic.json")
+    said = train(*options).stdout
+    table = read_table(folder / "rows.csv", features="f0:f2", label="y", site="site")
+    sites = {name: (table.X[table.site == name], table.y[table.site == name]) for name in ("n", "s")}
+    with kernfed.Federation.local(sites, columns=table.columns) as federation:
+        kernfed.FoldingLearner(hold="machines").fit(federation)
+        expected = federation.traffic
+    assert json.loads((folder / "traffic.json").read_text()) == expected.to_json()
+    assert {entry["site"] for entry in expected.to_json() if entry["information"] == "rows"} == {"n", "s"}
+    assert f"{expected.bytes_up / 1000:.1f} kB left the sites; wrote traffic.json" in said
+    told = json.loads(train(*options, "--json").stdout)
+    assert (told["traffic"], told["bytes_up"], told["bytes_down"]) == (
+        "traffic.json",
+        expected.bytes_up,
+        expected.bytes_down,
+    )
+    words = ["report", "model.kfd", "--traffic", "traffic.json", "--out", "report.html", "--json"]
+    assert "What left the sites" in json.loads(CliRunner().invoke(app, words).stdout)["sections"]
+
+
+def test_the_record_of_traffic_is_written_whole_or_not(folder, monkeypatch):
+    (folder / "traffic.json").write_text("old")
+    monkeypatch.setattr("kernfed.federation.traffic.Traffic.to_json", lambda _: [][0])
+    train("--out", "model.kfd", "--traffic", "traffic.json", code=1)
+    assert (folder / "traffic.json").read_text() == "old"
+    assert sorted(path.name for path in folder.iterdir()) == ["model.kfd", "rows.csv", "traffic.json"]
 
 
 def test_rows_of_two_sites_may_have_the_same_name(folder):

@@ -17,7 +17,8 @@ from kernfed.data import (
     scale_times10,
     scale_unit,
 )
-from kernfed.data.catalog import ENTRIES
+from kernfed.data.catalog import BROUGHT, ENTRIES
+from kernfed.data.datasets import describe_file, folder_words, list_brought
 
 NAMES = [
     "digits",
@@ -189,6 +190,32 @@ def test_a_checkout_looks_beside_itself(tmp_path, monkeypatch):
 
 def test_the_environment_wins(folder):
     assert data_folder() == folder
+
+
+@pytest.mark.parametrize("name", BROUGHT)
+def test_a_file_to_bring_says_what_it_must_hold(folder, name):
+    entry, told = BROUGHT[name], describe_file(name)
+    assert told.startswith(f"obtain {entry.origin}, and store the arrays x_train (")
+    assert f", {entry.n_features}) numbers" in told
+    assert f"integers 0 .. {entry.n_classes - 1}" in told
+    assert ("group_train" in told) == bool(entry.groups)
+    assert "://" not in told
+    (info,) = [info for info in list_brought() if info.name == name]
+    assert not info.available
+    (folder / f"{name}.npz").touch()
+    assert [info.name for info in list_brought() if info.available] == [name]
+
+
+def test_a_folder_that_is_none_is_reported(folder, monkeypatch):
+    assert folder_words() == str(folder)
+    (folder / "file").touch()
+    for name, fault in (("gone", "does not exist"), ("file", "is no folder")):
+        monkeypatch.setenv("KERNFED_DATA", str(folder / name))
+        assert folder_words().startswith(f"{folder / name}, which {fault}; set the environment variable KERNFED_DATA")
+        with pytest.raises(
+            DatasetNotFoundError, match=f"mnist.npz in the folder {folder / name}, which {fault}; obtain"
+        ):
+            load_dataset("mnist")
 
 
 @pytest.mark.usefixtures("small_mnist")

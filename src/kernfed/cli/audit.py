@@ -19,7 +19,7 @@ from kernfed.cli.privacy import (
     Radius,
     make_learner,
 )
-from kernfed.cli.tables import Features, Label, Seed, check_output, columns_line, read_queries
+from kernfed.cli.tables import Features, Label, RowIds, Seed, check_outputs, columns_line, read_queries, read_rows
 
 if TYPE_CHECKING:
     from kernfed.privacy import AuditReport
@@ -41,7 +41,12 @@ def audit(
     model: Annotated[
         Path | None, typer.Option(help="Audit the answers of this model file instead of a mechanism.")
     ] = None,
+    site: Annotated[
+        str | None,
+        typer.Option(help="Column that names each row's site, and is no feature; all rows are attacked as one site's."),
+    ] = None,
     features: Features = None,
+    ids: RowIds = None,
     privacy: Privacy = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
@@ -71,18 +76,20 @@ def audit(
     given = {"privacy": privacy, "epsilon": epsilon, "delta": delta, "bounds": bounds, "d": d, "radius": radius,
              "dimension": dimension, "basis": basis}  # fmt: skip
     options: dict[str, Any] = {"confidence": confidence, "seed": seed}
+    columns = {"features": features, "label": label, "site": site, "ids": ids}
     said: list[str] = []
+    found: dict[str, Any] = {}
     if model is not None:
         _refuse_with_model({**given, "trials": trials}, others)
-        report, traffic = _audit_file(model, data, others, features, label, options), None  # type: ignore[arg-type]
+        report, traffic = _audit_file(model, data, others, columns, options), None  # type: ignore[arg-type]
     elif privacy is None:
         raise ValueError("give --privacy with its options to audit a mechanism, or --model to audit a model's answers")
     else:
-        inside, outside = _populations(data, others, features, label, seed)
+        inside, outside = _populations(data, others, columns, seed)
         options["trials"] = USUAL_TRIALS if trials is None else trials
         report, traffic = _audit_release(make_learner(given, inside, {}), inside, outside, options)
-        said = [columns_line(inside)]
-    result = {**report.to_json(), "traffic": traffic}
+        said, found = [columns_line(inside)], {"features": inside.columns, "left_out": dict(inside.left_out)}
+    result = {**report.to_json(), "traffic": traffic, **found}
     if out is not None:
         _write(out, json_text.dumps(result, indent=1, allow_nan=False) + "\n")
     if page is not None:
@@ -98,11 +105,7 @@ def _check_places(out: Path | None, page: Path | None, inputs: tuple[Path | None
     """Refuse places that cannot be written before the attacks, which take long."""
     if page is not None and page.suffix.lower() not in (".md", ".html"):
         raise ValueError(f"--page must end in .md or .html, got {page.name}")
-    if out is not None and page is not None and out.absolute() == page.absolute():
-        raise ValueError(f"--out and --page must be two files, got {out} for both")
-    for option, place in (("--out", out), ("--page", page)):
-        if place is not None:
-            check_output(option, place, *inputs)
+    check_outputs({"--out": out, "--page": page}, *inputs)
 
 
 def _refuse_with_model(given: Mapping[str, Any], others: Path | None) -> None:
@@ -122,30 +125,29 @@ def _audit_release(learner: Any, inside: Any, outside: Any, options: Any) -> tup
         return audit_mechanism(learner, (inside.X, inside.y), (outside.X, outside.y), **options)
 
 
-def _audit_file(model: Path, data: Path, others: Path, features: str | None, label: str, options: Any) -> "AuditReport":
+def _audit_file(model: Path, data: Path, others: Path, columns: Any, options: Any) -> "AuditReport":
     from kernfed.federation import load
     from kernfed.federation.auditing import audit_model
 
     _check_apart(data, others)
     loaded = load(model)
-    inside, outside = (read_queries(loaded, path, features, label=label) for path in (data, others))
+    inside, outside = (read_queries(loaded, path, **columns) for path in (data, others))
     assert inside.y is not None
     assert outside.y is not None
     with progress("attacking"):
         return audit_model(loaded, (inside.X, inside.y), (outside.X, outside.y), **options)
 
 
-def _populations(data: Path, others: Path | None, features: str | None, label: str, seed: int) -> tuple[Any, Any]:
-    """Table of the rows to protect and table of other rows of the same kind."""
+def _populations(data: Path, others: Path | None, columns: Any, seed: int) -> tuple[Any, Any]:
+    """Table of the rows to protect and table of other rows of the same kind, which need no sites and ids."""
     from dataclasses import replace
 
     from kernfed._random import generator
-    from kernfed.data import read_table
 
-    table = read_table(data, features=features, label=label)
+    table = replace(read_rows(data, **columns), site=None, ids=None)
     if others is not None:
         _check_apart(data, others)
-        outside = read_queries(table, others, features, label=label)
+        outside = read_queries(table, others, columns["features"], label=columns["label"])
         if outside.X.shape[1] != table.X.shape[1]:
             raise ValueError(f"{others}: there are {outside.X.shape[1]} features, {data} has {table.X.shape[1]}; "
                              "see --features")  # fmt: skip

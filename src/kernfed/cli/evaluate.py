@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kernfed.cli.console import Json, Table, emit, progress
-from kernfed.cli.tables import Features, Label, SiteColumn, read_queries, require_sites, rows_by_site
+from kernfed.cli.tables import Features, Label, RowIds, SiteColumn, read_queries, require_sites, rows_by_site
 
 EXAMPLE = "Example: kernfed evaluate model.kfd --data test.parquet --label y --site hospital"
 #: Confusion matrices up to this many classes are printed.
@@ -19,6 +19,7 @@ def evaluate(
     label: Label,
     site: SiteColumn = None,
     features: Features = None,
+    ids: RowIds = None,
     json: Json = False,
 ) -> None:
     """Test a model on labelled rows, site by site and all together; a personalised one by each site's own predictor."""
@@ -29,7 +30,7 @@ def evaluate(
 
     loaded = load(model)
     require_sites(loaded, site)
-    table = read_queries(loaded, data, features, label=label, site=site)
+    table = read_queries(loaded, data, features, label=label, site=site, ids=ids)
     if is_regressor(loaded):
         with progress(f"testing on {len(table):,} rows"):
             errors = regression_rows(loaded, rows_by_site(table))

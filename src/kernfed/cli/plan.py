@@ -18,7 +18,17 @@ from kernfed.cli.privacy import (
     make_learner,
     statement,
 )
-from kernfed.cli.tables import DataFile, Features, Label, Measure, SiteColumn, columns_line, rows_by_site
+from kernfed.cli.tables import (
+    DataFile,
+    Features,
+    Label,
+    Measure,
+    RowIds,
+    SiteColumn,
+    columns_line,
+    read_rows,
+    rows_by_site,
+)
 
 EXAMPLE = """Example: kernfed plan --data emb.parquet --label y --site hospital --queries 1000
 
@@ -49,6 +59,7 @@ def plan(
     dimension: Dimension = None,
     basis: Basis = None,
     label_epsilon: LabelEpsilon = None,
+    ids: RowIds = None,
     json: Json = False,
 ) -> None:
     """Dry run: which messages would be exchanged, how many bytes, and what they would tell. Nothing is trained.
@@ -57,7 +68,6 @@ def plan(
     """
     import numpy as np
 
-    from kernfed.data import read_table
     from kernfed.federation.planning import plan_folding
     from kernfed.federation.schema import Schema
 
@@ -65,7 +75,7 @@ def plan(
         raise ValueError("--queries needs --hold sites: a model of machines answers by itself, and nothing is sent")
     given = {"privacy": privacy, "epsilon": epsilon, "delta": delta, "bounds": bounds, "d": d, "radius": radius,
              "dimension": dimension, "basis": basis, "label_epsilon": label_epsilon}  # fmt: skip
-    table = read_table(data, features=features, label=label, site=site)
+    table = read_rows(data, features=features, label=label, site=site, ids=ids)
     learner = make_learner(given, table, {"measure": measure, "hold": hold}, batch_size=batch_size)
     asked = (USUAL_QUERIES if queries is None else queries) if hold == "sites" else 0
     schemas = {}

@@ -1,7 +1,9 @@
 """What commands that read a table share: the options, and rows by site."""
 
+import hashlib
 import re
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +22,9 @@ Features = Annotated[
 ]
 Label = Annotated[str, typer.Option(help="Column of the label.")]
 SiteColumn = Annotated[str | None, typer.Option("--site", help="Column that names each row's site; default one site.")]
+RowIds = Annotated[
+    str | None, typer.Option("--id", help="Column that names rows, in ledgers of releases too, and is no feature.")
+]
 Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn.", min=0)]
 Measure = Annotated[str, typer.Option(help="rms, product, min, max, euclidean, cosine or distance.")]
 BatchSize = Annotated[int, typer.Option(help="Rows per machine, about.", min=1)]
@@ -71,6 +76,18 @@ def check_output(option: str, path: Path, *inputs: Path | None) -> None:
         raise ValueError(f"{option}: {path} cannot be written: {error.strerror}") from None
 
 
+def check_outputs(places: Mapping[str, Path | None], *inputs: Path | None) -> None:
+    """Refuse places ``{option: file}`` as :func:`check_output` does, and two options for one file."""
+    options: dict[Path, str] = {}
+    for option, path in places.items():
+        if path is None:
+            continue
+        other = options.setdefault(path.resolve(), option)
+        if other != option:
+            raise ValueError(f"{other} and {option} must be two files, got {path} for both")
+        check_output(option, path, *inputs)
+
+
 def check_table_output(path: Path, *inputs: Path) -> None:
     """Refuse a place where no table can be written, before anything long is begun."""
     if path.suffix.lower() not in (".csv", ".parquet"):
@@ -78,14 +95,53 @@ def check_table_output(path: Path, *inputs: Path) -> None:
     check_output("--out", path, *inputs)
 
 
+def read_rows(path: Path, *, features: str | None, label: str, site: str | None, ids: str | None) -> "Table":
+    """Table to learn from; where ids are read they name every row of a site once."""
+    import numpy as np
+
+    from kernfed.data import read_table
+
+    table = read_table(path, features=features, label=label, site=site, ids=ids)
+    if table.ids is not None:
+        for name, rows in _places(table).items():
+            named, counts = np.unique(table.ids[rows], return_counts=True)
+            if counts.max() > 1:
+                raise ValueError(f"--id must name every row of a site once, {str(named[counts.argmax()])!r} names "
+                                 f"{counts.max()} rows of site {name!r}")  # fmt: skip
+    return table
+
+
 def rows_by_site(table: "Table") -> dict[str, tuple[Any, Any]]:
     """``{site: (X, y)}`` of a table that has labels."""
+    assert table.y is not None
+    return {name: (table.X[rows], table.y[rows]) for name, rows in _places(table).items()}
+
+
+def named_rows_by_site(table: "Table") -> dict[str, Any]:
+    """``{site: (X, y)}``, or ``{site: (X, y, ids)}`` where a column names the rows."""
+    if table.ids is None:
+        return dict(rows_by_site(table))
+    numbers, places = row_numbers(table.ids), _places(table)
+    return {name: (X, y, numbers[places[name]]) for name, (X, y) in rows_by_site(table).items()}
+
+
+def row_numbers(ids: Any) -> Any:
+    """Integers for the names of rows (n,): themselves, or 63 bits of a hash, so that the same name is the same row."""
+    import numpy as np
+
+    if ids.dtype.kind in "iu":
+        return ids.astype(np.int64)
+    digests = (hashlib.blake2b(str(name).encode(), digest_size=8).digest() for name in ids.tolist())
+    return np.frombuffer(b"".join(digests), dtype="<i8") & 0x7FFFFFFFFFFFFFFF
+
+
+def _places(table: "Table") -> dict[str, Any]:
+    """Which rows of a table are each site's."""
     from kernfed.data import partition_by_column
 
     if table.site is None:
-        return {ONE_SITE: (table.X, table.y)}
-    assert table.y is not None
-    return {str(name): (table.X[rows], table.y[rows]) for name, rows in partition_by_column(table.site).items()}
+        return {ONE_SITE: slice(None)}
+    return {str(name): rows for name, rows in partition_by_column(table.site).items()}
 
 
 def require_sites(model: Any, column: str | None) -> None:

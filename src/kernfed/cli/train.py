@@ -1,9 +1,7 @@
 """``kernfed train``: a model file from one table with labels and sites."""
 
-import hashlib
 import time
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,11 +28,13 @@ from kernfed.cli.tables import (
     Label,
     Measure,
     Partition,
+    RowIds,
     Seed,
     SiteColumn,
-    check_output,
+    check_outputs,
     columns_line,
-    rows_by_site,
+    named_rows_by_site,
+    read_rows,
 )
 
 EXAMPLE = """Example: kernfed train --data emb.parquet --features emb --label y --site hospital --out model.kfd
@@ -72,9 +72,9 @@ def train(
     store: Annotated[
         Path | None, typer.Option(help="Folder that remembers what each site released and spent; used again next time.")
     ] = None,
-    ids: Annotated[
-        str | None,
-        typer.Option("--id", help="Column that names rows for the ledger, and is no feature; default numbers."),
+    ids: RowIds = None,
+    traffic: Annotated[
+        Path | None, typer.Option(help="JSON file to write with what left each site, for `kernfed report --traffic`.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -82,11 +82,10 @@ def train(
 
     With --privacy the machines are made of what the sites release under differential privacy, and contain that.
     """
-    from kernfed.data import read_table
     from kernfed.federation import Federation, UnprotectedClasses
     from kernfed.federation.releases import LedgerNotKept
 
-    check_output("--out", out, data)
+    check_outputs({"--out": out, "--traffic": traffic}, data)
     if store is not None and store.exists() and not store.is_dir():
         raise ValueError(f"--store must be a folder, {store} is none")
     if k is not None and aggregate == "min":
@@ -97,21 +96,25 @@ def train(
     settings = {"measure": measure, "partition": partition, "layers": layers, "dtype": dtype, "aggregate": aggregate,
                 "k": 2 if k is None else k, "hold": "machines"}  # fmt: skip
     with progress(f"reading {data}"):
-        table = read_table(data, features=features, label=label, site=site, ids=ids)
+        table = read_rows(data, features=features, label=label, site=site, ids=ids)
     learner = make_learner(given, table, settings, batch_size=batch_size)
     started = time.perf_counter()
-    with progress("training"), Federation.local(_site_rows(table), seed=seed, columns=table.columns,
+    with progress("training"), Federation.local(named_rows_by_site(table), seed=seed, columns=table.columns,
                                                 store=store) as federation, warnings.catch_warnings():  # fmt: skip
         for said in (UnprotectedClasses, LedgerNotKept):  # by remarks
             warnings.simplefilter("ignore", said)
         model = learner.fit(federation)
     seconds = time.perf_counter() - started
     model.save(out)
+    sent = federation.traffic
+    if traffic is not None:
+        sent.save(traffic)
     size = out.stat().st_size
     members = [(name, f"{member.rows:,}", f"{len(member.classes)}", f"{member.machines:,}")
                for name, member in sorted(model.members.items())]  # fmt: skip
     shown = members if len(members) <= 20 else [*members[:19], (f"... {len(members) - 19} more", "", "", "")]
     result = {"out": out, "bytes": size, "seconds": seconds, "sites": len(model.members), "rows": len(table),
+              "traffic": traffic, "bytes_up": sent.bytes_up, "bytes_down": sent.bytes_down,
               "classes": model.classes_, "columns": model.width, "features": table.columns,
               "left_out": table.left_out, "unprotected": model.unprotected_,
               "parameters": model.parameters.to_values(),
@@ -119,6 +122,7 @@ def train(
     emit(result, json, Table(("site", "rows", "classes", "machines"), shown), columns_line(table),
          f"{len(table):,} rows, {len(model.classes_)} classes and {len(model.members)} site(s) "
          f"in {format_seconds(seconds)}; wrote {out} ({format_bytes(size)})",
+         *([] if traffic is None else [f"{format_bytes(sent.bytes_up)} left the sites; wrote {traffic}"]),
          *([] if model.privacy is None else [str(model.privacy)]))  # fmt: skip
     for remark in _remarks(model, len(table), store):
         note(remark)
@@ -140,30 +144,3 @@ def _remarks(model: Any, rows: int, store: Path | None) -> list[str]:
         found.append("Nothing remembers this release: a further one from these rows adds to it. "
                      "Use --store DIR to release once.")  # fmt: skip
     return found
-
-
-def _site_rows(table: Any) -> dict[str, Any]:
-    """``{site: (X, y)}``, or ``{site: (X, y, ids)}`` where a column names the rows."""
-    if table.ids is None:
-        return dict(rows_by_site(table))
-    import numpy as np
-
-    numbers, found = row_numbers(table.ids), {}
-    for name, (place, y) in rows_by_site(replace(table, X=np.arange(len(table))[:, None])).items():
-        own = place[:, 0]
-        named, counts = np.unique(table.ids[own], return_counts=True)
-        if counts.max() > 1:
-            raise ValueError(f"--id must name every row of a site once, {str(named[counts.argmax()])!r} names "
-                             f"{counts.max()} rows of site {name!r}")  # fmt: skip
-        found[name] = (table.X[own], y, numbers[own])
-    return found
-
-
-def row_numbers(ids: Any) -> Any:
-    """Integers for the names of rows (n,): themselves, or 63 bits of a hash, so that the same name is the same row."""
-    import numpy as np
-
-    if ids.dtype.kind in "iu":
-        return ids.astype(np.int64)
-    digests = (hashlib.blake2b(str(name).encode(), digest_size=8).digest() for name in ids.tolist())
-    return np.frombuffer(b"".join(digests), dtype="<i8") & 0x7FFFFFFFFFFFFFFF

@@ -24,7 +24,7 @@ from kernfed.data.partition import (
     partition_quantity,
 )
 from kernfed.data.read import read_table
-from kernfed.data.table import DataError, Table, check_classes
+from kernfed.data.table import DataError, IdentifierAmongFeatures, Table, check_classes
 from kernfed.data.write import write_table
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "DatasetInfo",
     "DatasetNotFoundError",
     "Domains",
+    "IdentifierAmongFeatures",
     "Table",
     "check_classes",
     "data_folder",

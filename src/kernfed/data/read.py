@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kernfed._validation import check_choice
 from kernfed.data.arrays import read_npy, read_npz
-from kernfed.data.table import DataError, Table, select_columns, unreadable
+from kernfed.data.table import DataError, Table, select_columns, unreadable, warn_of_identifiers
 
 _KINDS = {
     ".parquet": "Parquet",
@@ -35,10 +35,10 @@ def read_table(
     file order with both ends, or several of these separated by commas; by default every numeric column that
     has no other role, or the list columns where there is none. Booleans and row numbers (an index that pandas or R
     wrote: a column without a name, ``Unnamed: 0``, ``__index_level_0__`` and what Parquet says of itself) are features
-    only when named; ``left_out`` of the result says what was left out and why.
-    In an npz file the columns are its arrays, by
-    default the first of X, x and features; an npy file is a bare matrix. ``dtype`` is float32, float64 or
-    auto: float32 where it holds the stored types exactly.
+    only when named; ``left_out`` of the result says what was left out and why. A column that numbers the rows under
+    another name is a feature all the same, with a warning (:class:`IdentifierAmongFeatures`) unless it was named.
+    In an npz file the columns are its arrays, by default the first of X, x and features; an npy file is a bare matrix.
+    ``dtype`` is float32, float64 or auto: float32 where it holds the stored types exactly.
 
     Site names are text. Labels and ids keep their type; in CSV they are integers or floats where every
     value is one, otherwise text. Missing values, NaN and infinity are refused. Every error is one sentence
@@ -75,6 +75,9 @@ def _read_columns(path: Path, kind: str, features: str | Sequence[str] | None, l
     try:
         with openers[kind](path) as source:
             roles = select_columns(path, source.schema.names, source.kinds, features, label, site, ids)
-            return read_rows(source, roles, dtype)
+            table = read_rows(source, roles, dtype)
     except pa.ArrowException as error:
         raise unreadable(path, kind, error) from None
+    if features is None:
+        warn_of_identifiers(table, roles.features)
+    return table

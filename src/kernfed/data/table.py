@@ -4,6 +4,7 @@ Errors name the file, the column and the row. Rows are counted from 1, without t
 """
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +23,17 @@ NUMBER, NUMBERS = "number", "list of numbers"
 #: Names under which programs store the numbers of rows, which say nothing about a row: pandas in Parquet and, like R,
 #: in CSV, and what pandas makes of such a CSV when it is read and written again.
 _ROW_NUMBERS = re.compile(r"__index_level_\d+__|(Unnamed: 0(\.\d+)*)?")
+#: Rows from which distinct whole numbers are no accident: of any size, and without a gap. More columns than so many
+#: which are like that are what the values of the table are like.
+_ENOUGH_ROWS, _ENOUGH_WITHOUT_GAP, _MOST_IDENTIFIERS = 100, 20, 3
 
 
 class DataError(ValueError):
     """A file that cannot be used, in one sentence that names the file and, where known, column and row."""
+
+
+class IdentifierAmongFeatures(UserWarning):
+    """A feature that nobody named numbers the rows, as identifiers do; it tells nothing that could be learned."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +122,42 @@ def select_columns(
         if times > 1:
             raise DataError(f"{source}: column {name!r} is named {times} times among the features")
     return Roles(tuple(chosen), label, site, ids, left_out)
+
+
+def warn_of_identifiers(table: Table, columns: Iterable[str]) -> None:
+    """Warn of features among ``columns`` of the file that number the rows, all of them or those of each site."""
+    known = set(columns)
+    groups = [[slice(None)], _large_sites(table.site)]
+    found = [name for name, values in zip(table.columns, table.X.T, strict=True) if name in known
+             and any(rows and all(_number_rows(values[part]) for part in rows) for rows in groups)]  # fmt: skip
+    if not 0 < len(found) <= _MOST_IDENTIFIERS:
+        return
+    named = listing(found)
+    said = (f"column {named} has", "is a feature") if len(found) == 1 else (f"columns {named} have", "are features")
+    warnings.warn(
+        f"{table.source}: {said[0]} a different whole number in every row, as identifiers do, and {said[1]}; "
+        "leave identifiers out with ids= (on the command line --id), or name the features with features= (--features)",
+        IdentifierAmongFeatures,
+        stacklevel=4,  # where read_table was called
+    )
+
+
+def _large_sites(site: npt.NDArray[np.str_] | None) -> list[Any]:
+    """Rows of each site that has enough of them to tell whether a column numbers them."""
+    if site is None:
+        return []
+    _, codes, counts = np.unique(site, return_inverse=True, return_counts=True)
+    return [np.flatnonzero(codes == code) for code in np.flatnonzero(counts >= _ENOUGH_WITHOUT_GAP)]
+
+
+def _number_rows(values: FloatArray) -> bool:
+    """Whether ``values`` (n,) are distinct whole numbers, in too many rows for an accident."""
+    for part in (values[:_ENOUGH_ROWS], values):  # nearly every column is told by its first rows
+        ordered = np.sort(part)
+        if (ordered != np.rint(ordered)).any() or (np.diff(ordered) == 0).any():
+            return False
+    without_gap = ordered[-1] - ordered[0] == len(values) - 1
+    return len(values) >= (_ENOUGH_WITHOUT_GAP if without_gap else _ENOUGH_ROWS)
 
 
 def _parse_features(source: Path, names: Sequence[str], counts: Counter[str], text: str) -> list[str]:
