@@ -129,6 +129,11 @@ def test_commands_that_learn_tell_of_an_identifier(words):
     assert "warning" not in "".join(others)
 
 
+@pytest.mark.usefixtures("patients")
+def test_a_table_that_is_only_divided_may_hold_identifiers():
+    assert "warning" not in run("data", "partition", *ROWS, "--out", "sites.csv").stderr
+
+
 MODEL = ("audit", "--model", "arrays.kfd", "--others", "others.csv", *ROWS)
 
 

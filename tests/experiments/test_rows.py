@@ -1,8 +1,21 @@
+import zipfile
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kernfed.data import DataError
-from kernfed.experiments.rows import load_groups, load_rows, missing_data, slice_numbers, slice_rows, take_rows
+from kernfed.data.catalog import BROUGHT
+from kernfed.experiments.rows import (
+    differences,
+    load_groups,
+    load_rows,
+    missing_all,
+    missing_data,
+    slice_numbers,
+    slice_rows,
+    take_rows,
+)
 
 
 @pytest.fixture
@@ -41,6 +54,32 @@ def test_absent_data_are_named_without_the_folder():
         assert missing_data(name) == f"needs {name}.npz in the folder KERNFED_DATA"
     with pytest.raises(FileNotFoundError, match="mine"):
         load_rows("mine", "tanh")
+    assert missing_all(()) == missing_all(("mine", "digits")) == ""
+    assert missing_all(("mine", "mnist")) == "needs at least one of mine.npz, mnist.npz in the folder KERNFED_DATA"
+
+
+@pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
+def test_sizes_are_compared_with_the_paper_s(folder, rng, monkeypatch, write):
+    assert differences("femnist") == differences("digits") == ""
+    write(folder / "femnist.npz", **arrays(rng, x_train=np.zeros((40, 784), order="F")))
+    assert differences("femnist") == "the paper's features have 62 classes, femnist.npz 4"
+    monkeypatch.setitem(BROUGHT, "femnist", replace(BROUGHT["femnist"], n_classes=4))
+    assert differences("femnist") == ""
+    write(folder / "femnist.npz", **arrays(rng, x_train=np.float64(1)))
+    assert differences("femnist") == "the paper's features have 784 columns, femnist.npz 0"
+    write(folder / "femnist.npz", x_train=np.zeros(3))
+    assert differences("femnist") == ""  # loading it says what is wrong
+
+
+def test_a_damaged_array_is_told_by_loading(folder, rng):
+    given = arrays(rng)
+    del given["x_train"]
+    np.savez(folder / "femnist.npz", **given)
+    with zipfile.ZipFile(folder / "femnist.npz", "a") as archive:
+        archive.writestr("x_train.npy", b"no array")
+    assert "784 columns, femnist.npz 0" in differences("femnist")
+    with pytest.raises(DataError, match=r"femnist\.npz"):
+        load_rows("femnist", "none")
 
 
 @pytest.mark.parametrize(
@@ -48,14 +87,33 @@ def test_absent_data_are_named_without_the_folder():
     [
         ({"y_test": np.zeros(7, int)}, "y_test must be 8 class numbers"),
         ({"y_train": np.zeros(40)}, "y_train must be 40 class numbers"),
-        ({"x_test": np.zeros((8, 6))}, "5 columns"),
-        ({"x_train": np.full((40, 5), np.nan)}, "finite"),
+        ({"y_train": np.array(["a", "b"] * 20)}, "y_train must be 40 class numbers, got <U1"),
+        ({"x_test": np.zeros((8, 6))}, "x_test of mine.npz must have 5 columns"),
+        ({"x_train": np.full((40, 5), np.nan)}, "x_train of mine.npz must be finite"),
+        ({"x_train": np.float64(1)}, r"x_train of mine.npz must be a matrix \(rows, columns\), got shape \(\)"),
+        ({"x_train": np.array(["a", "b"])}, "x_train of mine.npz must hold real numbers"),
+        ({"x_train": np.ones((40, 5))}, "all rows of x_train are the same"),
+        ({"x_test": np.full((8, 5), 1e38)}, r"x_test must be within 3.4e\+37, got 1e\+38"),
+        ({"y_test": np.arange(8)}, "y_test has the label 4, which y_train has not; number both alike"),
+        ({"y_test": -np.ones(8, int)}, "y_test has the label -1"),
+        ({"y_train": 1 + np.arange(40) % 4}, "labels 0 .. C - 1 without a gap, got 4 labels from 1 to 4; number them"),
+        ({"y_train": 2 * (np.arange(40) % 4)}, "got 4 labels from 0 to 6"),
+        ({"y_train": np.zeros(40, int)}, r"at least 2 classes and 3 rows of each, got 1 and 40 row\(s\) of class 0"),
+        ({"y_train": np.minimum(np.arange(40), 1)}, r"got 2 and 1 row\(s\) of class 0"),
+        ({"x_train": np.eye(2, 5), "y_train": np.arange(2), "y_test": np.arange(8) % 2}, r"got 2 and 1 row\(s\)"),
     ],
 )
 def test_embeddings_that_do_not_fit_are_refused(folder, rng, changes, message):
     np.savez(folder / "mine.npz", **arrays(rng, **changes))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(DataError, match=message):
         load_rows("mine", "none")
+
+
+def test_rows_are_refused_only_for_a_reason(folder, rng):
+    constant = rng.standard_normal((40, 5))
+    constant[:, 2] = 7  # one column is, all of them are not
+    np.savez(folder / "mine.npz", **arrays(rng, x_train=constant, x_test=np.zeros((1, 5)), y_test=[3]))
+    assert len(load_rows("mine", "times10").x_test) == 1
 
 
 def test_missing_arrays_and_scalings_are_refused(folder):
@@ -90,7 +148,8 @@ def test_groups_come_with_the_embeddings(folder, rng):
     np.savez(folder / "mine.npz", **arrays(rng, group_train=np.array(["de", "en"] * 20)))
     assert load_groups("mine").tolist() == ["de", "en"] * 20
     np.savez(folder / "mine.npz", **arrays(rng))
-    assert load_groups("mine") is None
+    with pytest.raises(DataError, match=r"mine\.npz needs group_train, the group of every training row; it has none"):
+        load_groups("mine")
     with pytest.raises(FileNotFoundError, match="other"):
         load_groups("other")
     np.savez(folder / "mine.npz", **arrays(rng, group_train=np.zeros(3, int)))

@@ -4,8 +4,10 @@ from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from kernfed.data.catalog import BROUGHT, ENTRIES, OFFICE
 from kernfed.experiments import runner
 from kernfed.experiments.experiment import Experiment, Row, not_run
 from kernfed.experiments.runner import (
@@ -63,9 +65,14 @@ def test_experiments_are_listed_by_paper_and_number(monkeypatch):
     ]
 
 
-def test_an_unknown_id_is_refused():
-    with pytest.raises(ValueError, match=r"no experiment 'table-99'; there are .*gikm-table-1"):
-        find_experiment("table-99")
+@pytest.mark.parametrize(("name", "message"), [
+    ("99", r"no experiment '99'; kernfed bench lists all of them"),
+    ("gikm-tabel-17", r"did you mean gikm-table-17 or .*\? kernfed bench lists"),
+    ("DPKAHM-TABLE-11", "did you mean dpkahm-table-11"),
+])  # fmt: skip
+def test_an_unknown_id_is_refused_with_the_nearest(name, message):
+    with pytest.raises(ValueError, match=message):
+        find_experiment(name)
 
 
 def test_a_run_is_measured_shown_and_kept(tmp_path, probe):
@@ -114,6 +121,63 @@ def test_absent_data_are_a_result_not_an_error(tmp_path, probe, monkeypatch, dat
         assert result.not_run == line["not_run"] == "needs mnist.npz in the folder KERNFED_DATA"
         assert "not run: needs mnist.npz" in str(result)
     assert str(tmp_path) not in json.dumps(line)
+
+
+def test_one_of_several_data_sets_is_asked_for_in_one_sentence(tmp_path, probe, monkeypatch):
+    monkeypatch.setenv("KERNFED_DATA", str(tmp_path))
+    probe(make([], ("mnist", "20ng_mxbai")))
+    found = run_experiment("probe", folder=None).not_run
+    assert found == "needs at least one of mnist.npz, 20ng_mxbai.npz in the folder KERNFED_DATA"
+
+
+def test_files_that_differ_from_the_paper_s_are_remarked(tmp_path, probe, monkeypatch, rng):
+    monkeypatch.setenv("KERNFED_DATA", str(tmp_path))
+    labels = np.arange(30) % 10
+    np.savez(tmp_path / "20ng_mxbai.npz", x_train=rng.standard_normal((30, 4)), y_train=labels,
+             x_test=rng.standard_normal((10, 4)), y_test=labels[:10])  # fmt: skip
+    probe(make([Row("a", 1.0, 1.0, "%")], ("digits", "20ng_mxbai")))
+    result = run_experiment("probe", folder=tmp_path)
+    assert result.remarks == (
+        "the paper's features have 11,314 training rows, 20ng_mxbai.npz 30; 7,532 test rows, 20ng_mxbai.npz 10; "
+        "1,024 columns, 20ng_mxbai.npz 4; 20 classes, 20ng_mxbai.npz 10",
+    )
+    assert str(result).splitlines()[-1] == f"Note: {result.remarks[0]}"
+    assert json.loads((tmp_path / "probe.jsonl").read_text())["remarks"] == list(result.remarks)
+    paper = replace(BROUGHT["20ng_mxbai"], n_train=30, n_test=None, n_features=4, n_classes=10)
+    monkeypatch.setitem(BROUGHT, "20ng_mxbai", paper)
+    assert run_experiment("probe", folder=None).remarks == ()
+
+
+@pytest.mark.parametrize(("place", "message"), [("file", "is a file"), ("no/such", "no does not exist; make it first")])
+def test_a_folder_that_cannot_hold_the_result_is_found_first(tmp_path, probe, place, message):
+    def run(*_):
+        raise AssertionError("begun")
+
+    probe(replace(make(), run=run))
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=message):
+        run_experiment("probe", folder=tmp_path / place)
+
+
+def test_a_folder_that_cannot_be_written_is_found_first(tmp_path, monkeypatch):
+    def refuse(**_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(runner.tempfile, "NamedTemporaryFile", refuse)
+    with pytest.raises(ValueError, match="cannot be written: Permission denied; name another folder"):
+        runner.check_folder(tmp_path, "probe")
+
+
+def test_a_line_is_its_own_also_after_one_that_was_cut(tmp_path):
+    (tmp_path / "x.jsonl").write_text("{}")
+    append_line(tmp_path / "x.jsonl", "[]")
+    assert (tmp_path / "x.jsonl").read_text() == "{}\n[]\n"
+
+
+def test_every_data_set_of_an_experiment_is_known():
+    used = {name for experiment in list_experiments() for name in experiment.datasets}
+    assert used <= {"digits", OFFICE, *ENTRIES, *BROUGHT}
+    assert set(BROUGHT) <= used
 
 
 def test_a_bad_seed_is_refused(probe):

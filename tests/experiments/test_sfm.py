@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from kernfed.data import DataError
 from kernfed.experiments.rows import load_rows, slice_rows
 from kernfed.experiments.runner import run_experiment
 from kernfed.experiments.sfm_settings import CIFAR10, NEWSGROUPS, XGLUE, best_other
@@ -78,6 +79,13 @@ def test_languages_stay_apart(folder, rng):
     assert rows["XGLUE-NC, alpha = 5: both"].published == 82.54
     assert rows["XGLUE-NC, alpha = 5: both"].ours == 100
     assert rows["XGLUE-NC, alpha = 5: paraphrase-multilingual"].ours is None
+
+
+@pytest.mark.parametrize("number", [3, 5, 8, 10])
+def test_files_of_several_languages_must_name_them(folder, rng, number):
+    bring(folder, "xglue_nc_distiluse_paraphrase", rng)
+    with pytest.raises(DataError, match="needs group_train, the language of every training row; it has none"):
+        run_experiment(f"sfm-table-{number}", quick=True, folder=None)
 
 
 def test_tails_are_long(folder, rng):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kernfed.experiments.experiment import Axes, Row
 from kernfed.experiments.runner import list_experiments
 from kernfed.report.document import SUMMARY, document_figures, results_document, write_document
 from kernfed.report.result_pages import duration, result_figures, results_report, time_taken
@@ -61,6 +62,97 @@ def test_bad_lines_are_refused_with_their_place(tmp_path, line):
     path.write_text(f"\n{line}\n")
     with pytest.raises(ValueError, match=r"a\.jsonl, line 2 is no result"):
         read_results(path)
+
+
+GOOD = {"id": "a", "rows": [{"label": "x", "published": None, "ours": 1.5, "unit": "%"}], "seed": 1, "seconds": 2.0,
+        "processor_seconds": 1.0, "bytes_up": 3, "bytes_down": 0, "machine": {"blas": ["openblas 1"], "cores": None},
+        "axes": {"x": "rounds", "y": "%"}, "remarks": ["other rows"], "quick": False, "not_run": "",
+        "date": "2026-01-02", "source": "SFM Table 1", "protocol": "words"}  # fmt: skip
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def row(**changes):
+    return {"rows": [{**GOOD["rows"][0], **changes}]}
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"id": "../up"}, "id must be letters, digits"),
+    ({"machine": "mine"}, "machine must be an object, got 'mine'"),
+    ({"machine": None}, "machine must be an object, got None"),
+    ({"machine": {"blas": "x"}}, "machine.blas must be a list, got 'x'"),
+    ({"machine": {"cores": {}}}, "machine.cores must be text"),
+    ({"bytes_up": None}, "bytes_up must be a finite number, got None"),
+    ({"bytes_up": -1}, "bytes_up must be a number >= 0, got -1"),
+    ({"bytes_down": True}, "bytes_down must be a finite number, got True"),
+    ({"seconds": "2"}, "seconds must be a finite number, got '2'"),
+    ({"processor_seconds": None}, "processor_seconds must be a finite number, got None"),
+    ({"seed": [0]}, r"seed must be a whole number >= 0, got \[0\]"),
+    ({"seed": 1.0}, "seed must be a whole number"),
+    ({"quick": 1}, "quick must be true or false, got 1"),
+    ({"not_run": None}, "not_run must be text, got None"),
+    ({"protocol": None}, "protocol must be text"),
+    ({"source": 3}, "source must be text"),
+    ({"date": 20260102}, "date must be text"),
+    ({"remarks": "x"}, "remarks must be a list"),
+    ({"axes": []}, "axes must be an object"),
+    ({"axes": {"x": "rounds"}}, "axes.y must be text, got None"),
+    ({"axes": {"x": "a", "y": "b", "z": "c"}}, "axes must be x, y, log_x, log_y, got 'z'"),
+    ({"axes": {"x": "a", "y": "b", "log_x": 1}}, "axes.log_x must be true or false"),
+    ({"rows": {}}, "rows must be a list"),
+    ({"rows": [3]}, r"rows\[0\] must be an object, got 3"),
+    (row(label=3), r"rows\[0\].label must be text, got 3"),
+    (row(unit=None), r"rows\[0\].unit must be text, got None"),
+    (row(note=None), r"rows\[0\].note must be text"),
+    (row(published=10**400), r"rows\[0\].published must be a finite number"),
+    (row(deviation=-1), r"rows\[0\].deviation must be a number >= 0"),
+    (row(matrix=[[1, 2], [3]]), r"rows\[0\].matrix must be lines of numbers, all of one length, got \[2, 1\]"),
+    (row(matrix=[]), r"rows\[0\].matrix must be lines"),
+    (row(matrix=[1]), r"rows\[0\].matrix must be a list, got 1"),
+    (row(matrix=[["1"]]), r"rows\[0\].matrix must be a finite number, got '1'"),
+    (row(ours="LARGE"), r"rows\[0\].ours must be a finite number, got inf"),
+    (row(ours="DEEP"), "it is nested too deeply"),
+])  # fmt: skip
+def test_every_field_is_checked_and_named(tmp_path, changes, message):
+    text = json.dumps({**GOOD, **changes}).replace('"LARGE"', "1e999").replace('"DEEP"', DEEP)
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps(GOOD)}\n{text}\n")
+    with pytest.raises(ValueError, match=rf"a\.jsonl, line 2 is no result of an experiment: .*{message}"):
+        read_results(tmp_path / "a.jsonl", ())
+
+
+def test_a_good_line_is_read_whole(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps(GOOD))
+    (found,) = read_results(tmp_path / "a.jsonl", ())
+    assert (found.id, found.source, found.protocol, found.seeds) == ("a", "SFM Table 1", "words", (1,))
+    assert (found.seconds, found.processor_seconds, found.bytes_up, found.bytes_down) == (2, 1, 3, 0)
+    assert (found.dates, found.remarks, found.axes) == (("2026-01-02",), ("other rows",), Axes("rounds", "%"))
+    assert found.rows == (Row("x", None, 1.5, "%"),)
+    assert "openblas 1" in found.machines[0]
+    assert "2026-01-02. Note: other rows." in results_document([found])
+
+
+def test_what_did_not_run_does_not_replace_what_did(tmp_path):
+    idle = {**GOOD, "rows": [], "not_run": "no data"}
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps(GOOD)}\n{json.dumps(idle)}\n")
+    (found,) = read_results(tmp_path / "a.jsonl", ())
+    assert (found.not_run, len(found.rows)) == ("", 1)
+    (tmp_path / "a.jsonl").write_text(json.dumps(idle))
+    assert read_results(tmp_path / "a.jsonl", ())[0].not_run == "no data"
+
+
+def test_quick_lines_alone_are_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({**GOOD, "quick": True}))
+    for place in (tmp_path, tmp_path / "a.jsonl"):
+        with pytest.raises(ValueError, match=r"only lines of quick runs.* run kernfed bench a without --quick"):
+            read_results(place)
+
+
+def test_a_document_in_no_folder_leaves_no_figures(small_results, tmp_path, monkeypatch):
+    monkeypatch.setattr("kernfed.report.results.list_experiments", lambda: small_results[1])
+    for place, message in ((tmp_path, "must be a file"), (tmp_path / "no" / "x.md", "does not exist; make it first")):
+        with pytest.raises((ValueError, FileNotFoundError), match=message):
+            write_document(place, small_results[0])
+    assert list(tmp_path.iterdir()) == []
+    assert not (tmp_path.parent / "figures").exists()
 
 
 def test_nothing_to_read_is_said(tmp_path):
@@ -149,10 +241,31 @@ def test_committed_results_are_full_runs_of_known_experiments():
 def test_processor_time_is_added_up_where_it_is_known(summaries):
     known, other, silent = (replace(summaries[0], processor_seconds=seconds) for seconds in (40.0, 25.0, None))
     assert time_taken([known, other]) == "One after another, once each, 2 of them take 1 min 5 s of processor time."
-    assert time_taken([known, silent]).endswith("take 40 s of processor time (1 more took 3 s on the clock).")
-    assert time_taken([silent]) == "Their processor time is not known."
+    assert time_taken([known, silent]).endswith("takes 40 s of processor time (1 more took 3 s on the clock).")
+    assert time_taken([known]) == "One after another, once each, 1 of them takes 40 s of processor time."
+    assert time_taken([silent]) == "One after another, once each, it takes 3 s on the clock."
+    assert time_taken([silent] * 2) == "One after another, once each, they take 6 s on the clock."
+    assert time_taken([]) == ""
     assert "40.0 s of processors" in results_document([known])
     assert "of processors" not in results_document([silent])
+
+
+def test_the_page_has_time_on_the_clock_where_that_is_known_alone(summaries):
+    facts = {fact.name: fact for fact in results_report([replace(summaries[0], processor_seconds=None)]).facts}
+    assert "Processor time" not in facts
+    assert (facts["Time on the clock"].value, facts["Time on the clock"].note) == ("3 s", "1 run, one after another")
+    facts = {fact.name for fact in results_report(summaries[1:]).facts}
+    assert not facts & {"Processor time", "Time on the clock"}
+
+
+@pytest.mark.parametrize(("count", "words"), [
+    (1, "There is 1 experiment. 1 has no result here; the last section says why."),
+    (2, "There are 2 experiments. 2 have no result here; the last section says why."),
+])  # fmt: skip
+def test_one_is_not_several(summaries, count, words):
+    idle = summaries[1:][:count]
+    assert results_report(idle).sections[0].words == (words,)
+    assert f"0 of {count} experiment{'s have' if count > 1 else ' has'} been run." in results_document(idle)
 
 
 def test_a_result_says_under_which_protocol_it_ran(small_results):

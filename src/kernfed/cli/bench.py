@@ -1,46 +1,53 @@
 """``kernfed bench``: published tables, run again."""
 
-import sys
 import time
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernfed.cli.console import Json, Table, emit, format_seconds, note, progress
-from kernfed.cli.tables import Seed
+from kernfed.cli.console import Json, Table, aligned, emit, format_seconds, note, progress
+from kernfed.cli.tables import Seed, check_output
 
 if TYPE_CHECKING:
     from kernfed.experiments.runner import Experiment, Result
 
 EXAMPLE = "Example: kernfed bench gikm-table-1 --seed 0"
-#: Where results are read from for the documents if --out names no other folder.
+#: Where full runs are kept, and results read from, if --out names no other folder.
 RESULTS = Path("results")
 
 
 def bench(
-    experiment: Annotated[str | None, typer.Argument(help="Id of the experiment; see --list.")] = None,
-    listing: Annotated[bool, typer.Option("--list", help="One line per experiment.")] = False,
+    experiment: Annotated[str | None, typer.Argument(help="Id of the experiment; without one all are listed.")] = None,
+    listing: Annotated[bool, typer.Option("--list", help="One line per experiment: can it run here, did it.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Run all that can run here.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="A slice of seconds, to see that it works.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for one JSON line per run; default none.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for results, a JSON line per run in ID.jsonl; default ./results, and a quick run is kept only "
+            "where a folder is named."
+        ),
+    ] = None,
     docs: Annotated[
         Path | None, typer.Option("--write-docs", help="Write this document from the results in --out, or ./results.")
     ] = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Run a published table again and print it beside the published numbers."""
-    if sum((experiment is not None, listing, everything, docs is not None)) != 1:
-        raise ValueError("name one experiment, or use --list, --all or --write-docs")
+    """Run a published table again, print it beside the published numbers, and keep the result; or list the tables."""
+    chosen = sum((experiment is not None, listing, everything, docs is not None))
+    if chosen > 1:
+        raise ValueError("name one experiment, or use one of --list, --all and --write-docs")
     if docs is not None:
         _write_docs(docs, out or RESULTS, json)
         return
     from kernfed.experiments.runner import list_experiments
 
     known = list_experiments()
-    if listing:
-        _list(known, json)
+    if listing or not chosen:
+        _list(known, out or RESULTS, json)
         return
     names = [found.id for found in known] if experiment is None else [experiment]
     started = time.perf_counter()
@@ -57,25 +64,63 @@ def bench(
 def _run(names: list[str], seed: int, quick: bool, out: Path | None, json: bool,
          keep_going: bool) -> tuple[list["Result"], dict[str, str]]:  # fmt: skip
     """Results, and which experiments failed and why; one that fails does not stop the others."""
-    from kernfed.experiments.runner import run_experiment
+    from kernfed.experiments.runner import check_folder, find_experiment, run_experiment
 
+    folder = out or (None if quick else RESULTS)
+    if folder is not None:
+        for name in names:
+            check_folder(folder, find_experiment(name).id)
     results: list[Result] = []
     failed: dict[str, str] = {}
     for name in names:
         try:
             with progress(f"running {name}"):
-                result = run_experiment(name, seed=seed, quick=quick, folder=out)
+                result = run_experiment(name, seed=seed, quick=quick, folder=None)
+            results.append(result)
+            if not json:
+                _show(result)
+            # what did not run is written down only where it was asked for
+            if folder is not None and (out is not None or not result.not_run):
+                _keep(result, folder, json)
         except Exception as error:
             if not keep_going:
                 raise
             failed[name] = f"{type(error).__name__}: {error}"
             note(f"{name} failed, {failed[name]}")
-            continue
-        results.append(result)
-        if not json:
-            print(f"{result}\n", flush=True)
-            note(f"{result.experiment.source}, protocol: {result.experiment.protocol}")
     return results, failed
+
+
+def _show(result: "Result") -> None:
+    """Table, machine and protocol on stdout; of data that are absent, what to bring."""
+    from kernfed.data.datasets import describe_file, folder_words
+    from kernfed.experiments.rows import missing_data
+    from kernfed.experiments.runner import machine_facts, machine_words
+
+    experiment = result.experiment
+    print(f"{result}\n")
+    absent = [name for name in experiment.datasets if missing_data(name)]
+    if result.not_run:
+        print(f"Data folder: {folder_words()}. Files are written with numpy.savez_compressed:")
+        print("".join(f"  {name}.npz: {describe_file(name)}\n" for name in absent))
+    elif absent:
+        print(f"Not here: {', '.join(f'{name}.npz' for name in absent)}; kernfed data list says what to bring.\n")
+    print(f"Machine: {machine_words(machine_facts())}\n")
+    print(fill(f"Protocol of {experiment.id}: {experiment.protocol}", 120) + "\n", flush=True)
+
+
+def _keep(result: "Result", folder: Path, json: bool) -> None:
+    """Keep a result; where that fails after all, its line is printed, for the run may have taken hours."""
+    from json import dumps
+
+    from kernfed.experiments.runner import keep_result
+
+    try:
+        path = keep_result(result, folder)
+    except OSError:
+        if not json:
+            print(dumps(result.to_json()))
+        raise
+    note(f"kept as the last line of {path}")
 
 
 def _summary(results: list["Result"], failed: dict[str, str]) -> Table:
@@ -90,19 +135,48 @@ def _summary(results: list["Result"], failed: dict[str, str]) -> Table:
     return Table(("id", "compared", "seconds", "what"), rows)
 
 
-def _list(known: tuple["Experiment", ...], json: bool) -> None:
-    rows = [(found.id, found.source, found.title) for found in known]
+def _list(known: tuple["Experiment", ...], results: Path, json: bool) -> None:
+    """One line per experiment, plain also on a terminal: what it is, whether it can run here, whether it did."""
+    from kernfed.data.datasets import folder_words
+    from kernfed.experiments.rows import missing_data
+
+    absent = {found.id: [f"{name}.npz" for name in found.datasets if missing_data(name)] for found in known}
+    kept = {found.id: _kept(results, found.id) for found in known}
     told = [{"id": found.id, "source": found.source, "title": found.title, "protocol": found.protocol,
-             "datasets": found.datasets} for found in known]  # fmt: skip
-    if json or sys.stdout.isatty():
-        emit({"experiments": told}, json, Table(("id", "source", "what"), rows))
-    else:
-        print("\n".join("  ".join(row) for row in rows))
+             "datasets": found.datasets, "missing": absent[found.id], "result": kept[found.id]}
+            for found in known]  # fmt: skip
+    rows = [(found.id, found.source, _can_run(found, absent[found.id]), kept[found.id], found.title) for found in known]
+    lines = aligned(Table(("",) * 5, rows)).splitlines()[1:]
+    emit({"experiments": told, "folder": folder_words()}, json, *lines)
+    note(f"run one with: kernfed bench ID; data folder: {folder_words()}")
+
+
+def _can_run(experiment: "Experiment", absent: list[str]) -> str:
+    more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+    if not absent:
+        return "can run"
+    whole = len(absent) == len(experiment.datasets)
+    return f"{'cannot run' if whole else 'can run in part'}, no {absent[0]}{more}"
+
+
+def _kept(results: Path, name: str) -> str:
+    """What is kept of an experiment, in a word or two."""
+    from kernfed.report.result_lines import read_lines
+
+    path = results / f"{name}.jsonl"
+    if not path.is_file():
+        return "no result" if results.is_dir() else ""
+    try:
+        lines = [line for line in read_lines(path) if not line.quick and not line.not_run]
+    except (ValueError, OSError):
+        return "unreadable result"
+    return f"result of {lines[-1].date}" if lines else "no result"
 
 
 def _write_docs(document: Path, results: Path, json: bool) -> None:
     from kernfed.report import write_document
 
+    check_output("--write-docs", document)
     with progress(f"writing {document}"):
         written = write_document(document, results)
-    emit({"out": document, "figures": written[1:]}, json, f"wrote {document} and {len(written) - 1} figures")
+    emit({"out": document, "figures": written[1:]}, json, f"wrote {document}, figures: {len(written) - 1}")

@@ -1,5 +1,6 @@
 """``kernfed data``: data sets at hand, and tables divided among sites."""
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -17,18 +18,36 @@ KINDS = ("dirichlet", "label-skew", "quantity", "one-class")
 _TAKERS = {"sites": KINDS[:3], "alpha": ("dirichlet", "quantity"), "share": ("label-skew",)}
 
 
+_TO_BRING = (
+    "Files that you may bring, with what the papers have: x_train (train, features), y_train (train,) integers "
+    "0 .. classes - 1, x_test (test, features), y_test (test,), and where groups are named group_train (train,), text "
+    "or integers"
+)
+
+
 @app.command("list", cls=Command, epilog=LIST_EXAMPLE)
 def list_data(json: Json = False) -> None:
-    """Data sets that experiments use: which are here, and where the others come from."""
+    """Data sets that experiments use, and files to bring for others: what is here, and where to obtain the rest."""
     from dataclasses import asdict
 
     from kernfed.data import list_datasets
+    from kernfed.data.datasets import folder_words, list_brought
 
-    found = list_datasets()
+    found, brought = list_datasets(), list_brought()
     rows = [(info.name, "yes" if info.available else "no", f"{info.n_train:,}", f"{info.n_test:,}",
              f"{info.n_features:,}", str(info.n_classes), info.origin) for info in found]  # fmt: skip
     head = ("name", "here", "train", "test", "features", "classes", "from")
-    emit({"datasets": [asdict(info) for info in found]}, json, Table(head, rows))
+    files = [(f"{info.name}.npz", "yes" if info.available else "no", _number(info.n_train),
+              _number(info.n_test), f"{info.n_features:,}", str(info.n_classes), info.groups or ".", info.columns,
+              info.origin) for info in brought]  # fmt: skip
+    told = {"folder": folder_words(), "datasets": [asdict(info) for info in found],
+            "files": [asdict(info) for info in brought]}  # fmt: skip
+    emit(told, json, Table(head, rows), f"\n{_TO_BRING}", Table((*head[:-1], "groups", "columns", "from"), files),
+         f"\nData folder: {folder_words()}")  # fmt: skip
+
+
+def _number(count: int | None) -> str:
+    return "." if count is None else f"{count:,}"
 
 
 @app.command("partition", cls=Command, epilog=PARTITION_EXAMPLE)
@@ -63,7 +82,9 @@ def partition(
             )
     check_table_output(out, data)
     count, concentration = sites or 10, 0.5 if alpha is None else alpha
-    table = kd.read_table(data, label=label)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kd.IdentifierAmongFeatures)  # nothing is learned here
+        table = kd.read_table(data, label=label)
     assert table.y is not None
     parts = {
         "dirichlet": lambda y: kd.partition_dirichlet(y, count, concentration, seed),

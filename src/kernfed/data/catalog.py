@@ -1,4 +1,4 @@
-"""What is known of each named data set: file, digest, origin, sizes, pixel range."""
+"""What is known of each named data set, and of each file that a user may bring: origin, sizes, arrays."""
 
 from dataclasses import dataclass
 
@@ -139,3 +139,76 @@ OFFICE_FEATURES = {
     "surf": ("amazon", "caltech10", "dslr", "webcam"),
     "googlenet1024": ("amazon", "dslr", "webcam"),
 }
+
+
+@dataclass(frozen=True)
+class Brought:
+    """A file that a user may bring for an experiment: what the paper's rows are, and where they come from.
+
+    ``n_train`` and ``n_test`` are None where the paper does not say. ``groups`` says what group_train names, if the
+    file must have it.
+    """
+
+    origin: str
+    features: str
+    n_features: int
+    n_classes: int
+    n_train: int | None = None
+    n_test: int | None = None
+    groups: str = ""
+
+    @property
+    def arrays(self) -> str:
+        """The arrays that the file must hold, for a message."""
+        n, m = self.n_train or "n", self.n_test or "m"
+        grouped = f", group_train ({n},) text or integers, the {self.groups} of each row" if self.groups else ""
+        return (
+            f"x_train ({n}, {self.n_features}) numbers, y_train ({n},) integers 0 .. {self.n_classes - 1}, "
+            f"x_test ({m}, {self.n_features}), y_test ({m},){grouped}; columns: {self.features}"
+        )
+
+
+_NEWSGROUPS = "20 Newsgroups by K. Lang and J. Rennie, the bydate version, of qwone.com/~jason/20Newsgroups"
+_XGLUE = "news classification (NC) of XGLUE by Y. Liang and others, of microsoft.github.io/XGLUE, five languages"
+_CIFAR = "by A. Krizhevsky, of www.cs.toronto.edu/~kriz/cifar.html"
+_GROCERIES = (
+    "Freiburg Groceries by P. Jund, N. Abdo, A. Eitel and W. Burgard, of "
+    "aisdatasets.informatik.uni-freiburg.de/freiburg_groceries_dataset"
+)
+_RESNET = "avg_pool of a pretrained ResNet-50, as it comes"
+_FC6 = "fc6 of AlexNet and of VGG-16 side by side, each column scaled to -1 .. 1"
+_DISTILUSE = "distiluse-base-multilingual-cased-v2"
+_PARAPHRASE = "paraphrase-multilingual"
+
+
+def _xglue(encoders: str, width: int) -> Brought:
+    return Brought(_XGLUE, f"embeddings by {encoders}, as they come", width, 10, 50000, 50000, "language")
+
+
+#: Files by name, without the ending npz.
+BROUGHT = {
+    "20ng_mxbai": Brought(
+        _NEWSGROUPS, "embeddings by mxbai-embed-large, as they come", 1024, 20, 11314, 7532
+    ),
+    "xglue_nc_distiluse": _xglue(_DISTILUSE, 512),
+    "xglue_nc_paraphrase": _xglue(_PARAPHRASE, 768),
+    "xglue_nc_distiluse_paraphrase": _xglue(f"{_DISTILUSE} and {_PARAPHRASE} side by side", 1280),
+    "cifar10_resnet50": Brought(f"CIFAR-10 {_CIFAR}", _RESNET, 2048, 10, 50000, 10000),
+    "cifar100_resnet50": Brought(f"CIFAR-100 {_CIFAR}", _RESNET, 2048, 100, 50000, 10000),
+    "freiburg_groceries_resnet50": Brought(_GROCERIES, _RESNET, 2048, 25, 3929, 1018),
+    **{f"freiburg_groceries_resnet50_{split}": Brought(f"{_GROCERIES}, its split {split}", _RESNET, 2048, 25)
+       for split in range(1, 6)},
+    **{f"freiburg_groceries_fc6_{split}": Brought(f"{_GROCERIES}, its split {split}", _FC6, 8192, 25)
+       for split in range(1, 6)},
+    "heart_rate_intervals": Brought(
+        "heart rate intervals with stress scores of M. Kumar and others (2021), IEEE Transactions on Fuzzy Systems "
+        "29(12); ask the authors", "R-R intervals, the present one and 216 before, scaled to 0 .. 1", 217, 2,
+    ),
+    "sensorless": Brought(
+        "Sensorless Drive Diagnosis of the UCI Machine Learning Repository, of archive.ics.uci.edu",
+        "the 48 features, as they come", 48, 11,
+    ),
+    "femnist": Brought(
+        "FEMNIST of LEAF by S. Caldas and others, of leaf.cmu.edu", "28 x 28 pixels, 0 .. 1", 784, 62, groups="writer",
+    ),
+}  # fmt: skip

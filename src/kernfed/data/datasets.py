@@ -17,6 +17,7 @@ import numpy.typing as npt
 from kernfed._validation import IntArray, check_choice
 from kernfed.data.arrays import Arrays, open_npz
 from kernfed.data.catalog import (
+    BROUGHT,
     ENTRIES,
     OFFICE,
     OFFICE_FEATURES,
@@ -74,6 +75,25 @@ class DatasetInfo:
     origin: str
 
 
+@dataclass(frozen=True)
+class BroughtInfo:
+    """One line about a file that a user may bring for an experiment: whether it is here, and what the paper's holds.
+
+    ``arrays`` is the whole of it in words; sizes that the paper does not state are None.
+    """
+
+    name: str
+    available: bool
+    n_train: int | None
+    n_test: int | None
+    n_features: int
+    n_classes: int
+    groups: str
+    columns: str
+    origin: str
+    arrays: str
+
+
 def scale_unit(x: npt.ArrayLike, largest: float = 255.0) -> Features:
     """Pixels 0 .. largest to 0 .. 1, as DP-KAHM does."""
     return np.asarray(x, np.float32) / np.float32(largest)
@@ -98,6 +118,40 @@ def data_folder() -> Path | None:
     beside = root.parent / "shared" / "data"
     is_checkout = (root / "pyproject.toml").is_file() and (root / "src" / "kernfed").is_dir()
     return beside if is_checkout and beside.is_dir() else None
+
+
+def folder_words() -> str:
+    """Where data are looked for, in words; says so where the folder does not exist."""
+    folder = data_folder()
+    if folder is None:
+        return "none; set the environment variable KERNFED_DATA to a folder of npz files"
+    if not folder.is_dir():
+        return f"{folder}, which {_fault(folder)}; set the environment variable KERNFED_DATA to a folder of npz files"
+    return str(folder)
+
+
+def _fault(folder: Path) -> str:
+    return "is no folder" if folder.exists() else "does not exist"
+
+
+def describe_file(name: str) -> str:
+    """What the file of a data set must hold and where to obtain it, in one sentence."""
+    if name in BROUGHT:
+        return f"obtain {BROUGHT[name].origin}, and store the arrays {BROUGHT[name].arrays}"
+    if name == OFFICE:
+        return f"obtain {OFFICE_ORIGIN}, and store the arrays {_OFFICE_ARRAYS}"
+    if name in ENTRIES:
+        return f"obtain {ENTRIES[name].origin}, and store the arrays {ENTRIES[name].arrays}"
+    return "store the arrays x_train (n, p) numbers, y_train (n,) class numbers, x_test (m, p), y_test (m,)"
+
+
+def list_brought() -> list[BroughtInfo]:
+    """Every file that a user may bring for an experiment, with whether it is here."""
+    return [
+        BroughtInfo(name, _is_here(f"{name}.npz"), entry.n_train, entry.n_test, entry.n_features, entry.n_classes,
+                    entry.groups, entry.features, entry.origin, entry.arrays)
+        for name, entry in BROUGHT.items()
+    ]  # fmt: skip
 
 
 def list_datasets() -> list[DatasetInfo]:
@@ -125,7 +179,7 @@ def load_dataset(name: str, *, scaling: str = "none", verify: bool = False) -> D
     if name == "digits":
         return _load_digits(scaling)
     entry = ENTRIES[name]
-    with open_npz(_locate(name, entry.file, entry.origin, entry.arrays, entry.sha256, verify)) as file:
+    with open_npz(_locate(name, entry.file, entry.sha256, verify)) as file:
         scale = _array(file, "scale") if entry.extra else None
         parts = [_part(file, entry, part, scale, scaling) for part in ("train", "test")]
         names = entry.class_names
@@ -149,8 +203,7 @@ def load_domains(
     check_choice(name, "name", (OFFICE,))
     check_choice(features, "features", tuple(OFFICE_FEATURES))
     check_choice(scaling, "scaling", ("none", "tanh", "times10"))
-    arrays = "FEATURES_x_DOMAIN (n, p), FEATURES_y_DOMAIN (n,) uint8, class_names (10,)"
-    with open_npz(_locate(OFFICE, OFFICE_FILE, OFFICE_ORIGIN, arrays, OFFICE_SHA256, verify)) as file:
+    with open_npz(_locate(OFFICE, OFFICE_FILE, OFFICE_SHA256, verify)) as file:
         domains = {
             domain: (
                 _scaled(_array(file, f"{features}_x_{domain}"), scaling, None),
@@ -162,6 +215,7 @@ def load_domains(
     return Domains(OFFICE, features, domains, names, f"{OFFICE_ORIGIN}; scaling: {scaling}")
 
 
+_OFFICE_ARRAYS = "FEATURES_x_DOMAIN (n, p), FEATURES_y_DOMAIN (n,) uint8, class_names (10,)"
 _DIGITS_ORIGIN = "Optical Recognition of Handwritten Digits, the 1,797 images that scikit-learn carries"
 
 
@@ -215,13 +269,14 @@ def _is_here(file: str) -> bool:
     return folder is not None and (folder / file).is_file()
 
 
-def _locate(name: str, file: str, origin: str, arrays: str, sha256: str, verify: bool) -> Path:
+def _locate(name: str, file: str, sha256: str, verify: bool) -> Path:
     folder = data_folder()
     if folder is None or not (folder / file).is_file():
-        where = f"in the folder {folder}" if folder else "in a folder named by the environment variable KERNFED_DATA"
+        where = "in a folder named by the environment variable KERNFED_DATA"
+        if folder is not None:
+            where = f"in the folder {folder}" + ("" if folder.is_dir() else f", which {_fault(folder)}")
         raise DatasetNotFoundError(
-            f"the data set {name!r} needs the file {file} {where}; obtain {origin} and store the arrays "
-            f"{arrays} with numpy.savez_compressed"
+            f"the data set {name!r} needs the file {file} {where}; {describe_file(name)} with numpy.savez_compressed"
         )
     path = folder / file
     if verify:

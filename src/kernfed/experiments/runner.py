@@ -4,6 +4,7 @@ A module of this package that has ``EXPERIMENTS`` (a tuple) adds them; nothing e
 """
 
 import datetime
+import difflib
 import fcntl
 import importlib
 import json
@@ -11,7 +12,9 @@ import os
 import pkgutil
 import platform
 import re
+import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +26,11 @@ import kernfed.experiments as package
 from kernfed._validation import check_count
 from kernfed._version import __version__
 from kernfed.experiments.experiment import Experiment, Row
-from kernfed.experiments.rows import missing_data
+from kernfed.experiments.rows import differences, missing_all
 from kernfed.files import atomic_path
 
-__all__ = ["PAPERS", "Experiment", "Result", "Row", "find_experiment", "list_experiments", "machine_facts", "paper_of",
-           "row_cells", "run_experiment"]  # fmt: skip
+__all__ = ["PAPERS", "Experiment", "Result", "Row", "check_folder", "find_experiment", "keep_result",
+           "list_experiments", "machine_facts", "machine_words", "paper_of", "row_cells", "run_experiment"]  # fmt: skip
 
 #: Short names of the papers, in the order in which they are listed.
 PAPERS = ("SFM", "DP-KAHM", "GIKM", "FedNewton", "KME")
@@ -38,7 +41,7 @@ class Result:
     """One run; ``not_run`` is the reason where there are no rows.
 
     ``seconds`` went by on the clock; ``processor_seconds``, of this process and those it waited for, do not grow when
-    the machine does other things beside.
+    the machine does other things beside. ``remarks`` say in what files that a user brought differ from the paper's.
     """
 
     experiment: Experiment
@@ -48,6 +51,7 @@ class Result:
     seconds: float
     not_run: str = ""
     processor_seconds: float = 0.0
+    remarks: tuple[str, ...] = ()
 
     @property
     def bytes_up(self) -> int:
@@ -69,7 +73,7 @@ class Result:
                 "date": today, "seed": self.seed,
                 "quick": self.quick, "not_run": self.not_run, "seconds": round(self.seconds, 3),
                 "processor_seconds": round(self.processor_seconds, 3), "bytes_up": self.bytes_up,
-                "bytes_down": self.bytes_down, "machine": machine_facts(),
+                "bytes_down": self.bytes_down, "machine": machine_facts(), "remarks": list(self.remarks),
                 "axes": None if self.experiment.axes is None else asdict(self.experiment.axes),
                 "rows": [_values(row) for row in self.rows]}  # fmt: skip
 
@@ -85,7 +89,8 @@ class Result:
         text = ["  ".join(side(cell, width) for side, cell, width in zip(sides, line, widths, strict=True)).rstrip()
                 for line in lines]  # fmt: skip
         spent = f"{self.seconds:.1f} s, {self.processor_seconds:.1f} s of processors"
-        return "\n".join([title, *text, f"{spent}; {self.bytes_up:,} bytes up, {self.bytes_down:,} down"])
+        told = f"{spent}; {self.bytes_up:,} bytes up, {self.bytes_down:,} down"
+        return "\n".join([title, *text, told, *(f"Note: {remark}" for remark in self.remarks)])
 
 
 def _values(row: Row) -> dict[str, Any]:
@@ -142,7 +147,9 @@ def find_experiment(name: str) -> Experiment:
     """The experiment with this id."""
     known = {experiment.id: experiment for experiment in list_experiments()}
     if name not in known:
-        raise ValueError(f"no experiment {name!r}; there are {', '.join(known)}")
+        near = difflib.get_close_matches(name.lower(), known, 3)
+        meant = f"; did you mean {' or '.join(near)}?" if near else ";"
+        raise ValueError(f"no experiment {name!r}{meant} kernfed bench lists all of them")
     return known[name]
 
 
@@ -154,15 +161,42 @@ def run_experiment(name: str, *, seed: int = 0, quick: bool = False,
     """
     experiment = find_experiment(name)
     check_count(seed, "seed", at_least=0)
-    reasons = [missing_data(dataset) for dataset in experiment.datasets]
-    reason = " or ".join(reasons) if reasons and all(reasons) else ""
+    if folder is not None:
+        check_folder(Path(folder), name)
+    reason = missing_all(experiment.datasets)
+    remarks = tuple(filter(None, map(differences, experiment.datasets)))
     started, spent = time.perf_counter(), _processor_seconds()
     rows = () if reason else tuple(experiment.run(seed, quick))
     result = Result(experiment, seed, quick, rows, time.perf_counter() - started, reason,
-                    _processor_seconds() - spent)  # fmt: skip
+                    _processor_seconds() - spent, remarks)  # fmt: skip
     if folder is not None:
-        append_line(Path(folder) / f"{experiment.id}.jsonl", json.dumps(result.to_json(), allow_nan=False))
+        keep_result(result, Path(folder))
     return result
+
+
+def check_folder(folder: Path, name: str) -> None:
+    """Refuse a folder in which no line about the experiment ``name`` can be kept, before anything long is begun."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"results are kept in a folder, and {folder} is a file; name a folder, or a new one")
+    within = folder if folder.is_dir() else folder.parent  # the folder itself is made when there is something to keep
+    if not within.is_dir():
+        raise ValueError(f"results are kept in the folder {folder}, and {within} does not exist; make it first")
+    path = folder / f"{name}.jsonl"
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise ValueError(f"the result is a line of the file {path}, which is a link or a folder; name another folder")
+    try:
+        with tempfile.NamedTemporaryFile(dir=within, prefix=".results.", suffix=".part"):
+            pass
+    except OSError as error:
+        raise ValueError(f"results are kept in {folder}, and {within} cannot be written: {error.strerror}; name "
+                         "another folder") from None  # fmt: skip
+
+
+def keep_result(result: Result, folder: Path) -> Path:
+    """Append a result to ``<folder>/<id>.jsonl``; returns the file."""
+    path = folder / f"{result.experiment.id}.jsonl"
+    append_line(path, json.dumps(result.to_json(), allow_nan=False))
+    return path
 
 
 def _processor_seconds() -> float:
@@ -172,11 +206,12 @@ def _processor_seconds() -> float:
 
 def append_line(path: Path, line: str) -> None:
     """Add a line to a file, whole or not at all, also when several processes do so at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     lock = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = path.read_bytes() if path.exists() else b""
+        before += b"" if before.endswith(b"\n") or not before else b"\n"
         with atomic_path(path) as temporary:
             temporary.write_bytes(before + line.encode() + b"\n")
     finally:
@@ -189,3 +224,12 @@ def machine_facts() -> dict[str, Any]:
     return {"kernfed": __version__, "python": platform.python_version(), "numpy": np.__version__,
             "blas": sorted({f"{pool['internal_api']} {pool['version']}" for pool in pools}), "cores": os.cpu_count(),
             "system": platform.system(), "architecture": platform.machine()}  # fmt: skip
+
+
+def machine_words(facts: Mapping[str, Any]) -> str:
+    """Machine facts in one line."""
+    said = {name: facts.get(name, "?") for name in ("kernfed", "python", "numpy", "cores", "system", "architecture")}
+    blas = ", ".join(map(str, facts.get("blas", ())))
+    return "kernfed {kernfed}, Python {python}, NumPy {numpy}, {blas}, {cores} cores, {system} {architecture}".format(
+        **said, blas=blas
+    )

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from kernfed.data import Dataset, long_tailed, partition_by_groups, partition_dirichlet
 from kernfed.experiments.baselines import Parts
 from kernfed.experiments.published import TABLES, published
-from kernfed.experiments.rows import load_groups, load_rows, missing_data, slice_numbers, take_rows
+from kernfed.experiments.rows import load_groups, load_rows, missing_all, missing_data, slice_numbers, take_rows
 from kernfed.federation import FoldingLearner
 
 #: SFM 4.3 spreads long-tailed images with this concentration.
@@ -52,8 +52,7 @@ class Setting:
     @property
     def absent(self) -> str:
         """Why nothing can be run, or nothing."""
-        reasons = [missing_data(source.dataset) for source in self.sources]
-        return "" if "" in reasons else reasons[0]
+        return missing_all(self.datasets)
 
     @property
     def by_class(self) -> bool:

@@ -23,15 +23,18 @@ def write_document(path: Path, results: Path) -> list[Path]:
     summaries = read_results(results)
     opening = path.parent / SUMMARY
     text = results_document(summaries, opening.read_text(encoding="utf-8") if opening.is_file() else "")
-    figures = document_figures(summaries)
-    if figures:
+    drawings = {name: _standalone(figure, name) for name, figure in document_figures(summaries).items()}
+    _write(path, text)  # before the folder of figures is made: it refuses a place where there can be no document
+    if drawings:
         (path.parent / "figures").mkdir(exist_ok=True)
-    written = [path, *(path.parent / name for name in figures)]
-    for place, content in zip(written, (text, *(_standalone(figure, name) for name, figure in figures.items())),
-                              strict=True):  # fmt: skip
-        with atomic_path(place) as temporary:
-            temporary.write_text(content, encoding="utf-8")
-    return written
+    for name, drawing in drawings.items():
+        _write(path.parent / name, drawing)
+    return [path, *(path.parent / name for name in drawings)]
+
+
+def _write(path: Path, content: str) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(content, encoding="utf-8")
 
 
 def document_figures(summaries: Sequence[Summary]) -> dict[str, Figure]:
@@ -47,8 +50,10 @@ def _figure_path(found: Summary, place: int) -> str:
 def results_document(summaries: Sequence[Summary], opening: str = "") -> str:
     """The whole document as Markdown; the same results give the same text."""
     ran = [found for found in summaries if found.status != "not run"]
-    told = (f"{len(ran)} of {len(summaries)} experiments have been run. {time_taken(ran)} A difference is ours minus "
-            "published. Where data or an encoder are not at hand nothing is filled in.")  # fmt: skip
+    verb = "experiment has" if len(summaries) == 1 else "experiments have"
+    told = " ".join(filter(None, (
+        f"{len(ran)} of {len(summaries)} {verb} been run.", time_taken(ran), "A difference is ours minus published. "
+        "Where data or an encoder are not at hand nothing is filled in.")))  # fmt: skip
     parts = ["# Published tables, run again", _NOTICE, *([_untitled(opening)] if opening.strip() else []),
              "## All experiments", told, _table(overview_table(summaries))]  # fmt: skip
     for paper in (*PAPERS, ""):

@@ -102,15 +102,26 @@ def _facts(summaries: Sequence[Summary]) -> tuple[Fact, ...]:
     if points:
         facts.append(Fact("Typical difference", f"{statistics.median(points):.2f}", "points, median of absolute ones"))
     known = [found.processor_seconds for found in ran if found.processor_seconds is not None]
-    facts.append(Fact("Processor time", duration(sum(known)), f"{len(known)} of {len(ran)} runs, one after another"))
+    if known:
+        facts.append(
+            Fact("Processor time", duration(sum(known)), f"{len(known)} of {_count(ran, 'run')}, one after another")
+        )
+    elif ran:
+        clock = sum(found.seconds for found in ran)
+        facts.append(Fact("Time on the clock", duration(clock), f"{_count(ran, 'run')}, one after another"))
     sent = sum(found.bytes_up for found in ran)
     return (*facts, Fact("Left the sites", written(sent, BYTES), "where it was counted"))
 
 
 def _overview_words(summaries: Sequence[Summary]) -> str:
     idle = sum(found.status == "not run" for found in summaries)
-    reasons = f" {idle} have no result here; the last section says why." if idle else ""
-    return f"There are {len(summaries)} experiments.{reasons}"
+    verb = "has" if idle == 1 else "have"
+    reasons = f" {idle} {verb} no result here; the last section says why." if idle else ""
+    return f"There {'is' if len(summaries) == 1 else 'are'} {_count(summaries, 'experiment')}.{reasons}"
+
+
+def _count(found: Sequence[Summary], what: str) -> str:
+    return f"{len(found)} {what}{'' if len(found) == 1 else 's'}"
 
 
 def overview_table(summaries: Sequence[Summary]) -> Table:
@@ -132,7 +143,7 @@ def _experiment_section(found: Summary, figures: tuple[Figure, ...]) -> Section:
 
 
 def footing(found: Summary) -> str:
-    """Seeds, seconds, bytes, machine and day, in one line."""
+    """Seeds, seconds, bytes, machine, day and remarks, in one line."""
     several = len(found.seeds) > 1
     seeds = f"Mean and standard deviation over seeds {', '.join(map(str, found.seeds))}" if several else (
         f"Seed {found.seeds[0]}")  # fmt: skip
@@ -140,17 +151,20 @@ def footing(found: Summary) -> str:
     days = " to ".join(dict.fromkeys((found.dates[0], found.dates[-1])))
     each = " each" if several else ""
     spent = "" if found.processor_seconds is None else f", {found.processor_seconds:,.1f} s of processors"
-    return f"{seeds}; {found.seconds:,.1f} s{spent}{each}; {sent}; {' and '.join(found.machines)}; {days}."
+    remarks = "".join(f" Note: {remark}." for remark in found.remarks)
+    return f"{seeds}; {found.seconds:,.1f} s{spent}{each}; {sent}; {' and '.join(found.machines)}; {days}.{remarks}"
 
 
 def time_taken(ran: Sequence[Summary]) -> str:
     """What ``kernfed bench --all`` takes with one seed, in a sentence: processor time does not depend on other work."""
     known = [found.processor_seconds for found in ran if found.processor_seconds is not None]
-    if not known:
-        return "Their processor time is not known."
     clock = sum(found.seconds for found in ran if found.processor_seconds is None)
+    if not known:
+        who = "it takes" if len(ran) == 1 else "they take"
+        return f"One after another, once each, {who} {duration(clock)} on the clock." if ran else ""
     rest = f" ({len(ran) - len(known)} more took {duration(clock)} on the clock)" if len(known) < len(ran) else ""
-    return f"One after another, once each, {len(known)} of them take {duration(sum(known))} of processor time{rest}."
+    verb = "takes" if len(known) == 1 else "take"
+    return f"One after another, once each, {len(known)} of them {verb} {duration(sum(known))} of processor time{rest}."
 
 
 def duration(seconds: float) -> str:

@@ -1,19 +1,18 @@
 """Results of experiments: lines of JSON, put together over seeds.
 
 Quick lines are left out: they are made to see that an experiment works and are comparable with nothing. Of several
-full lines with one seed the last one counts.
+full lines with one seed the last that ran counts.
 """
 
-import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from kernfed.data import list_datasets
 from kernfed.experiments.experiment import Axes, Experiment, Row
 from kernfed.experiments.runner import list_experiments
+from kernfed.report.result_lines import Line, read_lines
 
 #: Units in which a difference can be put in percentage points, and what a unit is in points.
 _POINTS = {"%": 1.0, "fraction": 100.0}
@@ -25,7 +24,7 @@ class Summary:
 
     protocol : under which it ran, or would run. not_run : why there is nothing. seconds, bytes_up, bytes_down : means
     over seeds. processor_seconds : likewise, or None where a line has none. machines : what the numbers may depend on,
-    each once. dates : first and last day.
+    each once. dates : first and last day. remarks : in what the features differ from the paper's.
     """
 
     id: str
@@ -42,6 +41,7 @@ class Summary:
     dates: tuple[str, ...] = ()
     not_run: str = ""
     axes: Axes | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def status(self) -> str:
@@ -70,82 +70,45 @@ def read_results(place: Path, experiments: Sequence[Experiment] | None = None) -
     if not place.exists():
         raise FileNotFoundError(f"no results at {place}; make some with kernfed bench ID --out {place}")
     paths = sorted(place.glob("*.jsonl")) if place.is_dir() else [place]
-    lines: dict[str, list[dict[str, Any]]] = {}
+    lines: dict[str, list[Line]] = {}
     for path in paths:
-        for line in _read_lines(path):
-            lines.setdefault(str(line["id"]), []).append(line)
+        for line in read_lines(path):
+            lines.setdefault(line.id, []).append(line)
     listed = [*known, *sorted(set(lines) - set(known))] if place.is_dir() else list(lines)
     if not lines:
         raise ValueError(f"{place} holds no result lines; make some with kernfed bench ID --out FOLDER")
+    if all(line.quick for found in lines.values() for line in found):
+        raise ValueError(f"{place} holds only lines of quick runs, which are comparable with nothing; run "
+                         f"kernfed bench {next(iter(lines))} without --quick")  # fmt: skip
     return tuple(_summary(name, known.get(name), lines.get(name, [])) for name in listed)
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    found = []
-    try:
-        content = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text: {error}") from None
-    for number, text in enumerate(content.splitlines(), 1):
-        if not text.strip():
-            continue
-        try:
-            line = json.loads(text, parse_constant=_refuse_constant)
-            if not isinstance(line, dict) or not isinstance(line["id"], str) or not isinstance(line["rows"], list):
-                raise ValueError("it has no id and rows")
-            found.append({**line, "rows": _rows(line["rows"])})
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}, line {number} is no result of an experiment: {error}") from None
-    return found
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number")
-
-
-def _rows(values: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
-    """Rows of one run; a label and a unit name one of them, or means over seeds would mix what differs."""
-    rows = tuple(_row(entry) for entry in values)
-    named: set[tuple[str, str]] = set()
-    for row in rows:
-        if (row.label, row.unit) in named:
-            raise ValueError(f"two rows are named {row.label!r} with the unit {row.unit!r}")
-        named.add((row.label, row.unit))
-    return rows
-
-
-def _row(values: Mapping[str, Any]) -> Row:
-    matrix = values.get("matrix")
-    row = Row(**{**values, "matrix": None if matrix is None else tuple(tuple(line) for line in matrix)})
-    for name in ("published", "ours", "deviation", "x"):
-        value = getattr(row, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise ValueError(f"{name} must be a number, got {value!r}")
-    return row
-
-
-def _summary(name: str, experiment: Experiment | None, lines: Sequence[Mapping[str, Any]]) -> Summary:
-    by_seed = {line.get("seed", 0): line for line in lines if not line.get("quick")}
-    source = experiment.source if experiment else str(lines[-1].get("source", name))
+def _summary(name: str, experiment: Experiment | None, lines: Sequence[Line]) -> Summary:
+    source = experiment.source if experiment else lines[-1].source
     base = Summary(name, source, experiment.title if experiment else "", experiment.protocol if experiment else "",
                    axes=experiment.axes if experiment else None)  # fmt: skip
-    if not by_seed:
+    full = [line for line in lines if not line.quick]
+    if not full:
         return replace(base, not_run=_idle(experiment))
-    kept = [by_seed[seed] for seed in sorted(by_seed)]
-    ran = [line for line in kept if not line.get("not_run")]
-    if not ran:
-        return replace(base, not_run=str(kept[-1]["not_run"]))
-    axes = base.axes or (Axes(**ran[-1]["axes"]) if ran[-1].get("axes") else None)
-    seconds, up, down = (statistics.fmean(float(line.get(key, 0)) for line in ran)
-                         for key in ("seconds", "bytes_up", "bytes_down"))  # fmt: skip
-    spent = [float(line["processor_seconds"]) for line in ran if "processor_seconds" in line]
-    processor = statistics.fmean(spent) if len(spent) == len(ran) else None
+    by_seed = {line.seed: line for line in full if not line.not_run}
+    if not by_seed:
+        return replace(base, not_run=full[-1].not_run)
+    ran = [by_seed[seed] for seed in sorted(by_seed)]
+    spent = [line.processor_seconds for line in ran if line.processor_seconds is not None]
     return replace(
-        base, processor_seconds=processor, protocol=str(ran[-1].get("protocol", base.protocol)),
-        rows=_combined([line["rows"] for line in ran]), seeds=tuple(int(line.get("seed", 0)) for line in ran),
-        machines=tuple(dict.fromkeys(_machine(line.get("machine", {})) for line in ran)), axes=axes,
-        dates=tuple(sorted({str(line.get("date", "")) for line in ran})), seconds=seconds, bytes_up=up, bytes_down=down,
-    )  # fmt: skip
+        base,
+        protocol=base.protocol if ran[-1].protocol is None else ran[-1].protocol,
+        rows=_combined([line.rows for line in ran]),
+        seeds=tuple(line.seed for line in ran),
+        seconds=statistics.fmean(line.seconds for line in ran),
+        processor_seconds=statistics.fmean(spent) if len(spent) == len(ran) else None,
+        bytes_up=statistics.fmean(line.bytes_up for line in ran),
+        bytes_down=statistics.fmean(line.bytes_down for line in ran),
+        machines=tuple(dict.fromkeys(line.machine for line in ran)),
+        dates=tuple(sorted({line.date for line in ran})),
+        axes=base.axes or ran[-1].axes,
+        remarks=tuple(dict.fromkeys(remark for line in ran for remark in line.remarks)),
+    )
 
 
 def _idle(experiment: Experiment | None) -> str:
@@ -171,12 +134,3 @@ def _mean_row(rows: Sequence[Row]) -> Row:
     if len(ours) < 2:
         return next((row for row in rows if row.ours is not None), rows[0])
     return replace(rows[0], ours=statistics.fmean(ours), deviation=statistics.stdev(ours))
-
-
-def _machine(facts: Mapping[str, Any]) -> str:
-    """What the numbers may depend on, in one line."""
-    said = {name: facts.get(name, "?") for name in ("kernfed", "python", "numpy", "cores", "system", "architecture")}
-    blas = ", ".join(map(str, facts.get("blas", ())))
-    return "kernfed {kernfed}, Python {python}, NumPy {numpy}, {blas}, {cores} cores, {system} {architecture}".format(
-        **said, blas=blas
-    )
