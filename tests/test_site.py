@@ -11,7 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib as mpl
 import pytest
+from matplotlib.image import imread
+from matplotlib.text import Text
 
 import kernfed
 from kernfed.federation import Policy
@@ -97,6 +100,17 @@ def test_the_page_from_paper_to_code_is_up_to_date(generate):
     assert committed == generate.papers_page(), "run: python docs/generate.py --papers"
 
 
+def test_the_short_names_of_the_papers_are_explained(generate):
+    page = generate.papers_page()
+    table = page[page.index("## The papers\n") : page.index("## SFM: ")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
+    assert [name for name, *_ in rows[2:]] == list(generate.PAPERS) == list(generate.ITEMS)
+    assert all(len(row) == 3 and all(row) for row in rows)
+    assert ["FedNewton", "Efficient Newton-Type Federated Learning with Non-IID Data"] in [row[:2] for row in rows]
+    told = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert all(name in told[: told.index("papers.md#the-papers")] for name in generate.PAPERS)
+
+
 def test_every_name_on_the_page_from_paper_to_code_can_be_imported(generate):
     names = set(re.findall(r"`(kernfed\.[\w.]+)`", generate.papers_page()))
     assert len(names) > 50
@@ -153,3 +167,28 @@ def test_pictures_are_those_that_the_code_draws_and_are_not_written_again(tmp_pa
     list(pictures.draw_all(tmp_path))
     assert [path for path in drawn if path.stat().st_mtime != 1] == [stale]
     assert not pictures.looks_alike(drawn[0], stale)
+
+
+def luminance(colour):
+    """Relative luminance of a colour, as contrast is counted on the web."""
+    shades = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [shade / 12.92 if shade <= 0.03928 else ((shade + 0.055) / 1.055) ** 2.4 for shade in shades]
+    return sum(share * value for share, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_pictures_are_legible_on_light_and_dark_pages_and_on_a_phone():
+    pictures = load("pictures")
+    for colour, least in ((pictures._LABELS, 4.0), (pictures._ROWS, 3.0), (pictures._IMAGES, 2.8)):
+        for ground in ("#ffffff", "#1e2129"):  # of the site's two palettes
+            dark, light = sorted((luminance(colour), luminance(ground)))
+            assert (light + 0.05) / (dark + 0.05) >= least, (colour, ground)
+    for name, draw in pictures.PICTURES.items():
+        path = ROOT / "docs" / "figures" / f"{name}.png"
+        assert path.stat().st_size < 50_000
+        shades = imread(path)
+        assert shades[0, -1, 3] == shades[-1, 0, 3] == 0  # transparent
+        with mpl.rc_context(pictures._STYLE):
+            figure = draw()
+        sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text()]
+        shown = 358 / (figure.get_figwidth() * 72)  # pixels of a point on a phone of 390 pixels, without the margins
+        assert min(sizes) * shown > 9.5

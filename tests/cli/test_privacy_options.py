@@ -135,7 +135,7 @@ def test_commands_refuse_alike(folder, monkeypatch, command, options, told):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_one_class_is_not_enough(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
-    write_table("rows.csv", {"f0": np.arange(40.0), "y": np.full(40, 5)})
+    write_table("rows.csv", {"f0": np.arange(40) % 7, "y": np.full(40, 5)})
     options = ("--privacy", "record-gaussian", "--epsilon", "1", "--radius", "1")
     done = CliRunner().invoke(app, [command, "--data", "rows.csv", "--label", "y", *COMMANDS[command], *options])
     assert (done.exit_code, done.stderr) == (2, "kernfed: the label must have at least 2 classes, every row has 5\n")

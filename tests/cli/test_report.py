@@ -51,7 +51,7 @@ def test_a_model_with_rows(folder, tmp_path):
     assert (told["out"], told["kind"], told["bytes"]) == (str(out), "model", out.stat().st_size)
     assert told["sections"][0] == "Accuracy"
     assert "What left the sites" in told["sections"]
-    assert told["figures"] == 5
+    assert told["figures"] == 6
     assert "<title>Mine &amp; &lt;yours&gt;</title>" in out.read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
 
@@ -90,12 +90,24 @@ def test_traffic_beside_an_audit(folder, tmp_path):
         (["machines.kfd", "--out", "report.pdf"], "--out must end in .html"),
         (["machines.kfd", "--out", "nowhere/report.html"], "does not exist"),
         (["machines.kfd", "--traffic", "audit.json"], "traffic must be a list"),
+        (["page.html"], "page.html is a page to read already, in HTML: open it as it is."),
+        (["page.html"], "of an audit give the JSON, which kernfed audit --out writes"),
+        (["page.md"], "page.md is a page to read already, in Markdown"),
+        (["cut.json"], "cut.json: the audit is damaged: record must be an object, got None; make it anew with"),
+        (["open.json"], "open.json: the audit is damaged: private is missing; make it anew with"),
+        (["bare.json"], "bare.json: the audit is damaged: attacks is missing"),
         (["machines.kfd", "--traffic", "test.csv"], "is no record of traffic"),
     ],
 )
 def test_what_cannot_be_reported_is_one_sentence(folder, monkeypatch, words, sentence):
     monkeypatch.chdir(folder)
     (folder / "broken.json").write_text("{")
+    audit = json.loads((folder / "audit.json").read_text())
+    (folder / "cut.json").write_text(json.dumps({**audit, "record": None}))
+    for name, field in (("open", "private"), ("bare", "attacks")):
+        (folder / f"{name}.json").write_text(json.dumps({key: audit[key] for key in audit if key != field}))
+    (folder / "page.html").write_text("\ufeff\n<!DOCTYPE html><title>An audit</title>", encoding="utf-8")
+    (folder / "page.md").write_text("# Privacy of noisy rows\n")
     (folder / "empty").mkdir(exist_ok=True)
     done = run("report", *words)
     assert done.exit_code == 2

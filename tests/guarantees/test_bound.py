@@ -35,6 +35,12 @@ def test_what_is_certain_or_unconditional_does_not_say_so():
     assert str(make(value=math.inf)).startswith("at most inf")
 
 
+def test_a_number_that_is_no_upper_bound_says_what_it_is():
+    bound = make(words="7 rows suffice")
+    assert str(bound).startswith("7 rows suffice with probability 0.9, if a is b")
+    assert (bound.statement, make().statement) == ("7 rows suffice", "at most 0.25")
+
+
 @pytest.mark.parametrize("status", STATUSES)
 def test_only_a_proven_bound_is_reliable(status):
     assert make(status=status).reliable == (status == "proven")

@@ -308,10 +308,21 @@ def test_page_says_what_a_guarantee_is_worth(epsilon, words):
     assert ("protection" in line) == (words.startswith("That"))
 
 
+@pytest.mark.parametrize(
+    ("delta", "words"), [(6.992e-56, "below 1e-30"), (0.0, "0"), (1e-30, "1e-30"), (1e-5, "1e-05")]
+)
+def test_page_says_a_delta_without_digits_that_mean_nothing(delta, words):
+    page = officer_page(AuditReport("x", replace(ELEMENT, delta=delta), RECORD))
+    assert f"epsilon 1 and delta {words} for one element" in page
+
+
 def test_page_without_findings():
     page = officer_page(report_of())
     for words in ("No record of traffic", "No attack was tried", "This was not tested"):
         assert words in page
+    assert "The attacks are those listed" not in page
+    attack, _ = audit_answers(np.arange(9.0), np.arange(9.0), permutations=9)
+    assert "The attacks are those listed" in officer_page(report_of(attack))
     assert "Nothing left any site." in officer_page(report_of(), [])
 
 

@@ -28,17 +28,94 @@ def test_no_guarantee_survives_too(small_audit):
     assert report.facts[1].value == "ε none"
     nothing = replace(again, element=replace(again.element, epsilon=float("inf")), private=True)
     fact = audit_report(nothing).facts[-1]
-    assert (fact.name, fact.value, fact.note) == ("Private", "no", "no guarantee is claimed")
+    assert (fact.value, fact.note) == ("no limit", "no guarantee is claimed for one record")
+    fact = audit_report(replace(small_audit, private=False)).facts[-1]
+    assert (fact.value, fact.note) == ("no limit", "the release is marked not private: neither guarantee holds")
+    assert audit_report(replace(small_audit, private=False)).facts[1].note.endswith("stated, and does not hold")
 
 
 @pytest.mark.parametrize(
-    ("change", "match"),
-    [({"element": {}}, "unit|epsilon|delta"), ({"attacks": [{}]}, "damaged"), ({"bounds": [{"value": 1}]}, "damaged"),
-     ({"subject": ""}, "subject"), ({"record": 3}, "damaged"), ({"membership": []}, "damaged")],
+    ("epsilon", "value", "note"),
+    [(1.0, "73.11 %", "of guesses at worst; chance gives 50 %"),
+     (48.0, "100 %", "of guesses at worst: no protection; chance gives 50 %")],
 )  # fmt: skip
-def test_damaged_audits_are_refused(small_audit, change, match):
-    with pytest.raises(ValueError, match=match):
+def test_the_summary_says_what_the_guarantee_of_a_person_is_worth(small_audit, epsilon, value, note):
+    """No yes or no: an epsilon of 48 is a guarantee, and protects nobody."""
+    report = audit_report(replace(small_audit, record=replace(small_audit.record, epsilon=epsilon, delta=0.0)))
+    assert (report.facts[-1].name, report.facts[-1].value, report.facts[-1].note) == (
+        "Right about a person", value, note)  # fmt: skip
+    assert "Private" not in {fact.name for fact in report.facts}
+    claim = report.section("Under which guarantee").claims[1]
+    assert (claim.reliable, "no protection" in claim.status) == (epsilon == 1, epsilon == 48)
+
+
+def test_a_delta_that_is_negligible_is_said_to_be_so(small_audit):
+    report = audit_report(replace(small_audit, element=replace(small_audit.element, delta=6.992e-56)))
+    assert report.facts[0].note == "at δ below 1e-30, as stated"
+    assert "e-56" not in render_html(report)
+    zero = audit_report(replace(small_audit, element=replace(small_audit.element, delta=0.0)))
+    assert zero.facts[0].note == "at δ 0, as stated"
+
+
+def without(values, *path):
+    """A copy without the entry at the end of the path."""
+    copy = json.loads(json.dumps(values))
+    place = copy
+    for key in path[:-1]:
+        place = place[key]
+    del place[path[-1]]
+    return copy
+
+
+@pytest.mark.parametrize(
+    "path",
+    [("private",), ("released",), ("membership",), ("subject",), ("record", "delta"), ("element", "epsilon"),
+     ("attacks", 0, "roc"), ("attacks", 1, "roc", "points", 0, "tpr"), ("bounds", 0, "unit"),
+     ("membership", "p_value")],
+    ids=str,
+)  # fmt: skip
+def test_an_audit_that_lacks_a_field_is_refused_by_its_name(small_audit, path):
+    named = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).removeprefix(".")
+    with pytest.raises(ValueError, match=f"^the audit is damaged: {re.escape(named)} is missing$"):
+        audit_from_json(without(small_audit.to_json(), *path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"private": "false"}, "private must be true or false, got 'false'"),
+     ({"private": None}, "private must be true or false, got None"),
+     ({"private": 0}, "private must be true or false, got 0"),
+     ({"attacks": [{}]}, "attacks[0].name is missing"), ({"attacks": None}, "attacks must be a list, got None"),
+     ({"record": 3}, "record must be an object, got 3"), ({"subject": ""}, "subject must say in words"),
+     ({"membership": []}, "membership must be an object, got []"), ({"released": 7}, "released must be a text, got 7")],
+    ids=str,
+)  # fmt: skip
+def test_a_field_of_another_kind_is_refused_with_what_was_expected(small_audit, change, message):
+    with pytest.raises(ValueError, match=f"^the audit is damaged: {re.escape(message)}"):
         audit_from_json({**small_audit.to_json(), **change})
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [(("record", "delta"), 2, "record: delta must be <= 1, got 2"),
+     (("record", "unit"), "element", "record must be a Guarantee of unit 'record'"),
+     (("element", "epsilon"), "1", "element.epsilon must be a finite number, got '1'"),
+     (("element", "bounds"), [0], "element.bounds must have 2 entries, got 1"),
+     (("bounds", 1, "unit"), "person", "bounds[1].unit must be one of"),
+     (("bounds", 1, "trials"), 1.5, "bounds[1].trials must be an integer, got 1.5"),
+     (("bounds", 0, "value"), True, "bounds[0].value must be a finite number, got True"),
+     (("attacks", 0, "roc", "auc"), float("nan"), "attacks[0].roc.auc must be a finite number, got nan"),
+     (("attacks", 0, "roc", "points", 1, "interval"), "x", "attacks[0].roc.points[1].interval must be a list")],
+    ids=str,
+)  # fmt: skip
+def test_damage_inside_is_named_by_its_place(small_audit, path, value, message):
+    copy = json.loads(json.dumps(small_audit.to_json()))
+    place = copy
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(ValueError, match=f"^the audit is damaged: {re.escape(message)}"):
+        audit_from_json(copy)
 
 
 def test_what_is_no_audit_is_refused():

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from kernfed.report import audit_report, gather_evidence, model_report, read_results, results_report, write_html
+from kernfed.report.content import SHARE, HeatMap, ReportData, Section, Table
 
-KINDS = ("machines", "sites", "ridge", "audit", "results", "hostile")
+KINDS = ("machines", "sites", "ridge", "audit", "results", "hostile", "broad")
 _HOSTILE = "<script>document.title = 'broken'</script>"
 
 
@@ -20,6 +21,24 @@ def artefacts(tmp_path_factory):
     folder = Path(chosen) if chosen else tmp_path_factory.mktemp("screenshots")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def broad_report():
+    """More columns, longer names and longer words than a sheet of paper is wide."""
+    figures = []
+    for columns in (11, 45):
+        names = tuple(f"hospital {place}" for place in range(columns))
+        values = tuple(tuple((place + row) % 7 / 7 for place in range(columns)) for row in range(4))
+        figures.append(
+            HeatMap(f"{columns} columns", "Shares of nothing at all.", names[:4], names, values, "class", "site", SHARE)
+        )
+    table = Table(
+        ("statement", "function", "status", "remark"), (("Theorem " * 6, "f" * 30, "words " * 9, "why " * 40),)
+    )
+    names = Table(("site", "why"), (("n" * 120, "r" * 120),), "Long names", folded=True)
+    return ReportData(
+        "model", "Broad", "All at once.", sections=(Section("s", (), tuple(figures), tables=(table, names)),)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +53,7 @@ def reports(small_models, small_holdout, small_audit, small_results, tmp_path_fa
         "ridge": model_report(models["ridge"], gather_evidence(models["ridge"], small_holdout)),
         "audit": audit_report(small_audit, traffic),
         "results": results_report(read_results(*small_results)),
+        "broad": broad_report(),
         "hostile": model_report(models["machines"], gather_evidence(models["machines"], renamed, told), title=_HOSTILE),
     }
     folder = tmp_path_factory.mktemp("pages")
@@ -92,7 +112,52 @@ def test_a_phone_needs_no_sideways_scrolling(browser, reports, artefacts, name):
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= 375
         smallest = visit.page.evaluate("""Math.min(...[...document.querySelectorAll('figure svg text')].map(text =>
             parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a || 99))""")
-        assert smallest >= 7
+        assert smallest >= 9
+
+
+#: Texts of cells, in a heat map of at most ten columns, by their size on the screen.
+_DIGITS = """[...document.querySelectorAll('figure svg text')].filter(text => /^[0-9]{1,4}$/.test(text.textContent)
+    && /on-(low|high)/.test(text.getAttribute('style')))
+    .map(text => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)"""
+
+
+def test_numbers_in_cells_can_be_read_on_a_phone(browser, reports):
+    with Visit(browser, reports[1] / "machines.html", width=390) as visit:
+        sizes = visit.page.evaluate(_DIGITS)
+    assert len(sizes) > 9
+    assert min(sizes) >= 10
+
+
+def test_published_and_ours_are_seen_together_on_a_phone(browser, reports):
+    with Visit(browser, reports[1] / "results.html", width=390) as visit:
+        row = visit.page.locator("tr", has=visit.page.locator("th", has_text="alpha 1: accuracy"))
+        for name in ("published", "ours", "difference"):
+            box = row.locator(f"td[data-name={name}]").bounding_box()
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= 390
+        label, number = row.locator("th").bounding_box(), row.locator("td").first.bounding_box()
+        assert label["y"] + label["height"] <= number["y"] + 1
+
+
+#: By how many pixels content is wider than the box it is in, at most, of all boxes that scroll on a screen.
+_CUT = """Math.max(0, ...[...document.querySelectorAll('.scroll')].map(box =>
+    Math.max(...[box, ...box.querySelectorAll('table, svg')].map(inner => inner.getBoundingClientRect().right))
+    - document.querySelector('.page').getBoundingClientRect().right))"""
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_nothing_is_cut_on_paper(browser, reports, artefacts, name):
+    """688 px are the width of A4 between margins of 14 mm."""
+    with Visit(browser, reports[1] / f"{name}.html", width=688) as visit:
+        visit.page.emulate_media(media="print")
+        assert visit.page.evaluate(_CUT) <= 1
+        assert visit.page.locator("details table").first.is_visible()
+        overflow = visit.page.evaluate("getComputedStyle(document.querySelector('.scroll')).overflowX")
+        assert overflow == "visible"
+        boxes = visit.page.evaluate("""[...document.querySelectorAll('td, tbody th')].map(cell =>
+            [cell.scrollWidth - cell.clientWidth, cell.textContent]).filter(([more]) => more > 1)""")
+        assert boxes == []
+        visit.page.pdf(path=artefacts / f"{name}.pdf", format="A4")
 
 
 def test_dark_is_dark_and_figures_follow(browser, reports, artefacts):

@@ -100,8 +100,42 @@ def test_columns_of_numbers_are_aligned_and_long_tables_are_cut():
     text = render_html(found)
     assert f"the first {MOST_ROWS} of {MOST_ROWS + 5} rows" in text
     assert f">n{MOST_ROWS}<" not in text
-    assert '<td class="number">399</td>' in text
-    assert '<td class="words">' in text
+    assert '<td class="number" data-name="b">399</td>' in text
+    assert '<td class="words" data-name="c">' in text
+
+
+def tables_of(table):
+    return Reader(render_html(ReportData("model", "t", "l", sections=(Section("s", tables=(table,)),)))).elements
+
+
+def test_a_matrix_too_broad_for_paper_is_told_in_parts():
+    columns = ("site", *(f"c{place}" for place in range(30)))
+    rows = tuple((f"s{row}", *(f"{row}.{place:02} %" for place in range(30))) for row in range(3))
+    elements = tables_of(Table(columns, rows, "Many"))
+    text = render_html(ReportData("model", "t", "l", sections=(Section("s", tables=(Table(columns, rows, "Many"),)),)))
+    assert [tag for tag, _ in elements].count("table") == 3
+    assert re.findall(r"Many, columns (\d+) to (\d+) of 30</caption>", text) == [
+        ("1", "10"),
+        ("11", "20"),
+        ("21", "30"),
+    ]
+    shown = text.replace("\N{NO-BREAK SPACE}", " ")
+    assert all(f">{cell}</td>" in shown for row in rows for cell in row[1:])
+
+
+@pytest.mark.parametrize(
+    ("table", "stacked"),
+    [(Table(("", "published", "ours", "difference", "unit", "note"), (("a" * 50, "1", "2", "1", "%", ""),)), True),
+     (Table(("site", "rows", "accuracy"), (("a", "1", "2"),)), False),
+     (Table(("setting", "value"), (("a" * 90, "b" * 90),)), False),
+     (Table(("site", *"0123456789"), (("a", *["100.0 %"] * 10),)), False)],
+    ids=["results", "narrow", "two columns", "matrix"],
+)  # fmt: skip
+def test_wide_tables_of_few_columns_become_lists_on_a_phone(table, stacked):
+    elements = tables_of(table)
+    assert any("stacked" in attributes.get("class", "").split() for _, attributes in elements) == stacked
+    named = [attributes["data-name"] for tag, attributes in elements if tag == "td" and "data-name" in attributes]
+    assert named == (["published", "ours", "difference", "unit"] if stacked else [])  # an empty cell has no name
 
 
 def test_a_folded_table_shows_its_caption():

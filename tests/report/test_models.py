@@ -11,7 +11,7 @@ from kernfed.guarantees import heldout_bounds
 from kernfed.report import gather_evidence, model_report, render_html
 from kernfed.report.content import Bars, Curves, HeatMap
 from kernfed.report.evidence import Evidence, check_traffic, count_unbounded, model_labels
-from kernfed.report.sections import MOST_DRAWN, labels_map, winners_map
+from kernfed.report.sections import MOST_DRAWN, labels_map, traffic_section, winners_map
 
 
 def figure(report, title):
@@ -64,15 +64,24 @@ def test_who_has_and_who_decides(tested, small_sites, small_holdout):
     model, _, report = tested
     assert model_labels(model)["east"] == {"cat": 40, "dog": 40}
     counts = figure(report, "Who has which class")
-    assert counts.values[counts.rows.index("north")] == (9.0, 9.0, 9.0)
-    untested = figure(model_report(model), "Who has which class")
-    assert untested.values[untested.rows.index("east")] == (40.0, 40.0, 0.0)
+    assert counts.values[counts.rows.index("east")] == (40.0, 40.0, 0.0)
+    assert "Training rows per site and class, 240 in all; 3 of 9 pairs" in counts.words
+    assert figure(model_report(model), "Who has which class") == counts  # rows to test on are no rows to train on
+    seen = next(found for found in report.section("Accuracy").figures if found.title == "What was tested where")
+    assert seen.values[seen.rows.index("north")] == (9.0, 9.0, 9.0)
+    assert seen.words.startswith("Held-out rows per site and class, 63 in all; 0 of 9 pairs")
     decided = figure(report, "Who decides which class")
     found = model.explain(np.concatenate([X for X, _ in small_holdout.values()]))
     cats = found.site[found.label == "cat"]
     column = decided.columns.index("east")
     assert decided.values[decided.rows.index("cat")][column] == np.mean(cats == "east")
     assert set(small_sites) >= set(decided.columns)
+
+
+def test_where_no_site_decides_none_is_said_to(small_models, small_holdout):
+    report = model_report(small_models[0]["ridge"], gather_evidence(small_models[0]["ridge"], small_holdout))
+    assert not [section.title for section in report.sections if section.title.startswith("Who")]
+    assert figure(report, "What was tested where").rows == ("east", "north", "west")
 
 
 def test_traffic_is_added_up_per_site(tested, small_models):
@@ -92,6 +101,11 @@ def test_guarantees_come_with_assumptions(tested):
     first, lies, images = report.section("Guarantees").claims
     assert first.reliable
     assert first.statement.startswith("The error on what comes later is at most")
+    assert first.statement.endswith("with probability 0.9875.")  # 1 - 0.05 / 4: three sites and all of them
+    (words,) = report.section("Guarantees").words
+    assert "the 3 bounds for sites and the one for all are true together with 95% confidence if the conditions" in words
+    assert "So that all are true at once each has to be surer than that: probability 0.9875." in words
+    assert report.section("Guarantees").tables[0].caption.endswith("if the conditions above hold")
     assert [given.holds for given in first.assumptions] == [None, None]
     assert [given.holds for given in lies.assumptions] == [False, True]
     assert [given.holds for given in images.assumptions] == [True]
@@ -110,7 +124,7 @@ def test_what_stays_at_the_sites_is_said_and_not_shown(small_models):
     assert figure(report, "Who has which class").values == ((1.0, 1.0, 0.0), (0.0, 1.0, 1.0), (1.0, 0.0, 1.0))
     assert "Rows stay at their sites" in report.section("Privacy").words[0]
     assert [claim.status for claim in report.section("Privacy").claims] == ["no guarantee", "no guarantee"]
-    assert report.sections[0].title == "Who has what, and who decides"
+    assert report.sections[0].title == "Who has what"
 
 
 def test_machines_contain_rows_and_the_report_says_so(small_models):
@@ -128,8 +142,16 @@ def test_the_promise_of_a_private_model_is_told_in_both_units(small_sites, tmp_p
     assert "epsilon 2 and delta 1e-05 for one row of 4 elements replaced by any other" in record.statement
     assert record.reliable
     assert any("public" in words for words in section.words)
+    assert any("A second release" in point for point in section.points)
+    assert not [point for point in section.points if "attack" in point.lower()]  # none was tried
     assert [row[0] for row in section.tables[0].rows] == ["east", "north", "west"]
-    assert report.facts[-1].value == "ε 2"
+    assert (report.facts[-1].value, report.facts[-1].note) == ("ε 2", "at δ 1e-05")
+
+
+def test_a_promise_that_protects_nobody_says_so_at_the_top(small_sites, tmp_path):
+    with kf.Federation.local(small_sites, store=tmp_path) as federation:
+        model = kf.FoldingLearner(privacy=kf.privacy.RecordGaussian(40.0, 1e-5, 5.0)).fit(federation)
+    assert model_report(model).facts[-1].note == "at δ 1e-05: no protection"
 
 
 def test_a_private_ridge_model_says_what_its_sums_promise(small_sites, tmp_path):
@@ -193,6 +215,7 @@ def test_regressors_have_errors_not_accuracies(small_models, small_sites):
     expected = np.mean((model.predict(X) - y) ** 2)
     assert dict(zip(bars.labels, bars.values, strict=True))["east"] == pytest.approx(expected)
     assert report.facts[0].name == "R²"
+    assert report.sections[0].title == "Errors"
 
 
 def test_averaging_and_single_models_have_reports(small_sites, small_holdout):
@@ -249,7 +272,7 @@ def test_a_personal_model_predicts_for_its_own_sites_only(personal):
 
 def test_many_sites_are_drawn_by_their_size_and_all_counted():
     labels = {f"s{place}": {"x": place + 1} for place in range(MOST_DRAWN + 30)}
-    heat = labels_map(labels, "rows")
+    heat = labels_map("title", labels, "rows")
     assert len(heat.rows) == MOST_DRAWN
     assert min(line[0] for line in heat.values) == 31
     assert "Drawn are the 120 sites" in heat.words
@@ -267,6 +290,50 @@ def test_one_site_and_no_evidence_make_a_report(small_sites):
 def test_a_history_of_one_round_has_no_curve(small_models):
     model = replace(small_models[0]["ridge"], history_=small_models[0]["ridge"].history_[:1], path_={})
     assert not [found for found in model_report(model).figures if isinstance(found, Curves)]
+
+
+def settings(report):
+    return dict(report.section("How it was made").tables[0].rows)
+
+
+def test_settings_are_those_in_force(small_models, small_sites):
+    machines, sites = (settings(model_report(small_models[0][kind])) for kind in ("machines", "sites"))
+    assert (machines["machines are"], sites["machines are"]) == ("in this file", "at their sites")
+    assert (machines["aggregate"], "k" in machines) == ("min", False)
+    assert (sites["aggregate"], sites["k"]) == ("kth", "2")
+    assert machines["subspace dim"] == "chosen for each machine"
+    with kf.Federation.local(small_sites) as federation:
+        linear = kf.federation.AveragingLearner(rounds=1).fit(federation)
+    assert "hidden" not in settings(model_report(linear))
+
+
+@pytest.mark.parametrize(
+    ("stopped", "rounds", "lead", "note"),
+    [("rounds", 3, "3 rounds after the first exchange; training ended as all rounds asked for were done.",
+      "all that were asked for"),
+     ("tolerance", 1, "1 round after the first exchange; training ended as the gradient was small enough.",
+      "until the gradient was small"),
+     ("converged", 0, "in one exchange.", "the first exchange was enough"),
+     ("diverged", 0, "0 rounds after the first exchange; training ended as it diverged.", "then it diverged"),
+     ("whim", 2, "2 rounds after the first exchange; training ended for this reason: whim.", "whim")],
+)  # fmt: skip
+def test_why_training_ended_is_a_sentence(small_models, stopped, rounds, lead, note):
+    model = small_models[0]["ridge"]
+    report = model_report(replace(model, stopped_=stopped, history_=model.history_[: rounds + 1]))
+    assert report.lead.endswith(f": {lead}")
+    fact = next(fact for fact in report.facts if fact.name == "Rounds")
+    assert (fact.value, fact.note) == (str(rounds), note)
+
+
+@pytest.mark.parametrize(
+    ("bytes_up", "words"),
+    [((12_200, 12_200), "Bytes: 12.2 kB at each of 2 sites."), ((12_201, 12_200), "Bytes: 12.2 kB at each of 2 sites."),
+     ((12_300, 12_200), "Bytes is highest at a (12.3 kB) and lowest at b (12.2 kB), over 2 sites.")],
+)  # fmt: skip
+def test_equal_sites_are_not_ranked(bytes_up, words):
+    entries = [{"site": site, "task": "t", "information": "rows", "messages": 1, "bytes_down": 1, "bytes_up": count,
+                "scalars_up": 1} for site, count in zip("ab", bytes_up, strict=True)]  # fmt: skip
+    assert traffic_section(entries).figures[0].words == words
 
 
 def test_what_is_no_model_is_refused(small_holdout):

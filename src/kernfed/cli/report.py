@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from kernfed.cli.console import Json, emit, format_bytes, progress
-from kernfed.cli.tables import Features, SiteColumn, check_output, read_queries, require_sites, rows_by_site
+from kernfed.cli.tables import Features, RowIds, SiteColumn, check_output, read_queries, require_sites, rows_by_site
 
 EXAMPLE = "Example: kernfed report model.kfd --data test.parquet --label y --site hospital --out report.html"
 
@@ -21,6 +21,7 @@ def report(
     label: Annotated[str | None, typer.Option(help="Column of the label in --data.")] = None,
     site: SiteColumn = None,
     features: Features = None,
+    ids: RowIds = None,
     traffic: Annotated[Path | None, typer.Option(help="Record of traffic, as `traffic.save` writes it.")] = None,
     title: Annotated[str, typer.Option(help="Title of the page; default by what it is about.")] = "",
     json: Json = False,
@@ -42,9 +43,9 @@ def report(
         if found.model is None or label is None:
             needed = "a model" if found.model is None else "--label"
             raise ValueError(f"--data needs {needed}: {source} is tested on labelled rows")
-        evidence = replace(_tested(found.model, data, label, site, features), traffic=sent)
-    elif label is not None or site is not None or features is not None:
-        raise ValueError("--label, --site and --features describe a table; name it with --data")
+        evidence = replace(_tested(found.model, data, label, site, features, ids), traffic=sent)
+    elif any(option is not None for option in (label, site, features, ids)):
+        raise ValueError("--label, --site, --features and --id describe a table; name it with --data")
     with progress("drawing"):
         page = found.report(evidence, title)
         write_html(page, out)
@@ -54,13 +55,13 @@ def report(
     emit(result, json, f"wrote {out} ({format_bytes(size)}, {len(page.figures)} figures)")
 
 
-def _tested(model: Any, data: Path, label: str, site: str | None, features: str | None) -> Any:
+def _tested(model: Any, data: Path, label: str, site: str | None, features: str | None, ids: str | None) -> Any:
     """Evidence from a table of rows; a model whose machines are at its sites cannot answer from here."""
     from kernfed.report import gather_evidence
 
     if getattr(model, "hold", "machines") == "sites":
         raise ValueError("the machines of this model are at its sites and cannot be asked from here: leave --data out")
     require_sites(model, site)
-    table = read_queries(model, data, features, label=label, site=site)
+    table = read_queries(model, data, features, label=label, site=site, ids=ids)
     with progress(f"testing on {len(table):,} rows"):
         return gather_evidence(model, rows_by_site(table))

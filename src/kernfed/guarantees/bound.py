@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from kernfed._validation import check_choice, check_number
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray, check_choice, check_number, check_rows
 
 #: How far a bound can be relied on, from most to least, in the words it is printed with.
 STATUSES = {
@@ -21,7 +24,7 @@ class Bound:
 
     value : the bound itself. confidence : probability that it holds, over the draw of the data; 1 where nothing is
     random. assumptions : each completes "if". status : one of ``STATUSES``, perhaps with a remark after a colon.
-    source : paper and theorem.
+    source : paper and theorem. words : what the number says, where it is not that something is at most so much.
 
     >>> print(Bound(0.0713, 0.95, ("the rows are independent",), "proven", "Hoeffding (1963)"))
     at most 0.0713 with probability 0.95, if the rows are independent; proven, Hoeffding (1963)
@@ -32,6 +35,7 @@ class Bound:
     assumptions: tuple[str, ...]
     status: str
     source: str
+    words: str = ""
 
     def __post_init__(self) -> None:
         check_choice(self.kind, "status", tuple(STATUSES))
@@ -51,14 +55,30 @@ class Bound:
         """Whether the statement is proven as it stands."""
         return self.kind == "proven"
 
+    @property
+    def statement(self) -> str:
+        """What is said, without how sure that is."""
+        return self.words or f"at most {self.value:.4g}"
+
     def __str__(self) -> str:
         chance = "" if self.confidence == 1 else f" with probability {self.confidence:g}"
         given = f", if {' and '.join(self.assumptions)}" if self.assumptions else ""
         remark = self.status.partition(":")[2].strip()
         status = STATUSES[self.kind] + (f" ({remark})" if remark else "")
-        return f"at most {self.value:.4g}{chance}{given}; {status}, {self.source}"
+        return f"{self.statement}{chance}{given}; {status}, {self.source}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for reports."""
         return {"value": self.value, "confidence": self.confidence, "assumptions": list(self.assumptions),
-                "status": self.status, "source": self.source}  # fmt: skip
+                "status": self.status, "source": self.source, "words": self.words}  # fmt: skip
+
+
+def check_vector(values: npt.ArrayLike, name: str, *, at_most: float | None = None) -> FloatArray:
+    """Finite numbers (n,) of at least 0, and of no more than ``at_most`` where that is given."""
+    array = np.asarray(values)
+    if array.ndim != 1 or not len(array):
+        raise ValueError(f"{name} must be a vector of at least one number, got shape {array.shape}")
+    found: FloatArray = check_rows(array[None], name)[0]
+    for extreme in (float(found.min()), float(found.max())):
+        check_number(extreme, name, at_least=0, at_most=at_most)
+    return found

@@ -79,6 +79,23 @@ def smoothing_factor(machine: KAHM) -> Bound:
     return Bound(value, 1.0, (), "proven", "SFM Proposition 3")
 
 
+def smoothing_error(mean_square: float, rows: int, width: int, steps: int) -> Bound:
+    """Sum of distances between N rows and their images after ``steps`` of smoothing: DP-KAHM Theorem 6 (86).
+
+    mean_square : ``s = |Y|_F^2 / (p N)`` before smoothing. A step multiplies the rows by a matrix of norm at most
+    ``N / (N + lambda)`` with ``lambda >= 2 s``, so ``1 / s`` grows by ``4 / N`` at least and vanishes like 1 / steps:
+    ``s_m <= s / (1 + 4 m s / N)``. An image is at most 1e6 times as long as all rows together, by the rule for doubtful
+    sums, so errors vanish too. The printed proof takes the largest of ``steps`` factors for one that does not depend
+    on ``steps``.
+    """
+    scale = check_number(mean_square, "mean_square", at_least=0)
+    count, columns = check_count(rows, "rows"), check_count(width, "width")
+    left = scale / (1 + 4 * check_count(steps, "steps", at_least=0) * scale / count)
+    value = math.sqrt(columns * count * left) * (math.sqrt(count) + count / FALLBACK_RATIO)
+    remark = "proven: the rows themselves shrink to the origin"
+    return Bound(value, 1.0, (), remark, "DP-KAHM Theorem 6, with a factor for each step")
+
+
 def _machines(machine: KAHM | DeepKAHM | WideKAHM) -> list[Machine]:
     if not isinstance(machine, (KAHM, DeepKAHM, WideKAHM)):
         raise ValueError(f"machine must be a fitted KAHM, DeepKAHM or WideKAHM, got {type(machine).__name__}")

@@ -6,8 +6,10 @@ there before the rows; the kernel is built from them. No counterexample is known
 
 import math
 
+import numpy.typing as npt
+
 from kernfed._validation import check_count, check_number
-from kernfed.guarantees.bound import Bound
+from kernfed.guarantees.bound import Bound, check_vector
 
 _INDEPENDENT = "the rows are independent draws"
 _GAP = "proof gap: the hypothesis space is made from the rows it is tested on"
@@ -46,13 +48,30 @@ def sample_complexity(error: float, confidence: float = 0.95) -> Bound:
     2729
     """
     value = (_deviation(confidence) / check_number(error, "error", above=0)) ** 2
-    return Bound(value, confidence, (_INDEPENDENT, _FITTED, _SEPARATED), _GAP, "GIKM Lemma 3")
+    words = f"{math.ceil(value):,} rows suffice for an error of at most {error:g}"
+    return Bound(value, confidence, (_INDEPENDENT, _FITTED, _SEPARATED), _GAP, "GIKM Lemma 3", words)
+
+
+def solution_gap(distances: npt.ArrayLike, width: int) -> Bound:
+    """How far the solution of GIKM Problem 1 can be from ``exp(-distance / p)`` at any query: GIKM Theorem 5 (44).
+
+    distances (N,) : of the rows of a class to their own images. Every function of the learning space (40) is that
+    exponential times a mean of the same over the rows, whatever its weights; so the gap is at most the largest
+    ``1 - exp(-distance / p)`` of a row, which Assumption 1 wants near 0.
+
+    >>> round(solution_gap([0.0, 2.0], 100).value, 4)
+    0.0198
+    """
+    farthest = float(check_vector(distances, "distances").max())
+    value = -math.expm1(-farthest / check_count(width, "width"))
+    return Bound(value, 1.0, (), "proven", "GIKM Theorem 5")
 
 
 def membership_gap(width: int) -> Bound:
     """How far ``exp(-distance / p)`` can be below 1 while query and image lie in [-1, 1]^p: ``1 - exp(-2/sqrt(p))``.
 
-    GIKM Assumption 2 wants it near 1 for the rows of other classes. At p = 784 it is at most 0.069.
+    GIKM Assumption 2 wants it near 1 for the rows of other classes. At p = 784 it is at most 0.069. So it is no
+    probability either, as which GIKM Lemma 2 (49) takes it: over C classes it sums to ``C exp(-2/sqrt(p))`` or more.
 
     >>> round(membership_gap(784).value, 3)
     0.069

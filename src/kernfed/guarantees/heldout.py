@@ -1,7 +1,8 @@
 """Bounds on the error of a classifier from rows it has never seen: what a user can rely on.
 
-The classifier must be fixed before the rows are looked at. Nothing is assumed of the classifier, of the data or of the
-dimension; only that the held-out rows are drawn independently, at each site from what the site will meet later.
+Two things are assumed, and nobody can check them from the numbers: that the classifier was fixed before the rows were
+looked at, and that the rows are drawn independently, at each site from what the site will meet later. Nothing is
+assumed of the classifier, of the distribution or of the dimension.
 """
 
 from collections.abc import Callable, Mapping

@@ -7,11 +7,14 @@ choice of signs, a function that follows them, so its complexity does not vanish
 
 import math
 
+import numpy.typing as npt
+
 from kernfed._validation import check_count, check_number
-from kernfed.guarantees.bound import Bound
+from kernfed.guarantees.bound import Bound, check_vector
 
 _INDEPENDENT = "the rows are independent draws"
 _FIXED_MAP = "the feature map was fixed before the rows were looked at"
+_ENERGY = "the mean square of the feature map is the share of the class, SFM Assumption 3"
 _PROJECTION = "counterexample: a feature map that does not vary cannot learn a target that does"
 _MEMORISER = "counterexample: a map that memorises the labels of coin tosses satisfies every assumption"
 
@@ -45,6 +48,19 @@ def rademacher_printed(rows: int) -> Bound:
     """Printed complexity of the hypothesis space, ``1 / sqrt(N)``: SFM Theorem 5 (93); false as stated."""
     remark = "counterexample: the space has a function for every choice of signs"
     return Bound(1 / math.sqrt(check_count(rows, "rows")), 1.0, (), remark, "SFM Theorem 5")
+
+
+def hypothesis_gap(features: npt.ArrayLike) -> Bound:
+    """How far the feature map (106) is from a member of the hypothesis space (87) at any query: SFM Proposition 1.
+
+    features (N_c,) : the map at the rows of the class, 1 where the class is the nearest one. The member (111) is the
+    map times their mean; under Assumption 2 the mean is 1 and the two are the same.
+
+    >>> hypothesis_gap([1, 1, 1, 0]).value
+    0.25
+    """
+    own = check_vector(features, "features", at_most=1)
+    return Bound(1 - float(own.mean()), 1.0, (_ENERGY,), "proven", "SFM Proposition 1")
 
 
 def hypothesis_error(rows: int, class_share: float, training_error: float = 0.0, confidence: float = 0.95, *,

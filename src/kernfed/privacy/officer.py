@@ -10,6 +10,8 @@ from kernfed.privacy.lower_bound import round_down
 from kernfed.privacy.roc import Attack
 
 _COLUMNS = ("site", "task", "information", "messages", "bytes_up", "scalars_up")
+#: A delta below this is said to be so: its digits would only distract.
+_NEGLIGIBLE = 1e-30
 _UNITS = {"element": "One element (a single number of a row)", "record": "One record (a whole row, a person)"}
 
 
@@ -77,16 +79,44 @@ def _guarantees(report: AuditReport) -> str:
 
 def _promise(guarantee: Guarantee) -> str:
     if math.isinf(guarantee.epsilon):
-        return f"No guarantee at delta {round_up(guarantee.delta):g} for {_cell(guarantee.adjacency)}."
-    epsilon, delta = round_up(guarantee.epsilon), round_up(guarantee.delta)
-    # The best test of two equally likely cases is right with probability (e^epsilon + delta)/(e^epsilon + 1).
-    right = (1.0 + guarantee.delta * math.exp(-guarantee.epsilon)) / (1.0 + math.exp(-guarantee.epsilon))
-    worth = " That is no protection." if right > 0.9999 else " That is little protection." if right > 0.99 else ""
+        return f"No guarantee at delta {stated_delta(guarantee)} for {_cell(guarantee.adjacency)}."
+    worth = protection(guarantee)
     return (
-        f"Differential privacy with epsilon {epsilon:g} and delta {delta:g} for {_cell(guarantee.adjacency)}. An "
-        "attacker who knows everything else, and to whom both cases are equally likely, tells which is true in at most "
-        f"{min(round_up(100 * right), 100.0):g} % of cases; guessing is right in 50 %.{worth}"
+        f"Differential privacy with epsilon {stated_epsilon(guarantee)} and delta {stated_delta(guarantee)} for "
+        f"{_cell(guarantee.adjacency)}. An attacker who knows everything else, and to whom both cases are equally "
+        f"likely, tells which is true in at most {told_apart(guarantee)} of cases; guessing is right in 50 %."
+        + (f" That is {worth}." if worth else "")
     )
+
+
+def told_apart(guarantee: Guarantee) -> str:
+    """Per cent of cases, at most, in which an attacker tells two equally likely neighbours apart, rounded up.
+
+    >>> told_apart(Guarantee(1.0, 0.0, "record", "one row replaced by any other"))
+    '73.11 %'
+    """
+    return f"{min(round_up(100 * _right(guarantee)), 100.0):g} %"
+
+
+def protection(guarantee: Guarantee) -> str:
+    """The verdict on an epsilon that is too large to protect; empty for others."""
+    right = _right(guarantee)
+    return "no protection" if right > 0.9999 else "little protection" if right > 0.99 else ""
+
+
+def _right(guarantee: Guarantee) -> float:
+    """The best test of two equally likely cases is right with probability (e^epsilon + delta)/(e^epsilon + 1)."""
+    return (1.0 + guarantee.delta * math.exp(-guarantee.epsilon)) / (1.0 + math.exp(-guarantee.epsilon))
+
+
+def stated_delta(guarantee: Guarantee) -> str:
+    """The delta in words, never less than the truth.
+
+    >>> stated_delta(Guarantee(1.0, 7e-56, "element", "one element changed"))
+    'below 1e-30'
+    """
+    tiny = 0 < guarantee.delta < _NEGLIGIBLE
+    return f"below {_NEGLIGIBLE:g}" if tiny else f"{round_up(guarantee.delta):g}"
 
 
 def _attacks(report: AuditReport) -> str:
@@ -159,9 +189,11 @@ def _not_promised(report: AuditReport) -> str:
         "People with several rows are protected less: each row counts.",
         "A second release from the same rows adds to the first; a ledger keeps the sum.",
         "A site is not protected against its own staff, who see the rows.",
-        "The attacks are those listed; that none worked does not mean that none can. Their figures come from the raw "
-        "rows and are not protected by the guarantee: give this page only to those who may know them.",
     ]
+    if report.attacks or report.bounds:
+        lines.append("The attacks are those listed; that none worked does not mean that none can. Their figures come "
+                     "from the raw rows and are not protected by the guarantee: give this page only to those who may "
+                     "know them.")  # fmt: skip
     if report.record.epsilon > report.element.epsilon:
         lines.insert(0, "The guarantee for one element is not one for a person: a whole row has the weaker guarantee "
                         "for one record above.")  # fmt: skip

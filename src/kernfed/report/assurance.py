@@ -5,9 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kernfed.federation.evaluation import Evaluation
-from kernfed.guarantees import CATALOG, STATUSES, Bound, HeldOutBounds, heldout_bounds
+from kernfed.guarantees import STATUSES, Bound, HeldOutBounds, heldout_bounds
+from kernfed.guarantees.catalog import grouped_theorems
 from kernfed.privacy.audit import AuditReport
 from kernfed.privacy.guarantee import round_up
+from kernfed.privacy.officer import protection
 from kernfed.report.content import SHARE, Assumption, Claim, Section, Table, written
 from kernfed.report.evidence import Evidence
 from kernfed.report.officer import officer_sections
@@ -42,8 +44,8 @@ def promise_section(promise: Promise) -> Section:
     for guarantee, point in zip((promise.element, promise.record), page["Under which guarantee"].points, strict=False):
         title, _, statement = point.partition(". ")
         holds = promise.private and math.isfinite(guarantee.epsilon)
-        weak = statement.endswith("protection.")  # the officer's verdict on a large epsilon
-        status = ("holds, and protects little" if weak else "differential privacy") if holds else "no guarantee"
+        weak = protection(guarantee)
+        status = (f"holds, and is {weak}" if weak else "differential privacy") if holds else "no guarantee"
         given = (
             () if holds else (Assumption("the noise is secret, and no step looked at the raw rows", promise.private),)
         )
@@ -60,15 +62,23 @@ def bounds_section(known: Evidence, further: Iterable[Claim] = (), papers: Seque
     if evaluation is not None and evaluation.pooled.rows:
         bounds = all_bounds(evaluation)
         claims.insert(0, bound_claim("Error over all sites", "The error on what comes later is", bounds.pooled))
-        words.append(f"From {evaluation.pooled.rows:,} held-out rows; the bounds hold all together with "
-                     f"{CONFIDENCE:.0%} confidence, whatever the data and the model.")  # fmt: skip
+        words.append(_heldout_words(evaluation.pooled.rows, bounds))
         if len(bounds.sites) > 1:
             tables.append(_bounds_table(evaluation, bounds))
     if known.checked:
         claims.append(_bounded_images(known.unbounded, known.checked))
-    if any(theorem.paper in papers for theorem in CATALOG):
+    if papers:
         tables.append(_theorems_table(papers))
     return Section("Guarantees", tuple(words), claims=tuple(claims), tables=tuple(tables)) if claims or tables else None
+
+
+def _heldout_words(rows: int, bounds: HeldOutBounds) -> str:
+    """What is assumed, and why each bound is surer than all are together."""
+    several = f"the {len(bounds.sites)} bounds for sites and the one for all" if len(bounds.sites) > 1 else "the bounds"
+    return (f"From {rows:,} held-out rows. Whatever the model and the kind of data, {several} are true together with "
+            f"{CONFIDENCE:.0%} confidence if the conditions under them hold, which nobody can check from here. So that "
+            "all are true at once each has to be surer than that: probability "
+            f"{bounds.pooled.confidence:.4g}.")  # fmt: skip
 
 
 def _bounded_images(unbounded: int, checked: int) -> Claim:
@@ -82,13 +92,8 @@ def _bounded_images(unbounded: int, checked: int) -> Claim:
 
 def _theorems_table(papers: Sequence[str]) -> Table:
     """Statements of these papers with their status; those of one kind share a row."""
-    grouped: dict[tuple[str, str, str, str], list[str]] = {}
-    for theorem in CATALOG:
-        if theorem.paper in papers:
-            key = (theorem.paper, theorem.function, STATUSES[theorem.status], theorem.remark)
-            grouped.setdefault(key, []).append(theorem.number)
-    rows = tuple((f"{paper} {', '.join(numbers)}", function, status, remark)
-                 for (paper, function, status, remark), numbers in grouped.items())  # fmt: skip
+    rows = tuple((statement, function, STATUSES[status], remark)
+                 for statement, function, status, remark in grouped_theorems(papers))  # fmt: skip
     head = ("statement", "function in kernfed.guarantees", "status", "remark")
     return Table(head, rows, "What the published theorems are worth", folded=True)
 
@@ -101,7 +106,7 @@ def bound_claim(title: str, beginning: str, bound: Bound, checks: Mapping[str, b
     chance = "" if bound.confidence == 1 else f", with probability {bound.confidence:.4g}"
     remark = bound.status.partition(":")[2].strip()
     status = STATUSES[bound.kind] + (f" ({remark})" if remark else "")
-    return Claim(title, f"{beginning} at most {bound.value:.4g}{chance}.", status, bound.reliable, bound.source,
+    return Claim(title, f"{beginning} {bound.statement}{chance}.", status, bound.reliable, bound.source,
                  tuple(given))  # fmt: skip
 
 
@@ -114,4 +119,5 @@ def all_bounds(evaluation: Evaluation) -> HeldOutBounds:
 def _bounds_table(evaluation: Evaluation, bounds: HeldOutBounds) -> Table:
     rows = [(site, f"{evaluation.sites[site].rows:,}", written(evaluation.sites[site].accuracy, SHARE),
              written(1 - bound.value, SHARE)) for site, bound in bounds.sites.items()]  # fmt: skip
-    return Table(("site", "rows", "accuracy", "accuracy is at least"), tuple(rows), "What is sure at each site")
+    return Table(("site", "rows", "accuracy", "accuracy is at least"), tuple(rows),
+                 "What each site can rely on, if the conditions above hold")  # fmt: skip

@@ -2,53 +2,89 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import is_dataclass, replace
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
+from kernfed._validation import check_choice
 from kernfed.privacy.audit import AuditReport, stated_epsilon
-from kernfed.privacy.density import MembershipScore
-from kernfed.privacy.guarantee import round_up
-from kernfed.privacy.lower_bound import EpsilonBound
-from kernfed.privacy.roc import Attack, OperatingPoint, Roc
+from kernfed.privacy.guarantee import UNITS, Guarantee
+from kernfed.privacy.officer import protection, stated_delta, told_apart
+from kernfed.privacy.roc import Attack
 from kernfed.report.assurance import promise_section
 from kernfed.report.content import SHARE, Bars, Fact, Figure, ReportData
 from kernfed.report.officer import officer_sections
-from kernfed.report.promises import Promise, guarantee_of
+from kernfed.report.promises import Promise
 from kernfed.report.sections import traffic_section
 
 _KEYS = {"subject", "element", "record", "attacks", "bounds"}
+#: What JSON may have for a plain type, and how that is called.
+_PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
+    str: ((str,), "a text"), bool: ((bool,), "true or false"), int: ((int,), "an integer"),
+    float: ((int, float), "a finite number"),
+}  # fmt: skip
 
 
 def is_audit(values: Any) -> bool:
-    """Whether plain values look like ``AuditReport.to_json``."""
-    return isinstance(values, Mapping) and set(values) >= _KEYS
+    """Whether plain values look like ``AuditReport.to_json``, perhaps damaged."""
+    return isinstance(values, Mapping) and len(_KEYS & set(values)) >= 3
 
 
 def audit_from_json(values: Mapping[str, Any]) -> AuditReport:
-    """An ``AuditReport`` again from its ``to_json``; anything else is refused."""
+    """An ``AuditReport`` again from its ``to_json``; a field that is missing or of another kind is refused by name."""
     if not is_audit(values):
         raise ValueError(f"an audit must have {', '.join(sorted(_KEYS))}, got {', '.join(sorted(map(str, values)))}")
     try:
-        membership = values.get("membership")
-        return AuditReport(
-            values["subject"],
-            guarantee_of(values["element"]),
-            guarantee_of(values["record"]),
-            tuple(_attack(entry) for entry in values["attacks"]),
-            tuple(EpsilonBound(**entry) for entry in values["bounds"]),
-            None if membership is None else MembershipScore(**membership),
-            bool(values.get("private", True)),
-            values.get("released", ""),
-        )
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"the audit is damaged: {type(error).__name__}: {error}") from None
+        audit: AuditReport = _decoded(AuditReport, values, "")
+        for place, bound in enumerate(audit.bounds):
+            check_choice(bound.unit, f"bounds[{place}].unit", UNITS)
+    except ValueError as error:
+        raise ValueError(f"the audit is damaged: {error}") from None
+    return audit
 
 
-def _attack(values: Mapping[str, Any]) -> Attack:
-    curve = dict(values["roc"])
-    points = tuple(OperatingPoint(**{**point, "interval": tuple(point["interval"])}) for point in curve.pop("points"))
-    interval = tuple(curve.pop("auc_interval"))
-    return Attack(values["name"], values["knows"], Roc(**curve, points=points, auc_interval=interval))
+def _decoded(kind: Any, value: Any, where: str) -> Any:
+    """A value of JSON as the type ``kind``: a frozen dataclass, a tuple, one of ``_PLAIN``, or None where allowed."""
+    options = get_args(kind)
+    if get_origin(kind) is UnionType:
+        return None if value is None else _decoded(options[0], value, where)
+    if get_origin(kind) is tuple:
+        return _decoded_items(options, value, where)
+    if kind is Guarantee and isinstance(value, Mapping) and value.get("epsilon", 0) is None:
+        return replace(_decoded(kind, {**value, "epsilon": 0}, where), epsilon=math.inf)  # JSON has no infinity
+    if is_dataclass(kind):
+        return _decoded_fields(kind, value, where)
+    types, words = _PLAIN[kind]
+    fits = isinstance(value, types) and (kind is bool or not isinstance(value, bool))
+    if not fits or (kind is float and not math.isfinite(value)):
+        raise ValueError(f"{where} must be {words}, got {value!r:.80}")
+    return value
+
+
+def _decoded_items(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{where} must be a list, got {value!r:.80}")
+    if kinds[-1] is Ellipsis:
+        kinds = kinds[:1] * len(value)
+    if len(kinds) != len(value):
+        raise ValueError(f"{where} must have {len(kinds)} entries, got {len(value)}")
+    return tuple(_decoded(kind, entry, f"{where}[{place}]")
+                 for place, (kind, entry) in enumerate(zip(kinds, value, strict=True)))  # fmt: skip
+
+
+def _decoded_fields(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where} must be an object, got {value!r:.80}")
+    hints = get_type_hints(kind)
+    start = f"{where}." if where else ""
+    for name in hints:
+        if name not in value:
+            raise ValueError(f"{start}{name} is missing")
+    found = {name: _decoded(hint, value[name], start + name) for name, hint in hints.items()}
+    try:
+        return kind(**found)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}" if where else str(error)) from None
 
 
 def audit_report(audit: AuditReport, traffic: Sequence[Mapping[str, Any]] = ()) -> ReportData:
@@ -77,20 +113,27 @@ def _sentence(verdict: str) -> str:
 def _facts(audit: AuditReport) -> tuple[Fact, ...]:
     facts = []
     for name, guarantee in (("element", audit.element), ("record", audit.record)):
-        words = (
-            f"at δ {round_up(guarantee.delta):g}, as stated" if math.isfinite(guarantee.epsilon) else "none is claimed"
-        )
-        facts.append(Fact(f"One {name}", f"ε {stated_epsilon(guarantee)}", words))
+        words = f"at δ {stated_delta(guarantee)}, " + ("as stated" if audit.private else "stated, and does not hold")
+        claimed = math.isfinite(guarantee.epsilon)
+        facts.append(Fact(f"One {name}", f"ε {stated_epsilon(guarantee)}", words if claimed else "none is claimed"))
     if audit.attacks:
         best = max(audit.attacks, key=lambda attack: attack.roc.auc)
         facts.append(Fact("Best attack", f"{best.roc.auc:.3f}", f"{best.name}; guessing is 0.5, certainty 1"))
     if audit.bounds:
         words = "the stated guarantee is false" if audit.contradicted else "the guarantee may be true"
         facts.append(Fact("Contradicted", "yes" if audit.contradicted else "no", words))
-    claimed = math.isfinite(min(audit.element.epsilon, audit.record.epsilon))
-    why = "no guarantee is claimed" if not claimed else "" if audit.private else "the release is marked so"
-    facts.append(Fact("Private", "no" if why else "yes", why))
-    return tuple(facts)
+    return (*facts, _worst_case(audit))
+
+
+def _worst_case(audit: AuditReport) -> Fact:
+    """What the guarantee of a record allows at worst: no yes or no could say it."""
+    name, worth = "Right about a person", protection(audit.record)
+    if not audit.private:
+        return Fact(name, "no limit", "the release is marked not private: neither guarantee holds")
+    if math.isinf(audit.record.epsilon):
+        return Fact(name, "no limit", "no guarantee is claimed for one record")
+    note = f"of guesses at worst{f': {worth}' if worth else ''}; chance gives 50 %"
+    return Fact(name, told_apart(audit.record), note)
 
 
 def _attack_figures(audit: AuditReport) -> tuple[Figure, ...]:

@@ -25,8 +25,9 @@ class Evidence:
     """Everything that may be missing.
 
     evaluation : counts on held-out rows. alone : accuracy by the site's own machines only, on ``alone_on``. compared :
-    accuracy of other methods on the same rows. labels : site -> class -> rows. winners : class -> site -> queries that
-    this site decided. regression : sums of errors, for regressors. unbounded : pairs of one of ``checked`` queries and
+    accuracy of other methods on the same rows. labels : site -> class -> rows it was trained on, called ``labels_of``,
+    where the model does not know. tested : likewise for held-out rows. winners : class -> site -> queries that this
+    site decided. regression : sums of errors, for regressors. unbounded : pairs of one of ``checked`` queries and
     a machine whose memberships have no positive sum. traffic : as ``Traffic.to_json`` gives it.
     """
 
@@ -35,7 +36,8 @@ class Evidence:
     alone_on: str = "its own held-out rows"
     compared: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    labels_of: str = "rows"
+    labels_of: str = "training rows"
+    tested: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     winners: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     regression: RegressionEvaluation | None = None
     unbounded: int = 0
@@ -52,8 +54,8 @@ def gather_evidence(model: Any, rows: Mapping[str, Any], traffic: Iterable[Mappi
     if is_regressor(model):
         return Evidence(regression=regression_rows(model, rows), traffic=sent)
     tested = evaluate_rows(model, rows)
-    known = Evidence(tested, labels_of="held-out rows", traffic=sent,
-                     labels={site: count_labels(np.asarray(rows[site][1])) for site in tested.sites})  # fmt: skip
+    counts = {site: count_labels(np.asarray(rows[site][1])) for site in tested.sites}
+    known = Evidence(tested, tested=counts, traffic=sent)
     if not isinstance(model, FoldingModel):
         return known
     alone = {}

@@ -2,7 +2,7 @@
 
 import os
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
@@ -17,8 +17,13 @@ from kernfed.report.svg import plain_text
 
 #: Rows of a table that are shown; a page with more would be slow to open and nobody reads them there.
 MOST_ROWS = 400
-#: Longer cells are words; a number has at most so many letters of a unit.
-_WORDY, _UNIT = 40, 4
+#: Longer cells are words, shorter ones names; a number has at most so many letters of a unit.
+_WORDY, _NAME, _UNIT = 40, 16, 4
+#: Signs that fit side by side on a sheet of paper, each column counted with the gap after it, and on a phone. A column
+#: is as wide as its longest number, its text may wrap; a word in its head counts as ``_HEAD`` at most.
+_SHEET, _PHONE, _GAP, _HEAD = 98.0, 50.0, 1.3, 12
+#: A table with more columns is a matrix, of which a phone shows a part at a time.
+_MATRIX = 8
 _NUMBER = re.compile(r"[-+<>≥≤ ]*\.?\d")
 #: Cells that stand for no number.
 _EMPTY = ("", "-", "not run")
@@ -71,25 +76,54 @@ def _section_view(section: Section, name: str, numbers: Any) -> dict[str, Any]:
     figures = [_figure_view(figure, f"f{next(numbers)}") for figure in section.figures]
     return {"id": name, "title": section.title, "short": section.short or section.title, "words": section.words,
             "figures": figures, "points": section.points, "claims": [asdict(claim) for claim in section.claims],
-            "tables": [_table_view(table) for table in section.tables]}  # fmt: skip
+            "tables": [view for table in section.tables for view in _table_views(table)]}  # fmt: skip
 
 
 def _figure_view(figure: Figure, name: str) -> dict[str, Any]:
     # The drawing is ours and escapes what it is given; see plots.
+    tables = _table_views(figure_table(figure))
     return {"title": figure.title, "words": figure.words, "wide": is_wide(figure), "svg": Markup(draw(figure, name)),
-            "table": _table_view(figure_table(figure))}  # fmt: skip
+            "tables": tables, "broad": any(table["broad"] for table in tables)}  # fmt: skip
 
 
-def _table_view(table: Table) -> dict[str, Any]:
+def _table_views(table: Table) -> list[dict[str, Any]]:
+    """The table, or several below each other where its columns of numbers would not fit on a sheet of paper."""
     kinds = [_kind([row[place] for row in table.rows]) for place in range(len(table.columns))]
-    rows = [list(zip(row, kinds, strict=True)) for row in table.rows[:MOST_ROWS]]
+    widths = [_width(table, place, kind) for place, kind in enumerate(kinds)]
+    numbers = len(kinds) - 1
+    fitting = max(1, int((_SHEET - widths[0]) / max(widths[1:], default=1.0)))
+    if numbers <= fitting or set(kinds[1:]) != {"number"}:
+        return [_table_view(table, kinds, widths)]
+    views = []
+    size = -(-numbers // -(-numbers // fitting))  # parts of about one size
+    for start in range(1, len(kinds), size):
+        kept = [0, *range(start, min(start + size, len(kinds)))]
+        part = replace(table, columns=tuple(table.columns[place] for place in kept),
+                       caption=f"{table.caption}, columns {kept[1]} to {kept[-1]} of {numbers}",
+                       rows=tuple(tuple(row[place] for place in kept) for row in table.rows))  # fmt: skip
+        views.append(_table_view(part, [kinds[place] for place in kept], [widths[place] for place in kept]))
+    return views
+
+
+def _table_view(table: Table, kinds: list[str], widths: list[float]) -> dict[str, Any]:
+    rows = [list(zip(row, kinds, table.columns, strict=True)) for row in table.rows[:MOST_ROWS]]
+    stacked = 2 < len(kinds) <= _MATRIX and (sum(widths) > _PHONE or "words" in kinds)
     return {"caption": table.caption, "columns": list(zip(table.columns, kinds, strict=True)), "rows": rows,
-            "left_out": max(0, len(table.rows) - MOST_ROWS), "folded": table.folded}  # fmt: skip
+            "left_out": max(0, len(table.rows) - MOST_ROWS), "folded": table.folded, "stacked": stacked,
+            "broad": sum(widths) > _SHEET / 2}  # fmt: skip
+
+
+def _width(table: Table, place: int, kind: str) -> float:
+    """About how many signs a column is wide."""
+    head = min(_HEAD, max(map(len, table.columns[place].split()), default=0))
+    cells = max((len(row[place]) for row in table.rows[:MOST_ROWS]), default=0)
+    return _GAP + max(head, cells if kind == "number" else min(cells, _NAME if place else 2 * _NAME))
 
 
 def _kind(cells: list[str]) -> str:
-    """Class of a column: numbers with their units are aligned to the right, long words keep some width."""
+    """Class of a column: numbers with their units are aligned right, long words keep some width, names one line."""
     filled = [cell for cell in cells if cell not in _EMPTY]
     if filled and all(_NUMBER.match(cell) and sum(sign.isalpha() for sign in cell) <= _UNIT for cell in filled):
         return "number"
-    return "words" if any(len(cell) > _WORDY for cell in filled) else "text"
+    longest = max(map(len, filled), default=0)
+    return "words" if longest > _WORDY else "text" if longest > _NAME else "name"

@@ -59,6 +59,17 @@ _SENT = {
     "personal": "In training the sites sent means and second moments of their features. The file holds no rows.",
 }
 
+#: Where the machines of a model are.
+_PLACES = {"sites": "at their sites", "machines": "in this file"}
+#: Why training ended: in a sentence, and beside the number of rounds.
+_ENDED = {
+    "rounds": ("as all rounds asked for were done", "all that were asked for"),
+    "tolerance": ("as the gradient was small enough", "until the gradient was small"),
+    "converged": ("as nothing was left to improve", "until nothing was left to improve"),
+    "diverged": ("as it diverged", "then it diverged"),
+    "sites lost": ("as too many sites were lost", "then too many sites were lost"),
+}
+
 
 def _folding(model: Any) -> Parts:
     members = model.members
@@ -71,10 +82,20 @@ def _folding(model: Any) -> Parts:
     table = Table(("site", "rows", "classes", "machines"), tuple(
         (site, f"{members[site].rows:,}", f"{len(members[site].classes):,}", f"{members[site].machines:,}")
         for site in model.sites), "Sites")  # fmt: skip
-    settings = {**model.parameters.to_values(), "machines are at": model.hold}
+    settings = {**_folding_settings(model.parameters), "machines are": _PLACES[model.hold]}
     sent = _SENT[model.hold if model.privacy is None else "released"]
     return Parts("A classifier of several sites", lead, facts, (sent,), settings, claims=_wrong_site(model),
                  tables=(table, *_missing_tables(model.missing)), papers=("SFM", "DP-KAHM", "GIKM"))  # fmt: skip
+
+
+def _folding_settings(parameters: Any) -> dict[str, Any]:
+    """What was in force: k counts only where the k-th score does, and a dimension that was not given is chosen."""
+    values = dict(parameters.to_values())
+    if parameters.aggregate != "kth":
+        del values["k"]
+    if parameters.subspace_dim is None:
+        values["subspace_dim"] = "chosen for each machine"
+    return values
 
 
 def _wrong_site(model: Any) -> tuple[Claim, ...]:
@@ -98,10 +119,10 @@ def _ridge(model: Any) -> Parts:
     p = model.parameters
     what = "predict a value" if p.task == "regress" else f"classify into {len(model.classes_)} classes"
     rounds = max(0, len(model.history_) - 1)
-    lead = (f"Sites {what} together by kernel ridge regression ({model.method}): {rounds} rounds after the first "
-            f"exchange; training ended because of: {model.stopped_}.")  # fmt: skip
+    lasted, note = _lasted(rounds, model.stopped_)
+    lead = f"Sites {what} together by kernel ridge regression ({model.method}): {lasted}."
     up = sum(entry.bytes_up for entry in model.history_)
-    facts = (Fact("Rounds", f"{rounds:,}", model.stopped_),
+    facts = (Fact("Rounds", f"{rounds:,}", note),
              Fact("Features", f"{p.n_features:,}", f"{model.width:,} columns"),
              *((Fact("Sent by the sites", written(up, BYTES), "in training"),) if model.history_ else ()))  # fmt: skip
     settings = {"method": model.method, "regularization": model.regularization_, "features": p.features,
@@ -110,6 +131,14 @@ def _ridge(model: Any) -> Parts:
     sent = _SENT["ridge" if getattr(model, "privacy", None) is None else "released sums"]
     return Parts("Kernel ridge regression over sites", lead, facts, (sent,), settings, _ridge_sections(model),
                  _ridge_claims(model), tables, ("FedNewton",))  # fmt: skip
+
+
+def _lasted(rounds: int, stopped: str) -> tuple[str, str]:
+    """How long training took and why it ended: for a sentence, and beside the number of rounds."""
+    if rounds == 0 and stopped in ("rounds", "tolerance", "converged"):
+        return "in one exchange", "the first exchange was enough"
+    why, note = _ENDED.get(stopped, (f"for this reason: {stopped}", stopped))
+    return f"{rounds} round{'s' * (rounds != 1)} after the first exchange; training ended {why}", note
 
 
 def _ridge_sections(model: Any) -> tuple[Section, ...]:
@@ -171,7 +200,10 @@ def _averaging(model: Any) -> Parts:
     facts = (Fact("Rounds", f"{len(history):,}"),
              Fact("Classes", f"{len(model.classes_):,}", f"{model.width:,} columns"))  # fmt: skip
     sections = (Section("Training", figures=tuple(figures)),) if figures else ()
-    return Parts("Federated averaging", lead, facts, (_SENT["averaging"],), model.parameters.to_values(), sections,
+    settings = dict(model.parameters.to_values())
+    if model.parameters.model == "linear":
+        del settings["hidden"]
+    return Parts("Federated averaging", lead, facts, (_SENT["averaging"],), settings, sections,
                  tables=_missing_tables(model.missing))  # fmt: skip
 
 

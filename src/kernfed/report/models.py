@@ -3,7 +3,7 @@
 from typing import Any
 
 from kernfed.privacy.audit import stated_epsilon
-from kernfed.privacy.guarantee import round_up
+from kernfed.privacy.officer import protection, stated_delta
 from kernfed.report.assurance import bounds_section, privacy_section
 from kernfed.report.content import BYTES, SHARE, Fact, ReportData, Section, Table, written
 from kernfed.report.evidence import Evidence, model_labels
@@ -37,16 +37,17 @@ def model_report(model: Any, evidence: Evidence | None = None, *, title: str = "
 
 
 def _who_section(model: Any, known: Evidence) -> Section | None:
-    """Who has which class, and who decides."""
+    """Who was trained on which class, and who decides where sites do."""
     figures = []
-    trained = model_labels(model)
-    if known.labels or trained:
-        figures.append(labels_map(known.labels or trained, known.labels_of if known.labels else "training rows"))
+    trained = known.labels or model_labels(model)
+    if trained:
+        figures.append(labels_map("Who has which class", trained, known.labels_of))
     elif hasattr(model, "holds"):
         figures.append(holders_map(model.sites, [str(label) for label in model.classes_.tolist()], model.holds))
     if any(known.winners.values()):
         figures.append(winners_map(known.winners))
-    return Section("Who has what, and who decides", figures=tuple(figures)) if figures else None
+    title = "Who has what, and who decides" if any(known.winners.values()) else "Who has what"
+    return Section(title, figures=tuple(figures)) if figures else None
 
 
 def _making_section(parts: Parts) -> Section:
@@ -58,7 +59,7 @@ def _told(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_told, value[:20])) + (f" and {len(value) - 20} more" if len(value) > 20 else "")
     if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "none"}[value]
+        return {True: "yes", False: "no", None: "not set"}[value]
     return written(value) if isinstance(value, (int, float)) else str(value)
 
 
@@ -89,6 +90,6 @@ def _privacy_fact(model: Any) -> Fact:
     stated = stated_privacy(model)
     if stated is None:
         return Fact("Privacy", "none", "no noise was added")
-    return Fact(
-        "Privacy of one person", f"ε {stated_epsilon(stated.record)}", f"at δ {round_up(stated.record.delta):g}"
-    )
+    weak = protection(stated.record)
+    note = f"at δ {stated_delta(stated.record)}" + (f": {weak}" if weak else "")
+    return Fact("Privacy of one person", f"ε {stated_epsilon(stated.record)}", note)

@@ -155,7 +155,9 @@ def _legend(drawing: Drawing, axes: Axes, most: int) -> None:
 
 
 def _heat_map_width(figure: HeatMap) -> float:
-    return max(WIDTH, 120 + 20.0 * len(figure.columns))
+    """A cell with a number in it has room for four signs."""
+    columns = len(figure.columns)
+    return max(WIDTH, 120 + (28.0 if columns <= _WRITTEN_CELLS else 20.0) * columns)
 
 
 def _heat_map(figure: HeatMap) -> Drawing:
@@ -194,7 +196,7 @@ def _cells(axes: Axes, figure: HeatMap, *, labels: bool) -> None:
     for (row, column), value in np.ndenumerate(values):
         if labels and value > 0:
             axes.text(column + 0.5, row + 0.5, cell_text(value, figure.unit), ha="center", va="center",
-                      fontsize=_TEXT - 2, in_layout=False,
+                      fontsize=_TEXT, in_layout=False,
                       color=color("on-high" if opacity[row, column] > DARK_CELL else "on-low"))  # fmt: skip
 
 

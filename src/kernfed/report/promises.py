@@ -1,6 +1,5 @@
 """What a model promises, wherever it keeps it: guarantees for one element and for one record."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,7 @@ _ADJACENCY = {"element": "one element changed", "record": "one row replaced by a
 
 @dataclass(frozen=True)
 class Promise:
-    """Both units, and whether they hold: ``private`` is False where the noise came from a seed.
+    """Both units, and whether they hold: ``private`` is False where an audited release says that they do not.
 
     spent : (epsilon, delta) that each site's ledger has come to, all its releases together. remarks : what is said
     beside, as of labels.
@@ -27,7 +26,10 @@ class Promise:
 
 
 def stated_privacy(model: Any) -> Promise | None:
-    """The promise of ``model.privacy`` (``kernfed.kahm.terms.Terms``), or None where a model makes none."""
+    """The promise of ``model.privacy`` (``kernfed.kahm.terms.Terms``), or None where a model makes none.
+
+    It holds: a model has terms only for what a ledger was charged with, and no ledger accepts what is not private.
+    """
     terms = getattr(model, "privacy", None)
     if terms is None:
         return None
@@ -35,7 +37,7 @@ def stated_privacy(model: Any) -> Promise | None:
     element, record = (_guarantee(getattr(terms, unit), unit, lines) for unit in ("element", "record"))
     spent = {str(site): (float(pair[0]), float(pair[1])) for site, pair in dict(getattr(terms, "spent", {})).items()}
     remarks = tuple(line for line in lines if not line.startswith(("element:", "record:")))
-    return Promise(element, record, bool(getattr(terms, "private", True)), spent, remarks)
+    return Promise(element, record, True, spent, remarks)
 
 
 def _guarantee(value: Any, unit: str, lines: tuple[str, ...]) -> Guarantee:
@@ -45,12 +47,3 @@ def _guarantee(value: Any, unit: str, lines: tuple[str, ...]) -> Guarantee:
     epsilon, delta = value
     said = next((line for line in lines if line.startswith(f"{unit}:") and " for " in line), "")
     return Guarantee(float(epsilon), float(delta), unit, said.partition(" for ")[2] or _ADJACENCY[unit])
-
-
-def guarantee_of(values: Mapping[str, Any]) -> Guarantee:
-    """A guarantee from ``Guarantee.to_dict``; an epsilon of None is infinite, as JSON has no such number."""
-    given = {name: values.get(name) for name in ("epsilon", "delta", "unit", "adjacency", "bounds", "d")}
-    epsilon = math.inf if given["epsilon"] is None else given["epsilon"]
-    bounds = None if given["bounds"] is None else tuple(given["bounds"])
-    checked: Any = {**given, "epsilon": epsilon, "bounds": bounds}
-    return Guarantee(**checked)

@@ -42,7 +42,7 @@ def _regression_section(found: RegressionEvaluation) -> Section:
     rows = tuple((site, f"{sums.rows:,}", written(sums.mean_squared_error), written(sums.mean_absolute_error),
                   written(sums.r2)) for site, sums in found.sites.items())  # fmt: skip
     table = Table(("site", "rows", "mean squared error", "mean absolute error", "R²"), rows, "Errors per site")
-    return Section("Accuracy", (words,), (bars,), tables=(table,))
+    return Section("Errors", (words,), (bars,), tables=(table,))
 
 
 def _missing_words(missing: Mapping[str, str]) -> str:
@@ -80,6 +80,8 @@ def _accuracy_figures(evaluation: Evaluation, evidence: Evidence) -> list[Any]:
         figures.append(_alone_bars(evidence))
     if len(evaluation.classes_) > 1 and evaluation.pooled.rows:
         figures.append(_confusion(evaluation))
+    if len(evidence.tested) > 1:
+        figures.append(labels_map("What was tested where", evidence.tested, "held-out rows"))
     return figures
 
 
@@ -110,8 +112,8 @@ def _confusion(evaluation: Evaluation) -> HeatMap:
                    SHARE, 1.0)  # fmt: skip
 
 
-def labels_map(labels: Mapping[str, Mapping[str, int]], what: str) -> HeatMap:
-    """Rows of every class at every site."""
+def labels_map(title: str, labels: Mapping[str, Mapping[str, int]], what: str) -> HeatMap:
+    """Rows of every class at every site; ``what`` says which rows."""
     classes = _in_order({name for counts in labels.values() for name in counts})
     sites = _in_order(labels)
     values = np.array([[labels[site].get(name, 0) for name in classes] for site in sites], dtype=float)
@@ -121,8 +123,7 @@ def labels_map(labels: Mapping[str, Mapping[str, int]], what: str) -> HeatMap:
     kept = _largest(values.sum(axis=1))
     if len(kept) < len(sites):
         words += f" Drawn are the {len(kept)} sites with most of them."
-    return HeatMap("Who has which class", words, tuple(sites[i] for i in kept), tuple(classes), _tuples(values[kept]),
-                   "site", "class")  # fmt: skip
+    return HeatMap(title, words, tuple(sites[i] for i in kept), tuple(classes), _tuples(values[kept]), "site", "class")
 
 
 def holders_map(sites: Sequence[str], classes: Sequence[str], holds: Any) -> HeatMap:
@@ -194,8 +195,10 @@ def _extremes(what: str, ordered: Mapping[str, float], unit: str) -> str:
     first, last = names[0], names[-1]
     if first == last:
         return f"{what}: {written(ordered[first], unit)} at {first}."
-    return (f"{what} is highest at {first} ({written(ordered[first], unit)}) and lowest at {last} "
-            f"({written(ordered[last], unit)}), over {len(names)} sites.")  # fmt: skip
+    high, low = (written(ordered[name], unit) for name in (first, last))
+    if high == low:  # to the digits that are shown
+        return f"{what}: {high} at each of {len(names)} sites."
+    return f"{what} is highest at {first} ({high}) and lowest at {last} ({low}), over {len(names)} sites."
 
 
 def _in_order(names: Iterable[str]) -> list[str]:

@@ -16,6 +16,8 @@ from kernfed.report.models import is_model, model_report
 from kernfed.report.result_pages import results_report
 from kernfed.report.results import Summary, read_results
 
+#: How an officer's page begins, as HTML or as Markdown.
+_PAGES = {b"<": "HTML", b"# privacy of": "Markdown"}
 _EXPECTED = "expected a model file, the JSON of an audit, or results (a .jsonl file or a folder of them)"
 
 
@@ -44,8 +46,13 @@ def read_source(path: Path) -> Source:
     if not path.is_file():
         raise FileNotFoundError(f"nothing at {path}; {_EXPECTED}")
     with path.open("rb") as file:
-        begins_as_json = file.read(64).lstrip()[:1] in (b"{", b"[")
-    return _read_json(path) if begins_as_json else _read_model(path)
+        start = file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    for beginning, kind in _PAGES.items():
+        if start.startswith(beginning):
+            raise ValueError(f"{path} is a page to read already, in {kind}: open it as it is. A report is made of what "
+                             "a page was made of: of an audit give the JSON, which kernfed audit --out writes; "
+                             f"{_EXPECTED}")  # fmt: skip
+    return _read_json(path) if start[:1] in (b"{", b"[") else _read_model(path)
 
 
 def _read_model(path: Path) -> Source:
@@ -68,7 +75,10 @@ def _read_json(path: Path) -> Source:
         holders = [values, values.get("audit"), values.get("report")]
     for found in holders:
         if is_audit(found):
-            return Source(audit=audit_from_json(found), traffic=check_traffic(values.get("traffic") or ()))
+            try:
+                return Source(audit=audit_from_json(found), traffic=check_traffic(values.get("traffic") or ()))
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}; make it anew with kernfed audit --out FILE") from None
     raise ValueError(f"{path} is JSON of something else; {_EXPECTED}")
 
 
