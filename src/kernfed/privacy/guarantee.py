@@ -7,6 +7,8 @@ from typing import Any
 from kernfed._validation import check_choice, check_number
 
 UNITS = ("element", "record")
+#: A delta below this is said to be so: its digits would only distract.
+_NEGLIGIBLE = 1e-30
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ class Guarantee:
             else f", values clipped to the public bounds [{self.bounds[0]:g}, {self.bounds[1]:g}]"
         )
         if math.isinf(self.epsilon):
-            return f"{self.unit}: no guarantee at delta {round_up(self.delta):g} for {self.adjacency}{clipped}"
-        pair = f"({round_up(self.epsilon):g}, {round_up(self.delta):g})"
+            return f"{self.unit}: no guarantee at delta {delta_words(self.delta)} for {self.adjacency}{clipped}"
+        pair = f"({round_up(self.epsilon):g}, {delta_words(self.delta)})"
         return f"{self.unit}: {pair}-differential privacy for {self.adjacency}{clipped}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,3 +61,13 @@ def round_up(value: float, digits: int = 4) -> float:
     places = digits - 1 - math.floor(math.log10(abs(value)))
     rounded = round(value, places)
     return rounded if rounded >= value else round(rounded + 10.0**-places, places)
+
+
+def delta_words(delta: float) -> str:
+    """A delta for people, never less than the truth.
+
+    >>> delta_words(1e-5), delta_words(7e-56), delta_words(0.0)
+    ('1e-05', 'below 1e-30', '0')
+    """
+    tiny = 0 < delta < _NEGLIGIBLE
+    return f"below {_NEGLIGIBLE:g}" if tiny else f"{round_up(delta):g}"

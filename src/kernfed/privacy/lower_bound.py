@@ -14,7 +14,7 @@ from scipy.special import betainc
 
 from kernfed._random import generator
 from kernfed._validation import check_count, check_number
-from kernfed.privacy.guarantee import Guarantee, round_up
+from kernfed.privacy.guarantee import Guarantee, delta_words, round_up
 from kernfed.privacy.noise import Floats
 from kernfed.privacy.roc import check_confidence, check_scores, upper_rates
 
@@ -47,7 +47,7 @@ class EpsilonBound:
 
     def __str__(self) -> str:
         return (
-            f"{self.unit}: epsilon >= {round_down(self.value):g} at delta {self.delta:.3g} with "
+            f"{self.unit}: epsilon >= {round_down(self.value):g} at delta {delta_words(self.delta)} with "
             f"{100 * self.confidence:.4g} % confidence ({self.method}, {self.trials} trials, at most "
             f"{self.ceiling:.3g} could show)"
         )

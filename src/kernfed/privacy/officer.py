@@ -5,13 +5,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kernfed.privacy.audit import AuditReport, attack_limit, stated_epsilon
-from kernfed.privacy.guarantee import Guarantee, round_up
+from kernfed.privacy.guarantee import Guarantee, delta_words, round_up
 from kernfed.privacy.lower_bound import round_down
 from kernfed.privacy.roc import Attack
 
 _COLUMNS = ("site", "task", "information", "messages", "bytes_up", "scalars_up")
-#: A delta below this is said to be so: its digits would only distract.
-_NEGLIGIBLE = 1e-30
 _UNITS = {"element": "One element (a single number of a row)", "record": "One record (a whole row, a person)"}
 
 
@@ -79,10 +77,10 @@ def _guarantees(report: AuditReport) -> str:
 
 def _promise(guarantee: Guarantee) -> str:
     if math.isinf(guarantee.epsilon):
-        return f"No guarantee at delta {stated_delta(guarantee)} for {_cell(guarantee.adjacency)}."
+        return f"No guarantee at delta {delta_words(guarantee.delta)} for {_cell(guarantee.adjacency)}."
     worth = protection(guarantee)
     return (
-        f"Differential privacy with epsilon {stated_epsilon(guarantee)} and delta {stated_delta(guarantee)} for "
+        f"Differential privacy with epsilon {stated_epsilon(guarantee)} and delta {delta_words(guarantee.delta)} for "
         f"{_cell(guarantee.adjacency)}. An attacker who knows everything else, and to whom both cases are equally "
         f"likely, tells which is true in at most {told_apart(guarantee)} of cases; guessing is right in 50 %."
         + (f" That is {worth}." if worth else "")
@@ -107,16 +105,6 @@ def protection(guarantee: Guarantee) -> str:
 def _right(guarantee: Guarantee) -> float:
     """The best test of two equally likely cases is right with probability (e^epsilon + delta)/(e^epsilon + 1)."""
     return (1.0 + guarantee.delta * math.exp(-guarantee.epsilon)) / (1.0 + math.exp(-guarantee.epsilon))
-
-
-def stated_delta(guarantee: Guarantee) -> str:
-    """The delta in words, never less than the truth.
-
-    >>> stated_delta(Guarantee(1.0, 7e-56, "element", "one element changed"))
-    'below 1e-30'
-    """
-    tiny = 0 < guarantee.delta < _NEGLIGIBLE
-    return f"below {_NEGLIGIBLE:g}" if tiny else f"{round_up(guarantee.delta):g}"
 
 
 def _attacks(report: AuditReport) -> str:

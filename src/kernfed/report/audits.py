@@ -8,8 +8,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from kernfed._validation import check_choice
 from kernfed.privacy.audit import AuditReport, stated_epsilon
-from kernfed.privacy.guarantee import UNITS, Guarantee
-from kernfed.privacy.officer import protection, stated_delta, told_apart
+from kernfed.privacy.guarantee import UNITS, Guarantee, delta_words
+from kernfed.privacy.officer import protection, told_apart
 from kernfed.privacy.roc import Attack
 from kernfed.report.assurance import promise_section
 from kernfed.report.content import SHARE, Bars, Fact, Figure, ReportData
@@ -113,7 +113,8 @@ def _sentence(verdict: str) -> str:
 def _facts(audit: AuditReport) -> tuple[Fact, ...]:
     facts = []
     for name, guarantee in (("element", audit.element), ("record", audit.record)):
-        words = f"at δ {stated_delta(guarantee)}, " + ("as stated" if audit.private else "stated, and does not hold")
+        kept = "as stated" if audit.private else "stated, and does not hold"
+        words = f"at δ {delta_words(guarantee.delta)}, {kept}"
         claimed = math.isfinite(guarantee.epsilon)
         facts.append(Fact(f"One {name}", f"ε {stated_epsilon(guarantee)}", words if claimed else "none is claimed"))
     if audit.attacks:

@@ -3,7 +3,8 @@
 from typing import Any
 
 from kernfed.privacy.audit import stated_epsilon
-from kernfed.privacy.officer import protection, stated_delta
+from kernfed.privacy.guarantee import delta_words
+from kernfed.privacy.officer import protection
 from kernfed.report.assurance import bounds_section, privacy_section
 from kernfed.report.content import BYTES, SHARE, Fact, ReportData, Section, Table, written
 from kernfed.report.evidence import Evidence, model_labels
@@ -91,5 +92,5 @@ def _privacy_fact(model: Any) -> Fact:
     if stated is None:
         return Fact("Privacy", "none", "no noise was added")
     weak = protection(stated.record)
-    note = f"at δ {stated_delta(stated.record)}" + (f": {weak}" if weak else "")
+    note = f"at δ {delta_words(stated.record.delta)}" + (f": {weak}" if weak else "")
     return Fact("Privacy of one person", f"ε {stated_epsilon(stated.record)}", note)
