@@ -140,6 +140,18 @@ def test_a_result_that_cannot_be_kept_after_all_is_printed(monkeypatch):
     assert done.stdout.index("Protocol") < done.stdout.index('{"id": "one"')
 
 
+@pytest.mark.usefixtures("three")
+def test_a_result_is_kept_though_nobody_reads_it(folder, monkeypatch):
+    """As in ``kernfed bench ID | head``: the pipe is closed before the table is written."""
+
+    def closed(*_):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("kernfed.cli.bench._show", closed)
+    bench("one")
+    assert len((folder / "results" / "one.jsonl").read_text().splitlines()) == 1
+
+
 def test_absent_data_are_described(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNFED_DATA", str(tmp_path))
     done = bench("gikm-table-2")

@@ -77,11 +77,8 @@ def _run(names: list[str], seed: int, quick: bool, out: Path | None, json: bool,
             with progress(f"running {name}"):
                 result = run_experiment(name, seed=seed, quick=quick, folder=None)
             results.append(result)
-            if not json:
-                _show(result)
             # what did not run is written down only where it was asked for
-            if folder is not None and (out is not None or not result.not_run):
-                _keep(result, folder, json)
+            _deliver(result, folder if out is not None or not result.not_run else None, json)
         except Exception as error:
             if not keep_going:
                 raise
@@ -108,19 +105,26 @@ def _show(result: "Result") -> None:
     print(fill(f"Protocol of {experiment.id}: {experiment.protocol}", 120) + "\n", flush=True)
 
 
-def _keep(result: "Result", folder: Path, json: bool) -> None:
-    """Keep a result; where that fails after all, its line is printed, for the run may have taken hours."""
+def _deliver(result: "Result", folder: Path | None, json: bool) -> None:
+    """Keep a result, then show it: the run may have taken hours, and a pipe that is closed must not lose it.
+
+    Where it cannot be kept after all it is shown all the same, and its line printed.
+    """
     from json import dumps
 
     from kernfed.experiments.runner import keep_result
 
     try:
-        path = keep_result(result, folder)
+        path = None if folder is None else keep_result(result, folder)
     except OSError:
         if not json:
+            _show(result)
             print(dumps(result.to_json()))
         raise
-    note(f"kept as the last line of {path}")
+    if path is not None:
+        note(f"kept as the last line of {path}")
+    if not json:
+        _show(result)
 
 
 def _summary(results: list["Result"], failed: dict[str, str]) -> Table:
