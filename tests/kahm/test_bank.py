@@ -194,3 +194,14 @@ def test_threads_of_one_machine_change_no_bit(rng):
     one, two = (pack_machines([fit_machine(rows, threads=threads)]) for threads in (1, 2))
     for name in one:
         assert (one[name] == two[name]).all()
+
+
+def test_who_else_is_looked_at_again_does_not_matter():
+    """Queries near a plane of rows are in doubt in float32; their explicit images were products of changing size."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((100, 2)) @ rng.standard_normal((2, 20))
+    bank = Bank.assemble([fit_machine(rows, dtype=np.float32)], [0], 1)
+    queries = rows[rng.integers(0, 100, 128)] + 1e-4 * rng.standard_normal((128, 20))
+    whole = bank.scores(queries, "distance").values
+    alone = np.concatenate([bank.scores(queries[[number]], "distance").values for number in range(128)])
+    np.testing.assert_array_equal(alone, whole)

@@ -142,11 +142,12 @@ class Bank:
         for slot in np.unique(doubtful[:, 0]):
             columns = doubtful[doubtful[:, 0] == slot, 1]
             machine = self.machines[tile.members[slot]]
-            found = explicit_images(machine, centred[columns] + self.centre)
-            squared[slot, columns] = found.squared_distance
+            # Repeated to one size: products of another size round otherwise, and who else is in doubt must not matter.
+            found = explicit_images(machine, centred[np.resize(columns, BLOCK)] + self.centre)
+            squared[slot, columns] = found.squared_distance[: len(columns)]
             if images is not None:
-                images[slot, columns] = np.einsum("ij,ij->i", found.image, found.image)
-            fallbacks += int(found.fallback.sum())
+                images[slot, columns] = np.einsum("ij,ij->i", found.image, found.image)[: len(columns)]
+            fallbacks += int(found.fallback[: len(columns)].sum())
         return fallbacks
 
 
