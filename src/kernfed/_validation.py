@@ -98,6 +98,17 @@ def check_number(value: Any, name: str, *, above: float | None = None, at_least:
     return float(value)
 
 
+def check_vector(values: npt.ArrayLike, name: str, *, at_most: float | None = None) -> FloatArray:
+    """Finite numbers (n,) of at least 0, and of no more than ``at_most`` where that is given."""
+    array = np.asarray(values)
+    if array.ndim != 1 or not len(array):
+        raise ValueError(f"{name} must be a vector of at least one number, got shape {array.shape}")
+    found: FloatArray = check_rows(array[None], name)[0]
+    for extreme in (float(found.min()), float(found.max())):
+        check_number(extreme, name, at_least=0, at_most=at_most)
+    return found
+
+
 def check_count(value: Any, name: str, *, at_least: int = 1, at_most: int | None = None) -> int:
     """An integer of at least ``at_least``, as int."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):

@@ -3,10 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from kernfed._validation import FloatArray, check_choice, check_number, check_rows
+from kernfed._validation import check_choice, check_number
 
 #: How far a bound can be relied on, from most to least, in the words it is printed with.
 STATUSES = {
@@ -71,14 +68,3 @@ class Bound:
         """Plain values, for reports."""
         return {"value": self.value, "confidence": self.confidence, "assumptions": list(self.assumptions),
                 "status": self.status, "source": self.source, "words": self.words}  # fmt: skip
-
-
-def check_vector(values: npt.ArrayLike, name: str, *, at_most: float | None = None) -> FloatArray:
-    """Finite numbers (n,) of at least 0, and of no more than ``at_most`` where that is given."""
-    array = np.asarray(values)
-    if array.ndim != 1 or not len(array):
-        raise ValueError(f"{name} must be a vector of at least one number, got shape {array.shape}")
-    found: FloatArray = check_rows(array[None], name)[0]
-    for extreme in (float(found.min()), float(found.max())):
-        check_number(extreme, name, at_least=0, at_most=at_most)
-    return found

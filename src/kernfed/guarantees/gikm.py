@@ -8,8 +8,8 @@ import math
 
 import numpy.typing as npt
 
-from kernfed._validation import check_count, check_number
-from kernfed.guarantees.bound import Bound, check_vector
+from kernfed._validation import check_count, check_number, check_vector
+from kernfed.guarantees.bound import Bound
 
 _INDEPENDENT = "the rows are independent draws"
 _GAP = "proof gap: the hypothesis space is made from the rows it is tested on"

@@ -9,8 +9,8 @@ import math
 
 import numpy.typing as npt
 
-from kernfed._validation import check_count, check_number
-from kernfed.guarantees.bound import Bound, check_vector
+from kernfed._validation import check_count, check_number, check_vector
+from kernfed.guarantees.bound import Bound
 
 _INDEPENDENT = "the rows are independent draws"
 _FIXED_MAP = "the feature map was fixed before the rows were looked at"
