@@ -23,16 +23,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from kernfed_papers.baselines.averaging import AveragingLearner
+from kernfed_papers.baselines.averaging_model import AveragingModel
 from sklearn.linear_model import LogisticRegression, RidgeClassifierCV
 from sklearn.model_selection import GridSearchCV
 from timing import machine_facts
 
 from kernfed._random import generator
 from kernfed.cli.console import Table, format_bytes, format_seconds, note, show
-from kernfed.data import Dataset, DatasetNotFoundError, load_dataset, partition_dirichlet
+from kernfed.data import Dataset, load_dataset, partition_dirichlet
+from kernfed.errors import DatasetNotFoundError
 from kernfed.federation import Federation, FoldingLearner, SiteStore
-from kernfed.federation.averaging import AveragingLearner
-from kernfed.federation.averaging_model import AveragingModel
 from kernfed.kahm import KAHMClassifier
 from kernfed.kahm.model import FoldingModel
 
@@ -100,16 +101,26 @@ def folding_lines(data: Dataset, sites: dict[str, Any], sizes: Sizes, seed: int)
         with clock() as scoring:
             scores = model.scores_by_site(data.x_test)
         count = len(data.y_test)
-        per_query = {"bytes up per query": (federation.traffic.bytes_up - up) / count,
-                     "bytes down per query": (federation.traffic.bytes_down - down) / count}  # fmt: skip
+        per_query = {
+            "bytes up per query": (federation.traffic.bytes_up - up) / count,
+            "bytes down per query": (federation.traffic.bytes_down - down) / count,
+        }
     together = accuracy(model.classes_[scores.min(axis=0).argmin(axis=1)], data)
     alone = [accuracy(model.classes_[own.argmin(axis=1)], data) for own in scores]
     return [
-        {"method": "folding, one round", "rounds": 1, "accuracy": together, "bytes up": up, "bytes down": down,
-         **per_query, "fit seconds": fitting(), "predict seconds": scoring()},
+        {
+            "method": "folding, one round",
+            "rounds": 1,
+            "accuracy": together,
+            "bytes up": up,
+            "bytes down": down,
+            **per_query,
+            "fit seconds": fitting(),
+            "predict seconds": scoring(),
+        },
         {"method": "each site alone, mean", "rounds": 0, "accuracy": float(np.mean(alone))},
         {"method": "best site alone", "rounds": 0, "accuracy": float(np.max(alone))},
-    ]  # fmt: skip
+    ]
 
 
 def pooled_line(data: Dataset) -> Figures:
@@ -117,12 +128,18 @@ def pooled_line(data: Dataset) -> Figures:
         model = KAHMClassifier(dtype="float32").fit(data.x_train, data.y_train)
     with clock() as scoring:
         found = accuracy(model.predict(data.x_test), data)
-    return {"method": "pooled data, KAHMClassifier", "rounds": 0, "accuracy": found, "fit seconds": fitting(),
-            "predict seconds": scoring()}  # fmt: skip
+    return {
+        "method": "pooled data, KAHMClassifier",
+        "rounds": 0,
+        "accuracy": found,
+        "fit seconds": fitting(),
+        "predict seconds": scoring(),
+    }
 
 
-def averaging_lines(data: Dataset, sites: dict[str, Any], kind: str, epochs: int, rounds: Sequence[int],
-                    seed: int) -> list[Figures]:  # fmt: skip
+def averaging_lines(
+    data: Dataset, sites: dict[str, Any], kind: str, epochs: int, rounds: Sequence[int], seed: int
+) -> list[Figures]:
     """FedAvg after each of ``rounds``, from one run; what the measuring itself takes does not count."""
     found: list[Figures] = []
     measuring = 0.0
@@ -136,10 +153,19 @@ def averaging_lines(data: Dataset, sites: dict[str, Any], kind: str, epochs: int
             correct = accuracy(model.predict(data.x_test), data)
         done = model.history[-1]
         many = f", {epochs} local epochs" if epochs > 1 else ""
-        found.append({"method": f"FedAvg, {kind}{many}", "rounds": number, "accuracy": correct,
-                      "bytes up": done.bytes_up, "bytes down": done.bytes_down, "bytes up per query": 0.0,
-                      "bytes down per query": 0.0, "fit seconds": fitted,
-                      "predict seconds": scoring()})  # fmt: skip
+        found.append(
+            {
+                "method": f"FedAvg, {kind}{many}",
+                "rounds": number,
+                "accuracy": correct,
+                "bytes up": done.bytes_up,
+                "bytes down": done.bytes_down,
+                "bytes up per query": 0.0,
+                "bytes down per query": 0.0,
+                "fit seconds": fitted,
+                "predict seconds": scoring(),
+            }
+        )
         measuring += scoring()
 
     with Federation.local(sites, seed=seed) as federation, clock() as spent:
@@ -159,15 +185,23 @@ def text(sizes: Sizes, seed: int) -> tuple[str, list[Figures]]:
     found: list[Figures] = []
     for alpha in (5.0, 1.0, 0.1):
         sites = split(data, sizes.sites, alpha, seed)
-        found += [{**line, "method": f"{line['method']}, alpha {alpha:g}"}
-                  for line in folding_lines(data, sites, sizes, seed)[:2]]  # fmt: skip
+        found += [
+            {**line, "method": f"{line['method']}, alpha {alpha:g}"}
+            for line in folding_lines(data, sites, sizes, seed)[:2]
+        ]
     ridge = RidgeClassifierCV(alphas=np.logspace(-2, 4, 13))
     logistic = GridSearchCV(LogisticRegression(max_iter=2000), {"C": [0.003, 0.01, 0.03, 0.1]}, cv=3)
     for name, model in (("pooled data, ridge", ridge), ("pooled data, logistic regression", logistic)):  # both tuned
         with clock() as fitting:
             model.fit(data.x_train, data.y_train)
-        found.append({"method": name, "rounds": 0, "accuracy": accuracy(model.predict(data.x_test), data),
-                      "fit seconds": fitting()})  # fmt: skip
+        found.append(
+            {
+                "method": name,
+                "rounds": 0,
+                "accuracy": accuracy(model.predict(data.x_test), data),
+                "fit seconds": fitting(),
+            }
+        )
     return f"{data.name} x 10, {len(data.y_train):,} rows over {sizes.sites} sites, {len(data.y_test):,} queries", found
 
 
@@ -185,13 +219,19 @@ def scaling(sizes: Sizes, seed: int) -> tuple[str, list[Figures]]:
             up, down = federation.traffic.bytes_up, federation.traffic.bytes_down
             with clock() as scoring:
                 predicted = model.predict(queries)
-            found.append({
-                "sites": count, "machines": sum(member.machines for member in model.members.values()),
-                "accuracy": float((predicted == data.y_test[: len(queries)]).mean()), "bytes up": up,
-                "bytes down": down, "bytes up per query": (federation.traffic.bytes_up - up) / len(queries),
-                "bytes down per query": (federation.traffic.bytes_down - down) / len(queries),
-                "fit seconds": fitting(), "predict seconds": scoring(),
-            })  # fmt: skip
+            found.append(
+                {
+                    "sites": count,
+                    "machines": sum(member.machines for member in model.members.values()),
+                    "accuracy": float((predicted == data.y_test[: len(queries)]).mean()),
+                    "bytes up": up,
+                    "bytes down": down,
+                    "bytes up per query": (federation.traffic.bytes_up - up) / len(queries),
+                    "bytes down per query": (federation.traffic.bytes_down - down) / len(queries),
+                    "fit seconds": fitting(),
+                    "predict seconds": scoring(),
+                }
+            )
     return f"{data.name}, {len(data.y_train):,} rows over more and more sites, {len(queries):,} queries", found
 
 
@@ -220,9 +260,11 @@ def forgetting(sizes: Sizes, seed: int) -> tuple[str, list[Figures]]:
     return f"one row forgotten, median of {len(chosen)}; {data.name} over {sizes.sites} sites", [
         {"work": "training", **dict(zip(columns, training.tolist(), strict=True))},
         {"work": "forgetting a row", **dict(zip(columns, one.tolist(), strict=True))},
-        {"work": "training over forgetting", **dict(zip(("ratio", "ratio without files", "processor ratio"),
-                                                        (training / one).tolist(), strict=True))},
-    ]  # fmt: skip
+        {
+            "work": "training over forgetting",
+            **dict(zip(("ratio", "ratio without files", "processor ratio"), (training / one).tolist(), strict=True)),
+        },
+    ]
 
 
 def cost(work: Callable[[], Any], writing: list[float]) -> tuple[Any, tuple[float, float, float]]:
@@ -260,8 +302,11 @@ def written() -> Iterator[list[float]]:
 # Report -----------------------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[Sizes, int], tuple[str, list[Figures]]]] = {
-    "images": images, "text": text, "scaling": scaling, "forgetting": forgetting,
-}  # fmt: skip
+    "images": images,
+    "text": text,
+    "scaling": scaling,
+    "forgetting": forgetting,
+}
 
 
 def cell(name: str, value: Any) -> str:

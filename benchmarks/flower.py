@@ -44,7 +44,7 @@ from pathlib import Path
 from flwr.app import Message, RecordDict
 from flwr.serverapp import ServerApp
 from kernfed import Federation
-from kernfed.federation.flower import serve
+from kernfed.federation.engines.flower import serve
 
 def empty_round(grid):
     # What the engine does, with nothing of ours at the sites.
@@ -94,7 +94,7 @@ def empty(message, context):
 def query(message, context):
     import os, time
     before = time.process_time()
-    from kernfed.federation.flower import answer
+    from kernfed.federation.engines.flower import answer
     imported = time.process_time()
     reply = answer(message, context)
     with open(os.environ["KERNFED_SPENT"], "a") as notes:
@@ -115,28 +115,64 @@ def deployment(folder: Path, rows: Mapping[str, int], width: int, policy: str = 
     project.write_text(project.read_text() + "empty-rounds = 0\n")
     subprocess.run([app / "make-certificates.sh"], check=True, stdout=subprocess.DEVNULL)
     keys = app / "certificates"
-    tls = ["--ssl-ca-certfile", keys / "ca.crt", "--ssl-certfile", keys / "server.pem", "--ssl-keyfile",
-           keys / "server.key", "--host", "127.0.0.1"]  # fmt: skip
+    tls = [
+        "--ssl-ca-certfile",
+        keys / "ca.crt",
+        "--ssl-certfile",
+        keys / "server.pem",
+        "--ssl-keyfile",
+        keys / "server.key",
+        "--host",
+        "127.0.0.1",
+    ]
     started: list[subprocess.Popen[bytes]] = []
     try:
-        started.append(_process(app, "flower-superlink", "--port", port, "--enable-supernode-auth",
-                                "--disable-runtime-dependency-installation", *tls))  # fmt: skip
+        started.append(
+            _process(
+                app,
+                "flower-superlink",
+                "--port",
+                port,
+                "--enable-supernode-auth",
+                "--disable-runtime-dependency-installation",
+                *tls,
+            )
+        )
         _wait_for(port)
         draws = np.random.default_rng(0)
         for number, site in enumerate(SITES, start=1):
             subprocess.run([app / "make-node-key.sh", site], check=True, stdout=subprocess.DEVNULL)
-            subprocess.run([_executable(), "supernode", "register", app / "keys" / f"{site}.pub", "--name", site],
-                           check=True, env=_environment(app), stdout=subprocess.DEVNULL)  # fmt: skip
+            subprocess.run(
+                [_executable(), "supernode", "register", app / "keys" / f"{site}.pub", "--name", site],
+                check=True,
+                env=_environment(app),
+                stdout=subprocess.DEVNULL,
+            )
             table = {"X": draws.standard_normal((rows[site], width)), "y": draws.integers(0, 10, rows[site])}
             write_table(folder / f"{site}.parquet", table)
-            config = (f'site="{site}" data="{folder}/{site}.parquet" label="y" features="X" '
-                      f'store="{folder}/store-{site}"')  # fmt: skip
+            config = (
+                f'site="{site}" data="{folder}/{site}.parquet" label="y" features="X" store="{folder}/store-{site}"'
+            )
             if policy:
                 (folder / "site.toml").write_text(policy)
                 config += f' policy="{folder}/site.toml"'
-            started.append(_process(app, "flower-supernode", "--superlink", f"127.0.0.1:{port}", "--root-certificates",
-                                    keys / "ca.crt", "--auth-supernode-private-key", app / "keys" / site, "--port",
-                                    port + number, "--node-config", config, *tls))  # fmt: skip
+            started.append(
+                _process(
+                    app,
+                    "flower-supernode",
+                    "--superlink",
+                    f"127.0.0.1:{port}",
+                    "--root-certificates",
+                    keys / "ca.crt",
+                    "--auth-supernode-private-key",
+                    app / "keys" / site,
+                    "--port",
+                    port + number,
+                    "--node-config",
+                    config,
+                    *tls,
+                )
+            )
         yield app
     finally:
         for process in reversed(started):
@@ -150,10 +186,15 @@ def deployment(folder: Path, rows: Mapping[str, int], width: int, policy: str = 
 
 def _process(app: Path, command: str, *words: object) -> "subprocess.Popen[bytes]":
     program = Path(sys.executable).with_name(command)
-    environment = {**_environment(app), "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}",
-                   "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25", "KERNFED_SPENT": str(_spent(app))}  # fmt: skip
-    return subprocess.Popen([program, *map(str, words)], env=environment, stdout=subprocess.DEVNULL,
-                            stderr=subprocess.DEVNULL)  # fmt: skip
+    environment = {
+        **_environment(app),
+        "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
+        "KERNFED_SPENT": str(_spent(app)),
+    }
+    return subprocess.Popen(
+        [program, *map(str, words)], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 def _spent(app: Path) -> Path:
@@ -190,16 +231,32 @@ def measure(app: Path, folder: Path, rounds: int, rows: int, width: int) -> dict
     imports, answers = np.loadtxt(_spent(app), ndmin=2).T
     training, trained = timed({"job": "train"})
     np.save(folder / "queries.npy", np.random.default_rng(1).standard_normal((rows, width)))
-    predicting, predicted = timed({"job": "predict", "model": str(trained.product()),
-                                   "queries": str(folder / "queries.npy")})  # fmt: skip
-    listed = subprocess.run([_executable(), "list", "--run-id", predicted.run, "--format", "json"], check=True,
-                            env=_environment(app), capture_output=True, text=True).stdout  # fmt: skip
+    predicting, predicted = timed(
+        {"job": "predict", "model": str(trained.product()), "queries": str(folder / "queries.npy")}
+    )
+    listed = subprocess.run(
+        [_executable(), "list", "--run-id", predicted.run, "--format", "json"],
+        check=True,
+        env=_environment(app),
+        capture_output=True,
+        text=True,
+    ).stdout
     network = json.loads(listed[listed.index("{") :])["runs"][0]["network-traffic"]
-    return {"empty_round": empty, "kernfed_round": ours, "overhead": ours - empty, "rounds": alternating.result,
-            "training_run": training, "training_job": trained.result["seconds"], "prediction_run": predicting,
-            "prediction_job": predicted.result["seconds"], "network": network,
-            "site_importing": float(np.median(imports)), "site_answering": float(np.median(answers)),
-            "bytes_down": predicted.result["bytes_down"], "bytes_up": predicted.result["bytes_up"]}  # fmt: skip
+    return {
+        "empty_round": empty,
+        "kernfed_round": ours,
+        "overhead": ours - empty,
+        "rounds": alternating.result,
+        "training_run": training,
+        "training_job": trained.result["seconds"],
+        "prediction_run": predicting,
+        "prediction_job": predicted.result["seconds"],
+        "network": network,
+        "site_importing": float(np.median(imports)),
+        "site_answering": float(np.median(answers)),
+        "bytes_down": predicted.result["bytes_down"],
+        "bytes_up": predicted.result["bytes_up"],
+    }
 
 
 def measure_large(folder: Path, megabytes: int) -> dict[str, Any]:
@@ -211,12 +268,17 @@ def measure_large(folder: Path, megabytes: int) -> dict[str, Any]:
         finished = run_app(app, {"sites": ",".join(SITES), "job": "train", "hold": "machines"}, report=told.append)
         seconds = time.monotonic() - started
     tables = {site: read_table(folder / f"{site}.parquet", features="X", label="y") for site in SITES}
-    with Federation.local({site: (table.X, table.y) for site, table in tables.items()},
-                          columns=tables["a"].columns) as federation:  # fmt: skip
+    with Federation.local(
+        {site: (table.X, table.y) for site, table in tables.items()}, columns=tables["a"].columns
+    ) as federation:
         FoldingLearner(hold="machines").fit(federation).save(folder / "local.kfd")
-    return {"seconds": seconds, "bytes_up": finished.result["bytes_up"], "job_seconds": finished.result["seconds"],
-            "equal_to_local": filecmp.cmp(finished.product(), folder / "local.kfd", shallow=False),
-            "progress": [line.partition("kernfed: ")[2] for line in told]}  # fmt: skip
+    return {
+        "seconds": seconds,
+        "bytes_up": finished.result["bytes_up"],
+        "job_seconds": finished.result["seconds"],
+        "equal_to_local": filecmp.cmp(finished.product(), folder / "local.kfd", shallow=False),
+        "progress": [line.partition("kernfed: ")[2] for line in told],
+    }
 
 
 def main() -> None:
@@ -227,24 +289,41 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kernfed-flower-") as name, \
-            deployment(Path(name), dict.fromkeys(SITES, given.rows), given.width) as app:  # fmt: skip
+    with (
+        tempfile.TemporaryDirectory(prefix="kernfed-flower-") as name,
+        deployment(Path(name), dict.fromkeys(SITES, given.rows), given.width) as app,
+    ):
         found = measure(app, Path(name), given.rounds, given.rows, given.width)
-    shown = [(key.replace("_", " "), f"{found[key]:.2f}") for key in
-             ("empty_round", "kernfed_round", "overhead", "training_run", "training_job", "prediction_run",
-              "prediction_job")]  # fmt: skip
+    shown = [
+        (key.replace("_", " "), f"{found[key]:.2f}")
+        for key in (
+            "empty_round",
+            "kernfed_round",
+            "overhead",
+            "training_run",
+            "training_job",
+            "prediction_run",
+            "prediction_job",
+        )
+    ]
     apart = abs(found["network"]["total-bytes"] / (found["bytes_down"] + found["bytes_up"]) - 1)
     show(Table(("seconds, three nodes", "median"), shown))
-    show(f"processor seconds at a site: {found['site_importing']:.2f} to import kernfed, "
-         f"{found['site_answering']:.2f} to answer")  # fmt: skip
-    show(f"bytes of the prediction batch: {found['bytes_down']:,} down and {found['bytes_up']:,} up by our record, "
-         f"{found['network']['outbound-bytes']:,} and {found['network']['inbound-bytes']:,} by Flower's: "
-         f"{apart:.2%} apart")  # fmt: skip
+    show(
+        f"processor seconds at a site: {found['site_importing']:.2f} to import kernfed, "
+        f"{found['site_answering']:.2f} to answer"
+    )
+    show(
+        f"bytes of the prediction batch: {found['bytes_down']:,} down and {found['bytes_up']:,} up by our record, "
+        f"{found['network']['outbound-bytes']:,} and {found['network']['inbound-bytes']:,} by Flower's: "
+        f"{apart:.2%} apart"
+    )
     if given.megabytes:
         with tempfile.TemporaryDirectory(prefix="kernfed-flower-") as name:
             found["large"] = measure_large(Path(name), given.megabytes)
-        show(f"machines of {found['large']['bytes_up']:,} bytes in {found['large']['seconds']:.1f} s, "
-             f"equal to the local engine's: {found['large']['equal_to_local']}")  # fmt: skip
+        show(
+            f"machines of {found['large']['bytes_up']:,} bytes in {found['large']['seconds']:.1f} s, "
+            f"equal to the local engine's: {found['large']['equal_to_local']}"
+        )
     whole = {"benchmark": "flower", "machine": machine_facts(), "rows": given.rows, "width": given.width, **found}
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "flower.json").write_text(json.dumps(whole, indent=1) + "\n")

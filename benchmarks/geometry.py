@@ -23,7 +23,8 @@ from literal import fit_literal
 from timing import Comparison, interleave, machine_facts, report
 
 from kernfed.cli.console import progress
-from kernfed.data import DatasetNotFoundError, load_dataset
+from kernfed.data import load_dataset
+from kernfed.errors import DatasetNotFoundError
 from kernfed.kahm import KAHM, MEASURES, KAHMClassifier, WideKAHM
 from kernfed.kahm.bank import fit_machines
 from kernfed.kahm.batches import split_rows
@@ -147,8 +148,9 @@ class Bench:
         work = f"score {shape(queries)} against {len(model.bank_.machines)} machines of {each}"
         return self._against_product(work, queries, rows, lambda: model.folding(queries, self.measure), limit)
 
-    def _against_product(self, work: str, queries: Rows, rows: Rows, ours: Callable[[], object],
-                         limit: float) -> Comparison:  # fmt: skip
+    def _against_product(
+        self, work: str, queries: Rows, rows: Rows, ours: Callable[[], object], limit: float
+    ) -> Comparison:
         space = np.empty((len(queries), len(rows)), dtype=np.float32)
         times = interleave(lambda: np.matmul(queries, rows.T, out=space), ours, self.rounds)
         return Comparison(work, "Y @ X.T", *times, limit)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from timing import Comparison, interleave, machine_facts, report
 
 from kernfed.federation import Federation
-from kernfed.federation.personal import PersonalLearner
+from kernfed.federation.personal.learner import PersonalLearner
 from kernfed.personal.prior import ridge_alone
 from kernfed.personal.simplex import minimise_on_simplex
 from kernfed.personal.weights import EmbeddingKernel, compare, linear_terms

@@ -17,7 +17,8 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import Pipeline, make_pipeline
 from timing import Comparison, interleave, machine_facts, report
 
-from kernfed.data import DatasetNotFoundError, load_dataset
+from kernfed.data import load_dataset
+from kernfed.errors import DatasetNotFoundError
 from kernfed.federation import Federation, RidgeLearner
 from kernfed.ridge import RidgeModel
 
@@ -63,8 +64,9 @@ def pooled_ridge(X: Rows, y: npt.NDArray[np.int64], components: int, bandwidth: 
 def federated_ridge(X: Rows, y: npt.NDArray[np.int64], sizes: Sizes, method: str = "conjugate") -> RidgeModel:
     parts = np.array_split(np.arange(len(X)), sizes.sites)
     data = {f"site {number:02d}": (X[part], y[part]) for number, part in enumerate(parts)}
-    learner = RidgeLearner(method, sizes.rounds, sizes.components, regularization=REGULARIZATION, tolerance=0.0,
-                           intercept=False)  # fmt: skip
+    learner = RidgeLearner(
+        method, sizes.rounds, sizes.components, regularization=REGULARIZATION, tolerance=0.0, intercept=False
+    )
     with Federation.local(data) as federation:
         return learner.fit(federation)
 

@@ -45,8 +45,16 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {"work": self.work, "compare_with": self.reference_work, "unit": self.unit, "reference": self.reference,
-                "ours": self.ours, "ratio": self.ratio, "limit": self.limit, "ok": self.ok}  # fmt: skip
+        return {
+            "work": self.work,
+            "compare_with": self.reference_work,
+            "unit": self.unit,
+            "reference": self.reference,
+            "ours": self.ours,
+            "ratio": self.ratio,
+            "limit": self.limit,
+            "ok": self.ok,
+        }
 
 
 def interleave(reference: Work, ours: Work, rounds: int) -> tuple[float, float]:
@@ -71,8 +79,15 @@ def machine_facts() -> dict[str, Any]:
     """What the numbers depend on."""
     pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
     blas = sorted({f"{pool['internal_api']} {pool['version']}" for pool in pools})
-    return {"package": __version__, "python": platform.python_version(), "numpy": np.__version__, "blas": blas,
-            "threads": blas_threads(), "cpus": os.cpu_count(), "machine": platform.machine()}  # fmt: skip
+    return {
+        "package": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "blas": blas,
+        "threads": blas_threads(),
+        "cpus": os.cpu_count(),
+        "machine": platform.machine(),
+    }
 
 
 def report(name: str, title: str, rows: Sequence[Comparison], facts: dict[str, Any], folder: Path) -> None:
@@ -80,12 +95,24 @@ def report(name: str, title: str, rows: Sequence[Comparison], facts: dict[str, A
     line = json.dumps({"benchmark": name, **facts, "rows": [row.as_dict() for row in rows]})
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(line + "\n")
-    show(Table(("work", "compared with", "reference", "ours", "ratio", "at most", "ok"), [_cells(row) for row in rows],
-               title))  # fmt: skip
+    show(
+        Table(
+            ("work", "compared with", "reference", "ours", "ratio", "at most", "ok"),
+            [_cells(row) for row in rows],
+            title,
+        )
+    )
     print(line)
 
 
 def _cells(row: Comparison) -> tuple[str, ...]:
     shown = format_seconds if row.unit == "seconds" else format_bytes
-    return (row.work, row.reference_work, shown(row.reference), shown(row.ours), f"{row.ratio:.3g}", f"{row.limit:.3g}",
-            "yes" if row.ok else "NO")  # fmt: skip
+    return (
+        row.work,
+        row.reference_work,
+        shown(row.reference),
+        shown(row.ours),
+        f"{row.ratio:.3g}",
+        f"{row.limit:.3g}",
+        "yes" if row.ok else "NO",
+    )

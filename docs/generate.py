@@ -13,8 +13,9 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+from kernfed_papers.runner import list_experiments
+
 import kernfed
-from kernfed.experiments.runner import list_experiments
 from kernfed.guarantees import CATALOG
 
 DOCS = Path(__file__).parent
@@ -46,17 +47,45 @@ PAPERS = {
 }
 #: Numbered statements of each paper, in its own numbering.
 ITEMS = {
-    "SFM": {"Definition": range(1, 7), "Algorithm": range(1, 2), "Theorem": range(1, 10),
-            "Proposition": range(1, 4), "Table": range(1, 11), "Figure": (2, 3)},
-    "DP-KAHM": {"Definition": range(1, 16), "Algorithm": range(1, 2), "Theorem": range(1, 7),
-                "Table": range(3, 12), "Figure": (2, 4, 6, 8, 9, 10, 12, 13, 14, 15, 16, 17)},
-    "GIKM": {"Definition": range(1, 6), "Theorem": range(1, 9), "Lemma": (1, 2, 3), "Table": range(1, 18),
-             "Figure": (2, 3)},
-    "FedNewton": {"Definition": range(1, 4), "Algorithm": range(1, 2), "Theorem": range(1, 5),
-                  "Table": (2, 3), "Figure": range(2, 6)},
-    "KME": {"Algorithm": range(1, 4), "Lemma": ("4.3",), "Theorem": ("4.4", "5.2"), "Corollary": ("4.6",),
-            "Example": ("4.2", "5.1"), "Table": (1, 2), "Figure": (1, 2, 3, 4)},
-}  # fmt: skip
+    "SFM": {
+        "Definition": range(1, 7),
+        "Algorithm": range(1, 2),
+        "Theorem": range(1, 10),
+        "Proposition": range(1, 4),
+        "Table": range(1, 11),
+        "Figure": (2, 3),
+    },
+    "DP-KAHM": {
+        "Definition": range(1, 16),
+        "Algorithm": range(1, 2),
+        "Theorem": range(1, 7),
+        "Table": range(3, 12),
+        "Figure": (2, 4, 6, 8, 9, 10, 12, 13, 14, 15, 16, 17),
+    },
+    "GIKM": {
+        "Definition": range(1, 6),
+        "Theorem": range(1, 9),
+        "Lemma": (1, 2, 3),
+        "Table": range(1, 18),
+        "Figure": (2, 3),
+    },
+    "FedNewton": {
+        "Definition": range(1, 4),
+        "Algorithm": range(1, 2),
+        "Theorem": range(1, 5),
+        "Table": (2, 3),
+        "Figure": range(2, 6),
+    },
+    "KME": {
+        "Algorithm": range(1, 4),
+        "Lemma": ("4.3",),
+        "Theorem": ("4.4", "5.2"),
+        "Corollary": ("4.6",),
+        "Example": ("4.2", "5.1"),
+        "Table": (1, 2),
+        "Figure": (1, 2, 3, 4),
+    },
+}
 _INTRODUCTION = """\
 # From paper to code
 
@@ -116,7 +145,7 @@ def collect() -> dict[tuple[str, str, str], dict[str, None]]:
         for name, text in _docstrings(ast.parse(path.read_text(encoding="utf-8")), module):
             for item in references(text):
                 told = any(name.startswith(place.strip("`").split("`")[0]) for place in places[item])
-                if not told and not (places[item] and name.startswith("kernfed.experiments")):
+                if not told and not (places[item] and name.startswith("kernfed_papers.experiments")):
                     places[item][f"`{name}`"] = None
     return places
 
@@ -159,17 +188,30 @@ def _heirs(tree: ast.AST) -> dict[str, str]:
 
 def missing(places: dict[tuple[str, str, str], dict[str, None]]) -> list[str]:
     """Statements that no code names."""
-    return [f"{paper} {kind} {number}" for paper, kinds in ITEMS.items() for kind, numbers in kinds.items()
-            for number in numbers if not places.get((paper, kind, str(number)))]  # fmt: skip
+    return [
+        f"{paper} {kind} {number}"
+        for paper, kinds in ITEMS.items()
+        for kind, numbers in kinds.items()
+        for number in numbers
+        if not places.get((paper, kind, str(number)))
+    ]
 
 
 def papers_page() -> str:
     """The page *from paper to code*."""
     places = collect()
-    lines = [*_INTRODUCTION.splitlines(), "", "## The papers", "", "| called here | title | authors |", "|---|---|---|",
-             *(f"| {paper} | {title} | {authors} |" for paper, (title, authors) in PAPERS.items()), "",
-             "After such a name a number in brackets is an equation, `SFM (133)`, and a bare one a section, `KME 6.1`.",
-             ""]  # fmt: skip
+    lines = [
+        *_INTRODUCTION.splitlines(),
+        "",
+        "## The papers",
+        "",
+        "| called here | title | authors |",
+        "|---|---|---|",
+        *(f"| {paper} | {title} | {authors} |" for paper, (title, authors) in PAPERS.items()),
+        "",
+        "After such a name a number in brackets is an equation, `SFM (133)`, and a bare one a section, `KME 6.1`.",
+        "",
+    ]
     for paper, (title, _) in PAPERS.items():
         lines += [f"## {paper}: {title}", "", "| in the paper | in the code |", "|---|---|"]
         for kind, numbers in ITEMS[paper].items():

@@ -21,9 +21,17 @@ from kernfed import KAHM, KAHMClassifier
 #: As far from white as from the dark ground of the site: both contrasts are 4 to 1.
 _LABELS = "#7f7f7f"
 _ROWS, _IMAGES = "#2f7fd1", "#e07b16"
-_STYLE = {"font.size": 13, "font.weight": "bold", "axes.titlesize": 13, "axes.titleweight": "bold",
-          "figure.titlesize": 14, "figure.titleweight": "bold", "text.color": _LABELS, "xtick.color": _LABELS,
-          "savefig.transparent": True}  # fmt: skip
+_STYLE = {
+    "font.size": 13,
+    "font.weight": "bold",
+    "axes.titlesize": 13,
+    "axes.titleweight": "bold",
+    "figure.titlesize": 14,
+    "figure.titleweight": "bold",
+    "text.color": _LABELS,
+    "xtick.color": _LABELS,
+    "savefig.transparent": True,
+}
 #: Bands of a measure, and shades in a file that has little else: a quarter of the bytes.
 _BANDS, _SHADES = 20, 128
 _GRID = 160
@@ -179,8 +187,9 @@ def _grid_points(rows: np.ndarray, size: int) -> np.ndarray:
     return _grid(rows, size)[1]
 
 
-def _colours(place: Axes, around: np.ndarray, value: Callable[[np.ndarray], np.ndarray],
-             marked: np.ndarray | None = None) -> None:  # fmt: skip
+def _colours(
+    place: Axes, around: np.ndarray, value: Callable[[np.ndarray], np.ndarray], marked: np.ndarray | None = None
+) -> None:
     extent, grid = _grid(around)
     shades = value(grid).reshape(_GRID, _GRID)
     cmap = mpl.colormaps["viridis"].resampled(_BANDS)

@@ -38,7 +38,8 @@ def test_local_links_lead_somewhere(path):
 def test_commands_named_in_the_readme_exist():
     from kernfed.cli import app
 
-    known = {command.name for command in app.registered_commands} | {group.name or group.typer_instance.info.name
-                                                                     for group in app.registered_groups}  # fmt: skip
+    known = {command.name for command in app.registered_commands} | {
+        group.name or group.typer_instance.info.name for group in app.registered_groups
+    }
     for name in re.findall(r"^kernfed +(\w+)", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE):
         assert name in known

@@ -13,7 +13,8 @@ from safetensors.numpy import load_file, save_file
 
 import kernfed
 from kernfed import KAHM, DeepKAHM, KAHMClassifier, WideKAHM
-from kernfed.files import FileFormatError, atomic_path
+from kernfed.errors import FileFormatError
+from kernfed.files import atomic_path
 
 
 def models(rng):

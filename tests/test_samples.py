@@ -37,7 +37,9 @@ def test_a_file_of_0_1_written_again_answers_as_it_did(name: str, tmp_path: Path
 def test_stores_of_0_1_answer_for_the_model_of_0_1(tmp_path: Path) -> None:
     shutil.copytree(SAMPLES / "stores", tmp_path / "stores")
     rows = np.load(SAMPLES / "rows.npz")
-    sites = {name: (rows["X"][part], rows["y"][part]) for name, part in (("north", slice(24)), ("south", slice(24, 48)))}
+    sites = {
+        name: (rows["X"][part], rows["y"][part]) for name, part in (("north", slice(24)), ("south", slice(24, 48)))
+    }
     with kf.Federation.local(sites, seed=3, store=tmp_path / "stores") as federation:
         model = kf.load(SAMPLES / "folding-sites.kfd").connect(federation)
         np.testing.assert_allclose(model.predict_proba(QUERIES), ANSWERS["folding-sites"], rtol=1e-9, atol=1e-12)

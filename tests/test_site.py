@@ -133,8 +133,13 @@ def outer():
     def inner(): "in a function"
 """
     named = {text: name for name, text in generate._docstrings(ast.parse(source), "m") if text}
-    assert named == {"in a base": "m.First.a", "in a middle": "m.First.b", "private": "m.First",
-                     "in a class without heirs": "m", "in a function": "m.outer"}  # fmt: skip
+    assert named == {
+        "in a base": "m.First.a",
+        "in a middle": "m.First.b",
+        "private": "m.First",
+        "in a class without heirs": "m",
+        "in a function": "m.outer",
+    }
 
 
 @pytest.mark.parametrize(

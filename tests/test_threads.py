@@ -31,8 +31,13 @@ assert len(during) > few, "scipy brought no library of its own here, so this sho
 
 @pytest.mark.parametrize("load", ["_linalg.eigh", "import scipy.linalg\n        with single_blas_thread(): pass"])
 def test_a_library_loaded_late_is_held_and_freed(load: str) -> None:
-    done = subprocess.run([sys.executable, "-c", LATE.format(load=load)], capture_output=True, text=True, check=False,
-                          env={"OPENBLAS_NUM_THREADS": "2", "PATH": ""})  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", LATE.format(load=load)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"OPENBLAS_NUM_THREADS": "2", "PATH": ""},
+    )
     if "showed nothing" in done.stderr:
         pytest.skip("numpy and scipy share one BLAS here")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,7 +11,7 @@ from kernfed._version import __version__
 if TYPE_CHECKING:
     from kernfed import data, guarantees, privacy, report, secure
     from kernfed.federation import Federation, FoldingLearner, RidgeLearner, calibrate, evaluate, load, save
-    from kernfed.federation.personal import PersonalLearner
+    from kernfed.federation.personal.learner import PersonalLearner
     from kernfed.kahm import KAHM, DeepKAHM, KAHMClassifier, KAHMRegressor, WideKAHM
     from kernfed.kahm.model import FoldingModel
     from kernfed.personal.model import PersonalModel
@@ -25,7 +25,7 @@ _HOMES = {
     "FoldingModel": "kernfed.kahm.model",
     "KAHMClassifier": "kernfed.kahm",
     "KAHMRegressor": "kernfed.kahm",
-    "PersonalLearner": "kernfed.federation.personal",
+    "PersonalLearner": "kernfed.federation.personal.learner",
     "PersonalModel": "kernfed.personal.model",
     "RidgeLearner": "kernfed.federation",
     "RidgeModel": "kernfed.ridge",

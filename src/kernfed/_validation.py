@@ -11,34 +11,37 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernfed.errors import InputError
+
 FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.integer[Any]]
 
 
-def check_rows(values: npt.ArrayLike, name: str = "X", *, width: int | None = None, min_rows: int = 1,
-               columns: Sequence[str] = ()) -> FloatArray:  # fmt: skip
+def check_rows(
+    values: npt.ArrayLike, name: str = "X", *, width: int | None = None, min_rows: int = 1, columns: Sequence[str] = ()
+) -> FloatArray:
     """Real finite matrix, one row per sample. Floating input is returned as it is, other numbers as float64.
 
     A table must have the ``columns`` named, in their order; arrays have no names and pass.
     """
     check_column_names(values, columns, name)
     if hasattr(values, "toarray"):  # of scipy.sparse, which need not be imported for this
-        raise ValueError(f"{name} is sparse; use {name.split()[0]}.toarray()")
+        raise InputError(f"{name} is sparse; use {name.split()[0]}.toarray()")
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
         try:
             array = array.astype(np.float64)
         except (TypeError, ValueError):
-            raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}") from None
+            raise InputError(f"{name} must hold real numbers, got dtype {array.dtype}") from None
     if array.ndim != 2:
         hint = "; a single sample is X.reshape(1, -1)" if array.ndim == 1 else ""
-        raise ValueError(f"{name} must be a matrix (rows, columns), got shape {array.shape}{hint}")
+        raise InputError(f"{name} must be a matrix (rows, columns), got shape {array.shape}{hint}")
     if array.shape[0] < min_rows:
-        raise ValueError(f"{name} must have at least {min_rows} row(s), got {array.shape[0]}")
+        raise InputError(f"{name} must have at least {min_rows} row(s), got {array.shape[0]}")
     if array.shape[1] < 1:
-        raise ValueError(f"{name} must have at least 1 column, got shape {array.shape}")
+        raise InputError(f"{name} must have at least 1 column, got shape {array.shape}")
     if width is not None and array.shape[1] != width:
-        raise ValueError(f"{name} must have {width} columns as at training, got {array.shape[1]}")
+        raise InputError(f"{name} must have {width} columns as at training, got {array.shape[1]}")
     if array.dtype.kind != "f":
         array = array.astype(np.float64)
     check_finite(array, name)
@@ -61,9 +64,11 @@ def check_column_names(values: Any, known: Sequence[str], name: str = "X") -> No
         known = numbers
     if found and known and found != tuple(known):
         listed = ", ".join(map(repr, known[:5])) + (", ..." if len(known) > 5 else "")
-        raise ValueError(f"{name} must have the {len(known)} columns {listed} in this order, and "
-                         f"{name_differences(found, known)}; choose them by name, as X[list(model.columns)] does "
-                         "where there is a model")  # fmt: skip
+        raise InputError(
+            f"{name} must have the {len(known)} columns {listed} in this order, and "
+            f"{name_differences(found, known)}; choose them by name, as X[list(model.columns)] does "
+            "where there is a model"
+        )
 
 
 def name_differences(found: Sequence[str], known: Sequence[str]) -> str:
@@ -75,8 +80,11 @@ def name_differences(found: Sequence[str], known: Sequence[str]) -> str:
         return f"has them in another order: column {place} is {found[place]!r} and not {known[place]!r}"
     had, wanted = set(found), set(known)
     missing, strange = [n for n in known if n not in had], [n for n in found if n not in wanted]
-    told = [f"{verb} {', '.join(map(repr, names[:5]))}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
-            for verb, names in (("lacks", missing), ("has unknown", strange)) if names]  # fmt: skip
+    told = [
+        f"{verb} {', '.join(map(repr, names[:5]))}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
+        for verb, names in (("lacks", missing), ("has unknown", strange))
+        if names
+    ]
     return " and ".join(told) or "names some columns twice"
 
 
@@ -86,14 +94,21 @@ def check_finite(array: FloatArray, name: str) -> None:
         total = array.sum()
     if not np.isfinite(total) and not np.isfinite(array).all():
         place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        raise ValueError(f"{name} must be finite, got {array[place]} at index {place}; impute or drop such rows")
+        raise InputError(f"{name} must be finite, got {array[place]} at index {place}; impute or drop such rows")
 
 
-def check_number(value: Any, name: str, *, above: float | None = None, at_least: float | None = None,
-                 below: float | None = None, at_most: float | None = None) -> float:  # fmt: skip
+def check_number(
+    value: Any,
+    name: str,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    at_most: float | None = None,
+) -> float:
     """A finite real number inside the stated bounds, as float."""
     if isinstance(value, bool) or not isinstance(value, Real) or not np.isfinite(float(value)):
-        raise ValueError(f"{name} must be a finite number, got {value!r}")
+        raise InputError(f"{name} must be a finite number, got {value!r}")
     _check_bounds(float(value), value, name, above=above, at_least=at_least, below=below, at_most=at_most)
     return float(value)
 
@@ -102,7 +117,7 @@ def check_vector(values: npt.ArrayLike, name: str, *, at_most: float | None = No
     """Finite numbers (n,) of at least 0, and of no more than ``at_most`` where that is given."""
     array = np.asarray(values)
     if array.ndim != 1 or not len(array):
-        raise ValueError(f"{name} must be a vector of at least one number, got shape {array.shape}")
+        raise InputError(f"{name} must be a vector of at least one number, got shape {array.shape}")
     found: FloatArray = check_rows(array[None], name)[0]
     for extreme in (float(found.min()), float(found.max())):
         check_number(extreme, name, at_least=0, at_most=at_most)
@@ -112,7 +127,7 @@ def check_vector(values: npt.ArrayLike, name: str, *, at_most: float | None = No
 def check_count(value: Any, name: str, *, at_least: int = 1, at_most: int | None = None) -> int:
     """An integer of at least ``at_least``, as int."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
-        raise ValueError(f"{name} must be an integer, got {value!r}")
+        raise InputError(f"{name} must be an integer, got {value!r}")
     _check_bounds(int(value), value, name, at_least=at_least, at_most=at_most)
     return int(value)
 
@@ -120,17 +135,29 @@ def check_count(value: Any, name: str, *, at_least: int = 1, at_most: int | None
 def check_choice(value: Any, name: str, choices: Collection[str]) -> str:
     """One of a fixed set of words."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+        raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
     return value
 
 
-def _check_bounds(number: float, shown: Any, name: str, *, above: float | None = None, at_least: float | None = None,
-                  below: float | None = None, at_most: float | None = None) -> None:  # fmt: skip
-    rules = ((above, ">", number.__gt__), (at_least, ">=", number.__ge__), (below, "<", number.__lt__),
-             (at_most, "<=", number.__le__))  # fmt: skip
+def _check_bounds(
+    number: float,
+    shown: Any,
+    name: str,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    at_most: float | None = None,
+) -> None:
+    rules = (
+        (above, ">", number.__gt__),
+        (at_least, ">=", number.__ge__),
+        (below, "<", number.__lt__),
+        (at_most, "<=", number.__le__),
+    )
     for bound, sign, holds in rules:
         if bound is not None and not holds(bound):
-            raise ValueError(f"{name} must be {sign} {bound}, got {shown!r}")
+            raise InputError(f"{name} must be {sign} {bound}, got {shown!r}")
 
 
 def class_numbers(y: npt.NDArray[Any], known: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
@@ -138,5 +165,5 @@ def class_numbers(y: npt.NDArray[Any], known: npt.NDArray[Any]) -> npt.NDArray[n
     places = np.searchsorted(known, y)
     strange = (places == len(known)) | (known[np.minimum(places, len(known) - 1)] != y)
     if strange.any():
-        raise ValueError(f"label {y[strange][0].item()!r} is not among the {len(known)} classes of this problem")
+        raise InputError(f"label {y[strange][0].item()!r} is not among the {len(known)} classes of this problem")
     return places

@@ -20,14 +20,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from kernfed._version import __version__
+from kernfed.errors import FileFormatError, InputError
 
 #: Version of the container itself: the header's own fields.
 CONTAINER = 1
 _HEADER = "kernfed"
-
-
-class FileFormatError(ValueError):
-    """A file that is not a model of ours, is damaged, or was written by a newer version."""
 
 
 @dataclass(frozen=True)
@@ -50,26 +47,34 @@ class Format:
 
 
 _formats: dict[str, Format] = {}
-_later: list[str] = []
+_providers: list[Callable[[], Mapping[str, str]]] = []
 
 
-def register(name: str, version: int, model: type, dump: Callable[[Any], Record],
-             load: Callable[[Record], Any]) -> None:  # fmt: skip
+def register(
+    name: str, version: int, model: type, dump: Callable[[Any], Record], load: Callable[[Record], Any]
+) -> None:
     """Make models of class ``model`` savable under ``name``."""
     _formats[name] = Format(name, version, model, dump, load)
 
 
-def register_later(module: str) -> None:
-    """Let ``module`` register its formats when one is met that is not known yet.
+def formats_from(provider: Callable[[], Mapping[str, str]]) -> None:
+    """Let ``provider`` name the module of formats that are not known yet; it is imported when one is met.
 
     Whatever need not read estimators is then spared the libraries they are built on.
     """
-    _later.append(module)
+    _providers.append(provider)
 
 
-def _register_all() -> None:
-    while _later:
-        import_module(_later.pop())
+def _find_format(name: str) -> Format | None:
+    """The format of this name, which is also that of the model's class."""
+    for provider in _providers:
+        if name not in _formats and name in (modules := provider()):
+            import_module(modules[name])
+    return _formats.get(name)
+
+
+def _known_formats() -> str:
+    return ", ".join(sorted({*_formats, *(name for provider in _providers for name in provider())}))
 
 
 class Savable:
@@ -84,8 +89,13 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
     """Write a registered model to ``path``; an interrupted write leaves what was there before."""
     entry = _format_of(model)
     record = entry.dump(model)
-    header = {"container": CONTAINER, "format": entry.name, "version": entry.version, "package": __version__,
-              "values": dict(record.values)}  # fmt: skip
+    header = {
+        "container": CONTAINER,
+        "format": entry.name,
+        "version": entry.version,
+        "package": __version__,
+        "values": dict(record.values),
+    }
     arrays = {name: np.ascontiguousarray(array) for name, array in record.arrays.items()}
     text = json.dumps(header, sort_keys=True, allow_nan=False)
     with atomic_path(path) as temporary:
@@ -106,13 +116,10 @@ def from_record(record: Record) -> Any:
 
 
 def _format_of(model: Any) -> Format:
-    if not any(type(model) is entry.model for entry in _formats.values()):
-        _register_all()
-    for entry in _formats.values():
-        if type(model) is entry.model:
-            return entry
-    names = ", ".join(sorted(entry.model.__name__ for entry in _formats.values()))
-    raise ValueError(f"model must be one of {names}, got {type(model).__name__}")
+    entry = _find_format(type(model).__name__)
+    if entry is None or type(model) is not entry.model:
+        raise InputError(f"model must be one of {_known_formats()}, got {type(model).__name__}")
+    return entry
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -141,14 +148,12 @@ def _check_header(place: Path, header: Any) -> tuple[Format, Mapping[str, Any]]:
     if not isinstance(header, dict) or not {"container", "format", "version", "values"} <= header.keys():
         raise FileFormatError(f"{place} holds no kernfed header; it was written by another program")
     writer = header.get("package", "unknown")
-    if header["format"] not in _formats:
-        _register_all()
-    if header["container"] != CONTAINER or header["format"] not in _formats:
+    entry = _find_format(str(header["format"]))
+    if header["container"] != CONTAINER or entry is None:
         raise FileFormatError(
             f"{place} has format {header['format']!r} (container {header['container']}) written by kernfed {writer}, "
-            f"and this is kernfed {__version__} with {', '.join(sorted(_formats))}; update kernfed"
+            f"and this is kernfed {__version__} with {_known_formats()}; update kernfed"
         )
-    entry = _formats[header["format"]]
     if header["version"] != entry.version:
         raise FileFormatError(
             f"{place} has version {header['version']} of format {entry.name!r}, written by kernfed {writer}; "
@@ -169,7 +174,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     if not place.parent.is_dir():
         raise FileNotFoundError(f"folder {place.parent} does not exist; make it first")
     if place.is_symlink() or (place.exists() and not place.is_file()):  # a rename would put a file in its place
-        raise ValueError(f"{place} must be a file or nothing yet, and is a link, a folder or a device")
+        raise InputError(f"{place} must be a file or nothing yet, and is a link, a folder or a device")
     handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.", suffix=".part")
     os.close(handle)
     temporary = Path(name)
@@ -193,7 +198,7 @@ def _umask() -> int:
 def labels_to_values(labels: npt.NDArray[Any]) -> dict[str, Any]:
     """Class labels (C,) as plain values that keep their type."""
     if labels.dtype.kind == "O" and not all(isinstance(label, str) for label in labels):
-        raise ValueError(f"class labels must be numbers, booleans or strings, got {labels.tolist()!r}")
+        raise InputError(f"class labels must be numbers, booleans or strings, got {labels.tolist()!r}")
     kind = "O" if labels.dtype.kind == "O" else labels.dtype.str
     return {"dtype": kind, "labels": labels.tolist()}
 
@@ -202,5 +207,5 @@ def labels_from_values(values: Mapping[str, Any]) -> npt.NDArray[Any]:
     """Class labels (C,) from ``labels_to_values``."""
     kind = np.dtype(values["dtype"])
     if kind.kind not in "biufUO" or not all(isinstance(v, (bool, int, float, str)) for v in values["labels"]):
-        raise ValueError(f"class labels of dtype {kind} are not allowed")
+        raise InputError(f"class labels of dtype {kind} are not allowed")
     return np.array(values["labels"], dtype=str if kind.kind == "U" else kind)  # text as long as it is, not as declared

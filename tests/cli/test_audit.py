@@ -85,8 +85,10 @@ def assert_page_says(page, told):
     verdict = told["verdict"]
     assert f"{verdict[0].upper()}{verdict[1:]}." in shown
     assert f"Privacy of {told['subject']}" in shown
-    for unit, words in (("element", "One element (a single number of a row)"),
-                        ("record", "One record (a whole row, a person)")):  # fmt: skip
+    for unit, words in (
+        ("element", "One element (a single number of a row)"),
+        ("record", "One record (a whole row, a person)"),
+    ):
         stated = told[unit]
         promise = f"epsilon {stated['epsilon']:g} and delta {stated['delta']:g} for {stated['adjacency']}"
         assert f"{words} Differential privacy with {promise}" in shown
@@ -113,8 +115,21 @@ def test_answers_of_a_model_are_attacked(folder, tmp_path):
     found = json.loads(run(*words(folder, "--model", model, "--others", folder / "others.parquet", "--json")).stdout)
     assert found["record"]["epsilon"] is None
     assert found["attacks"][0]["roc"]["auc"] > 0.7  # rows that the machines contain are near themselves
-    run("train", "--data", folder / "rows.parquet", "--label", "y", "--out", model, "--privacy", "record-gaussian",
-        "--epsilon", "1", "--radius", "2")  # fmt: skip
+    run(
+        "train",
+        "--data",
+        folder / "rows.parquet",
+        "--label",
+        "y",
+        "--out",
+        model,
+        "--privacy",
+        "record-gaussian",
+        "--epsilon",
+        "1",
+        "--radius",
+        "2",
+    )
     private = json.loads(run(*words(folder, "--model", model, "--others", folder / "others.parquet", "--json")).stdout)
     assert private["record"]["epsilon"] == 1.0
     assert abs(private["attacks"][0]["roc"]["auc"] - 0.5) < 0.1
@@ -152,7 +167,7 @@ def test_what_cannot_be_audited_is_one_sentence_before_any_attack(folder, monkey
     write_table(folder / "narrow.parquet", {**{f"p{i:02}": np.zeros(30) for i in range(15)}, "y": np.arange(30) % 3})
     monkeypatch.chdir(folder)
     for name in ("audit_mechanism", "audit_model"):
-        monkeypatch.setattr(f"kernfed.federation.auditing.{name}", lambda *_, **__: pytest.fail("attacked"))
+        monkeypatch.setattr(f"kernfed.federation.testing.auditing.{name}", lambda *_, **__: pytest.fail("attacked"))
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     done = run(*words(folder, *options), code=2)
     assert told in done.stderr
@@ -167,11 +182,20 @@ def test_columns_of_others_are_found_by_name(folder, tmp_path, monkeypatch):
         seen.update(inside=inside, outside=outside)
         raise ValueError("seen")
 
-    monkeypatch.setattr("kernfed.federation.auditing.audit_mechanism", look)
+    monkeypatch.setattr("kernfed.federation.testing.auditing.audit_mechanism", look)
     columns = {f"p{i:02}": np.full(30, float(i)) for i in reversed(range(16))}
     write_table(tmp_path / "turned.parquet", {**columns, "y": np.arange(30) % 3})
-    run("audit", "--data", folder / "rows.parquet", "--label", "y", *GAUSSIAN, "--others", tmp_path / "turned.parquet",
-        code=2)  # fmt: skip
+    run(
+        "audit",
+        "--data",
+        folder / "rows.parquet",
+        "--label",
+        "y",
+        *GAUSSIAN,
+        "--others",
+        tmp_path / "turned.parquet",
+        code=2,
+    )
     np.testing.assert_array_equal(seen["outside"][0][0], np.arange(16.0))
     assert len(seen["inside"][0]) == 300
 

@@ -32,10 +32,12 @@ def line(columns, left_out=None):
         (["1", "2", "3"], "3 features: '1' ... '3'"),
         (["", "9" * 5000], f"2 features: '', '{'9' * 5000}'"),
         (["a\nb"], r"1 feature: 'a\nb'"),
-        ([c * 2 for c in "abcdefghijkl"],
-         "12 features: 'aa', 'bb', 'cc', 'dd', 'ee', ... (2 more) ..., 'hh', 'ii', 'jj', 'kk', 'll'"),
+        (
+            [c * 2 for c in "abcdefghijkl"],
+            "12 features: 'aa', 'bb', 'cc', 'dd', 'ee', ... (2 more) ..., 'hh', 'ii', 'jj', 'kk', 'll'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_features_on_one_line(columns, shown):
     assert line(columns) == shown
 

@@ -87,17 +87,33 @@ def test_progress_shows_on_a_terminal(capsys, monkeypatch, total):
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (99_949, "99.9 kB"), (99_960, "100 kB"), (999_600, "1.0 MB"),
-     (1_500_000_000, "1.5 GB"), (2.5e15, "2500.0 TB")],
-)  # fmt: skip
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (99_949, "99.9 kB"),
+        (99_960, "100 kB"),
+        (999_600, "1.0 MB"),
+        (1_500_000_000, "1.5 GB"),
+        (2.5e15, "2500.0 TB"),
+    ],
+)
 def test_bytes_for_people(count, text):
     assert format_bytes(count) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.0000132, "0.0132 ms"), (0.9994, "999 ms"), (0.9996, "1.00 s"), (9.994, "9.99 s"), (12.34, "12.3 s"),
-     (99.6, "1 min 40 s"), (3599.7, "1 h 0 min"), (7500, "2 h 5 min")],
-)  # fmt: skip
+    [
+        (0.0000132, "0.0132 ms"),
+        (0.9994, "999 ms"),
+        (0.9996, "1.00 s"),
+        (9.994, "9.99 s"),
+        (12.34, "12.3 s"),
+        (99.6, "1 min 40 s"),
+        (3599.7, "1 h 0 min"),
+        (7500, "2 h 5 min"),
+    ],
+)
 def test_seconds_for_people(seconds, text):
     assert format_seconds(seconds) == text

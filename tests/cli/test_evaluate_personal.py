@@ -61,8 +61,17 @@ def test_predict_for_a_site(folder: Path, tmp_path: Path, kind: str) -> None:
     model, out = kf.load(folder / f"{kind}.kfd"), tmp_path / "pred.csv"
     X = read_table(folder / f"{kind}.csv", features="f0:f2").X
     for site in ("east", "north"):
-        found = told("predict", folder / f"{kind}.kfd", folder / f"{kind}.csv", "--for-site", site, "--features",
-                     "f0:f2", "--out", out)  # fmt: skip
+        found = told(
+            "predict",
+            folder / f"{kind}.kfd",
+            folder / f"{kind}.csv",
+            "--for-site",
+            site,
+            "--features",
+            "f0:f2",
+            "--out",
+            out,
+        )
         own = model.for_site(site)
         probability = kind == "classes"
         written = read_table(out, features="probability" if probability else "row", label="prediction")
@@ -94,8 +103,18 @@ def test_evaluate_by_each_sites_own_predictor(folder: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["classes", "values"])
 def test_a_report_tests_by_each_sites_own_predictor(folder: Path, tmp_path: Path, kind: str) -> None:
     page = tmp_path / "page.html"
-    found = told("report", folder / f"{kind}.kfd", "--data", folder / f"{kind}.csv", "--label", "y", "--site", "where",
-                 "--out", page)  # fmt: skip
+    found = told(
+        "report",
+        folder / f"{kind}.kfd",
+        "--data",
+        folder / f"{kind}.csv",
+        "--label",
+        "y",
+        "--site",
+        "where",
+        "--out",
+        page,
+    )
     assert found["sections"][0] == {"classes": "Accuracy", "values": "Errors"}[kind]
     assert "on 60 unseen rows" in page.read_text()
 
@@ -106,28 +125,51 @@ TABLE = ["--data", "classes.csv", "--label", "y"]
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["predict", "classes.kfd", "classes.csv"],
-         "has a predictor for each site: name one by --for-site, there are 'east', 'north', 'south'"),
-        (["predict", "classes.kfd", "classes.csv", "--for-site", "west"],
-         "no model for site 'west'; there are 'east', 'north', 'south'"),
-        (["predict", "folding.kfd", "classes.csv", "--for-site", "east"],
-         "--for-site is for personalised models, and a FoldingModel of the sites 'east', 'north', 'south' answers"),
-        (["predict", "classes.kfd", "values.csv", "--for-site", "east"],
-         "the model has 3 features, the table has 4; see --features"),
+        (
+            ["predict", "classes.kfd", "classes.csv"],
+            "has a predictor for each site: name one by --for-site, there are 'east', 'north', 'south'",
+        ),
+        (
+            ["predict", "classes.kfd", "classes.csv", "--for-site", "west"],
+            "no model for site 'west'; there are 'east', 'north', 'south'",
+        ),
+        (
+            ["predict", "folding.kfd", "classes.csv", "--for-site", "east"],
+            "--for-site is for personalised models, and a FoldingModel of the sites 'east', 'north', 'south' answers",
+        ),
+        (
+            ["predict", "classes.kfd", "values.csv", "--for-site", "east"],
+            "the model has 3 features, the table has 4; see --features",
+        ),
         (["predict", "classes.kfd", "classes.csv", "--for-site", "east", "--explain"], "--explain needs a federated"),
         (["predict", "classes-weights.kfd", "classes.csv", "--for-site", "east"], "this model has weights only"),
         (["predict", "values-weights.kfd", "classes.csv"], "this model has weights only"),
-        (["evaluate", "classes.kfd", *TABLE],
-         "the model has a predictor for each site, such as 'east': name the column of the sites with --site COLUMN"),
+        (
+            ["evaluate", "classes.kfd", *TABLE],
+            "the model has a predictor for each site, such as 'east': name the column of the sites with --site COLUMN",
+        ),
         (["evaluate", "values.kfd", *TABLE, "--site", "where"], "a regressor is tested on numbers"),
         (["evaluate", "classes-weights.kfd", *TABLE], "this model has weights only"),
         (["evaluate", "classes.kfd", *TABLE, "--site", "where", "--features", "f0:f1"], "the model has 3 features"),
-        (["evaluate", "classes.kfd", "--data", "classes.csv", "--label", "where", "--site", "y", "--features", "f0:f2"],
-         "no model for site 'no'; there are 'east', 'north', 'south'; a personalised model is tested by its own sites"),
+        (
+            [
+                "evaluate",
+                "classes.kfd",
+                "--data",
+                "classes.csv",
+                "--label",
+                "where",
+                "--site",
+                "y",
+                "--features",
+                "f0:f2",
+            ],
+            "no model for site 'no'; there are 'east', 'north', 'south'; a personalised model is tested by its own sites",
+        ),
         (["report", "classes.kfd", *TABLE], "name the column of the sites with --site COLUMN"),
         (["report", "values-weights.kfd", *TABLE, "--site", "where"], "this model has weights only"),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused_is_one_sentence(
     folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
 ) -> None:

@@ -49,8 +49,21 @@ def run(*words, code=0):
 @pytest.fixture(scope="module")
 def model(tables):
     path = tables / "model.kfd"
-    run("train", "--data", tables / "train.parquet", "--features", "emb", "--label", "y", "--site", "hospital",
-        "--measure", "distance", "--out", path)  # fmt: skip
+    run(
+        "train",
+        "--data",
+        tables / "train.parquet",
+        "--features",
+        "emb",
+        "--label",
+        "y",
+        "--site",
+        "hospital",
+        "--measure",
+        "distance",
+        "--out",
+        path,
+    )
     return path
 
 
@@ -65,8 +78,9 @@ def test_train_predict_evaluate(tables, model):
     assert (written.y == found.predict(test.X)).all()
     assert (written.ids == np.arange(200)).all()
     assert set(written.site) <= {"north", "south", "east"}
-    told = json.loads(run("evaluate", model, "--data", tables / "test.parquet", "--label", "y", "--site", "hospital",
-                          "--json").stdout)  # fmt: skip
+    told = json.loads(
+        run("evaluate", model, "--data", tables / "test.parquet", "--label", "y", "--site", "hospital", "--json").stdout
+    )
     assert told["pooled"]["rows"] == 200
     assert told["pooled"]["accuracy"] == pytest.approx((written.y == test.y).mean())
     assert set(told["sites"]) == {"north", "south", "east"}
@@ -77,8 +91,21 @@ def test_train_predict_evaluate(tables, model):
 
 def test_the_same_command_twice_gives_the_same_file(tables, model):
     again = tables / "again.kfd"
-    words = ["train", "--data", tables / "train.parquet", "--label", "y", "--site", "hospital", "--measure", "distance",
-             "--features", "emb", "--out", again]  # fmt: skip
+    words = [
+        "train",
+        "--data",
+        tables / "train.parquet",
+        "--label",
+        "y",
+        "--site",
+        "hospital",
+        "--measure",
+        "distance",
+        "--features",
+        "emb",
+        "--out",
+        again,
+    ]
     run(*words)
     assert again.read_bytes() == model.read_bytes()
     run(*words, "--seed", "1", "--partition", "random", "--batch-size", "5")
@@ -169,8 +196,18 @@ def test_bad_input_is_one_sentence_and_code_2(words, message, tables, monkeypatc
 def test_interrupted_train_leaves_no_broken_file(tables):
     """Killed at any moment, the target is the old file or a whole new one, never half of one."""
     target = tables / "killed.kfd"
-    command = [sys.executable, "-m", "kernfed", "train", "--data", str(tables / "train.csv"), "--label", "y",
-               "--out", str(target)]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "kernfed",
+        "train",
+        "--data",
+        str(tables / "train.csv"),
+        "--label",
+        "y",
+        "--out",
+        str(target),
+    ]
     for wait in (0.5, 1.5, 2.5):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ)
         time.sleep(wait)

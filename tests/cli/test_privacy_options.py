@@ -15,8 +15,17 @@ NEEDED = {
     "record-gaussian": {"epsilon": "1", "radius": "1"},
     "record-moments": {"epsilon": "1", "radius": "1"},
 }
-VALUES = {"epsilon": "2", "delta": "1e-6", "bounds": "0,2", "d": "0.5", "radius": "2", "dimension": "2", "basis": "dct",
-          "smoothing": "3", "label-epsilon": "1"}  # fmt: skip
+VALUES = {
+    "epsilon": "2",
+    "delta": "1e-6",
+    "bounds": "0,2",
+    "d": "0.5",
+    "radius": "2",
+    "dimension": "2",
+    "basis": "dct",
+    "smoothing": "3",
+    "label-epsilon": "1",
+}
 #: What a mechanism has no use for: noise on elements knows no delta, moments have no noisy rows to smooth.
 USELESS = {
     "element-laplace": {"delta", "radius", "dimension", "basis"},
@@ -43,8 +52,9 @@ def table(folder):
 
 def given(name, **options):
     """Options of a learner as a command gives them, typed as the command line types them."""
-    usual = dict.fromkeys(("epsilon", "delta", "bounds", "d", "radius", "dimension", "basis", "smoothing",
-                           "label_epsilon"))  # fmt: skip
+    usual = dict.fromkeys(
+        ("epsilon", "delta", "bounds", "d", "radius", "dimension", "basis", "smoothing", "label_epsilon")
+    )
     typed = {key.replace("-", "_"): _typed(key, value) for key, value in options.items()}
     return {"privacy": name, **usual, **typed}
 

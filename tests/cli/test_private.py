@@ -20,8 +20,15 @@ def folder(tmp_path_factory):
     X, y = load_digits(return_X_y=True)
     X, y = X[:240, 8:24] / 16, y[:240] % 3
     columns = {f"p{i:02}": X[:, i] for i in range(16)}
-    write_table(place / "rows.parquet", {**columns, "y": y, "site": np.array(["n", "s"])[np.arange(240) % 2],
-                                         "patient": np.array([f"P{i}" for i in range(240)])})  # fmt: skip
+    write_table(
+        place / "rows.parquet",
+        {
+            **columns,
+            "y": y,
+            "site": np.array(["n", "s"])[np.arange(240) % 2],
+            "patient": np.array([f"P{i}" for i in range(240)]),
+        },
+    )
     return place
 
 

@@ -44,8 +44,23 @@ def folder(tmp_path_factory):
 
 def test_a_model_with_rows(folder, tmp_path):
     out = tmp_path / "r.html"
-    done = run("report", folder / "machines.kfd", "--data", folder / "test.csv", "--label", "y", "--site", "where",
-               "--traffic", folder / "traffic.json", "--out", out, "--json", "--title", "Mine & <yours>")  # fmt: skip
+    done = run(
+        "report",
+        folder / "machines.kfd",
+        "--data",
+        folder / "test.csv",
+        "--label",
+        "y",
+        "--site",
+        "where",
+        "--traffic",
+        folder / "traffic.json",
+        "--out",
+        out,
+        "--json",
+        "--title",
+        "Mine & <yours>",
+    )
     assert done.exit_code == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["out"], told["kind"], told["bytes"]) == (str(out), "model", out.stat().st_size)
@@ -58,9 +73,15 @@ def test_a_model_with_rows(folder, tmp_path):
 
 @pytest.mark.parametrize(
     ("source", "kind"),
-    [("machines.kfd", "model"), ("sites.kfd", "model"), ("audit.json", "audit"), ("wrapped.json", "audit"),
-     ("results", "results"), ("results/gikm-table-1.jsonl", "results")],
-)  # fmt: skip
+    [
+        ("machines.kfd", "model"),
+        ("sites.kfd", "model"),
+        ("audit.json", "audit"),
+        ("wrapped.json", "audit"),
+        ("results", "results"),
+        ("results/gikm-table-1.jsonl", "results"),
+    ],
+)
 def test_every_kind_of_source(folder, tmp_path, monkeypatch, source, kind):
     monkeypatch.chdir(tmp_path)
     done = run("report", folder / source)
@@ -70,8 +91,9 @@ def test_every_kind_of_source(folder, tmp_path, monkeypatch, source, kind):
 
 
 def test_traffic_beside_an_audit(folder, tmp_path):
-    done = run("report", folder / "audit.json", "--traffic", folder / "traffic.json", "--out", tmp_path / "a.html",
-               "--json")  # fmt: skip
+    done = run(
+        "report", folder / "audit.json", "--traffic", folder / "traffic.json", "--out", tmp_path / "a.html", "--json"
+    )
     assert json.loads(done.stdout)["sections"][0] == "What left the sites"
 
 

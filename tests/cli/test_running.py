@@ -7,8 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from kernfed.cli.running import Commands
-from kernfed.data import DataError
-from kernfed.files import FileFormatError
+from kernfed.errors import DataError, FileFormatError
 
 ENDINGS = {
     "value": ValueError("alpha must be > 0, got -1.0"),

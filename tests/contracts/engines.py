@@ -15,8 +15,9 @@ import pytest
 from safetensors.numpy import load
 
 from kernfed._version import __version__
-from kernfed.federation import Engine, Fault, Federation, FoldingLearner, Payload, Policy, TooFewReplies
-from kernfed.federation.message import (
+from kernfed.errors import TooFewReplies
+from kernfed.federation import Engine, Fault, Federation, FoldingLearner, Payload, Policy
+from kernfed.federation.protocol.message import (
     PROTOCOL,
     Question,
     Refusal,
@@ -25,7 +26,7 @@ from kernfed.federation.message import (
     encode_question,
     encode_reply,
 )
-from kernfed.federation.schema import Schema
+from kernfed.federation.protocol.schema import Schema
 from kernfed.kahm.bank import fit_machines
 from kernfed.kahm.batches import split_rows
 from kernfed.kahm.packing import pack_machines
@@ -102,8 +103,9 @@ class EngineContract(ABC):
     late, patience = 1.0, 0.1
 
     @abstractmethod
-    def engine(self, data: Data, *, faults: Mapping[str, Fault] | None = None,
-               policies: Mapping[str, Policy] | None = None) -> Engine:  # fmt: skip
+    def engine(
+        self, data: Data, *, faults: Mapping[str, Fault] | None = None, policies: Mapping[str, Policy] | None = None
+    ) -> Engine:
         """Engine over sites with these rows, which answer everything unless a policy says otherwise."""
 
     @pytest.fixture
@@ -344,8 +346,7 @@ class EngineContract(ABC):
             model = FoldingLearner(batch_size=100).fit(federation)
             question = Payload(values={"handle": model.handle, "generation": {"alpha": 1, "bravo": 1}})
             found = federation.ask("machines", question)["bravo"].arrays
-            batches = [X[y == label][part] for label in (0, 1)
-                       for part in split_rows(X[y == label], 100, "order", rng)]  # fmt: skip
+            batches = [X[y == label][part] for label in (0, 1) for part in split_rows(X[y == label], 100, "order", rng)]
             for name, array in pack_machines(fit_machines(batches)).items():
                 np.testing.assert_array_equal(found[name], array)
             federation.ask("forget_model", Payload(values={"handle": model.handle}))

@@ -9,7 +9,8 @@ from abc import ABC, abstractmethod
 import numpy as np
 import pytest
 
-from kernfed.secure import KeyHolder, ProtocolError, Server, Site, classify, read_header
+from kernfed.errors import ProtocolError
+from kernfed.secure import KeyHolder, Server, Site, classify, read_header
 from kernfed.secure.message import pack, unpack
 from oracles.secure import attaining_sets, scores_with_ties
 

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from kernfed.data import (
-    DataError,
-    DatasetNotFoundError,
     data_folder,
     datasets,
     list_datasets,
@@ -19,6 +17,7 @@ from kernfed.data import (
 )
 from kernfed.data.catalog import BROUGHT, ENTRIES
 from kernfed.data.datasets import describe_file, folder_words, list_brought
+from kernfed.errors import DataError, DatasetNotFoundError
 
 NAMES = [
     "digits",

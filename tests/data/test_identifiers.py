@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from kernfed.data import read_table, write_table
-from kernfed.data.table import IdentifierAmongFeatures
+from kernfed.errors import IdentifierAmongFeatures
 
 SITES = np.array(["n", "s"])
 

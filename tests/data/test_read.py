@@ -8,8 +8,9 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
-from kernfed.data import DataError, arrow, check_classes, delimited, read_table
+from kernfed.data import arrow, check_classes, delimited, read_table
 from kernfed.data.table import Roles
+from kernfed.errors import DataError
 
 
 def write_stream(table: pa.Table, path: str) -> None:

@@ -12,7 +12,8 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
-from kernfed.data import DataError, arrow, read_table
+from kernfed.data import arrow, read_table
+from kernfed.errors import DataError
 
 NO_FEATURE = "no column to learn from, name one with features= (on the command line --features); the columns are "
 WRITERS: dict[str, Callable[[pa.Table, Path], object]] = {

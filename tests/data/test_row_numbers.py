@@ -35,15 +35,19 @@ def to_feather(path, written):
         ("t.parquet", lambda d: d.rename_axis("f9"), lambda p, d: d.to_parquet(p), ["f9"]),
         ("t.parquet", lambda d: d.reset_index(drop=True), lambda p, d: d.to_parquet(p), []),
         ("t.parquet", lambda d: d, lambda p, d: d.to_parquet(p, index=False), []),
-        ("t.parquet", lambda d: d.set_index([np.arange(6), np.ones(6)]), lambda p, d: d.to_parquet(p),
-         ["__index_level_0__", "__index_level_1__"]),
+        (
+            "t.parquet",
+            lambda d: d.set_index([np.arange(6), np.ones(6)]),
+            lambda p, d: d.to_parquet(p),
+            ["__index_level_0__", "__index_level_1__"],
+        ),
         ("t.feather", lambda d: d, to_feather, ["__index_level_0__"]),
         ("t.csv", lambda d: d, lambda p, d: d.to_csv(p), [""]),
         ("t.csv", lambda d: d.set_index([np.arange(6), np.ones(6)]), lambda p, d: d.to_csv(p), [""]),
         ("t.csv", lambda d: d, lambda p, d: d.to_csv(p, index=False), []),
         ("t.csv", lambda d: d, read_again, ["Unnamed: 0.1", "Unnamed: 0"]),
     ],
-)  # fmt: skip
+)
 def test_an_index_that_pandas_wrote_is_left_out(tmp_path, name, change, write, index):
     written = change(frame())
     write(tmp_path / name, written)
@@ -77,8 +81,18 @@ def test_lists_are_learned_from_where_an_index_is_the_only_other_number(tmp_path
 
 
 def test_every_column_that_is_left_out_has_its_reason(tmp_path):
-    stored = pa.table({"a": [1.0], "sick": [True], "emb": [[1.0]], "words": [["x"]], "day": pa.array([0], pa.date32()),
-                       "ward": pa.array(["n"]).dictionary_encode(), "h": ["north"], "p": [4]})  # fmt: skip
+    stored = pa.table(
+        {
+            "a": [1.0],
+            "sick": [True],
+            "emb": [[1.0]],
+            "words": [["x"]],
+            "day": pa.array([0], pa.date32()),
+            "ward": pa.array(["n"]).dictionary_encode(),
+            "h": ["north"],
+            "p": [4],
+        }
+    )
     pa.parquet.write_table(stored, tmp_path / "t.parquet")
     reasons = {"sick": "boolean", "emb": "list of numbers", "words": "list", "day": "date32[day]", "ward": "dictionary"}
     found = read_table(tmp_path / "t.parquet", site="h", ids="p").left_out
@@ -89,10 +103,18 @@ def test_every_column_that_is_left_out_has_its_reason(tmp_path):
 
 @pytest.mark.parametrize(
     "metadata",
-    [b"", b"\xff", b"[]", b"{}", b'{"index_columns": 3}', b'{"index_columns": null}', b"[" * 100_000,
-     b'{"index_columns": [{"kind": "range"}, ["f0"], null, "absent"]}'],
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"index_columns": 3}',
+        b'{"index_columns": null}',
+        b"[" * 100_000,
+        b'{"index_columns": [{"kind": "range"}, ["f0"], null, "absent"]}',
+    ],
     ids=range(8),
-)  # fmt: skip
+)
 def test_metadata_that_pandas_did_not_write_changes_nothing(tmp_path, metadata):
     stored = pa.table({"f0": [1.0, 2.0]}).replace_schema_metadata({b"pandas": metadata})
     pa.parquet.write_table(stored, tmp_path / "t.parquet")

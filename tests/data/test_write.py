@@ -2,7 +2,8 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from kernfed.data import DataError, read_table, write_table
+from kernfed.data import read_table, write_table
+from kernfed.errors import DataError
 
 COLUMNS = {
     "f0": np.array([0.1, -1e-300, 3.0]),

@@ -18,8 +18,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from kernfed.federation import Fault
-from kernfed.federation.flower import ACTION, answer
-from kernfed.federation.site import Site
+from kernfed.federation.engines.flower import ACTION, answer
+from kernfed.federation.site.site import Site
 from oracles.federation import Data
 
 RUN, SERVER = 7, 1
@@ -40,9 +40,15 @@ def client_app(make_site: Callable[[Context], Site] | None = None) -> ClientApp:
 class InProcessGrid(Grid):
     """``configs`` maps node ids to node configurations; ``names`` to the names they were registered with."""
 
-    def __init__(self, app: ClientApp, configs: Mapping[int, dict[str, Any]], *, names: Mapping[int, str] | None = None,
-                 faults: Mapping[int, Fault] | None = None,
-                 run_config: dict[str, Any] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        app: ClientApp,
+        configs: Mapping[int, dict[str, Any]],
+        *,
+        names: Mapping[int, str] | None = None,
+        faults: Mapping[int, Fault] | None = None,
+        run_config: dict[str, Any] | None = None,
+    ) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN, SERVER, 1
         self.app, self.configs = app, dict(configs)
         self.names, self.faults = dict(names or {}), dict(faults or {})
@@ -57,8 +63,9 @@ class InProcessGrid(Grid):
     def run(self) -> Any:
         return self.the_run
 
-    def create_message(self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str,
-                       ttl: float | None = None) -> Message:  # fmt: skip
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:

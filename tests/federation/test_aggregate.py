@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from contracts.engines import lying
-from kernfed.federation import Federation, FoldingLearner, LocalEngine, Payload, UnprotectedClasses
+from kernfed.errors import UnprotectedClasses
+from kernfed.federation import Federation, FoldingLearner, LocalEngine, Payload
 from kernfed.kahm.aggregate import AGGREGATES, Explanation, combine, exposure, unprotected
 from oracles.federation import combined, sites_data
 
@@ -15,8 +16,9 @@ from oracles.federation import combined, sites_data
 @pytest.mark.parametrize("k", [1, 2, 3, 50])
 @pytest.mark.parametrize("aggregate", AGGREGATES)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 4, 3), (5, 6, 4), (7, 0, 2)])
-def test_combine_equals_the_loop(rng: np.random.Generator, shape: tuple[int, int, int], aggregate: str, k: int,
-                                 absent: float) -> None:  # fmt: skip
+def test_combine_equals_the_loop(
+    rng: np.random.Generator, shape: tuple[int, int, int], aggregate: str, k: int, absent: float
+) -> None:
     for share in (0.0, 0.5, 1.0):
         holds = rng.random((shape[0], shape[2])) < share
         scores = np.round(rng.random(shape), 1)  # with ties
@@ -118,9 +120,11 @@ def test_classes_of_too_few_holders_are_listed(rng: np.random.Generator) -> None
 
 @pytest.mark.parametrize(
     ("k", "told"),
-    [(1, "with k=1 a single wrong site can decide every class; .* or choose k=2"),
-     (4, "3 of 3 classes, which fewer than k=4 of 3 site.*0, 1, 2; .* or choose a smaller k")],
-)  # fmt: skip
+    [
+        (1, "with k=1 a single wrong site can decide every class; .* or choose k=2"),
+        (4, "3 of 3 classes, which fewer than k=4 of 3 site.*0, 1, 2; .* or choose a smaller k"),
+    ],
+)
 def test_a_k_that_protects_nothing_is_told(rng: np.random.Generator, k: int, told: str) -> None:
     with Federation.local(sites_data(rng, "abc")) as federation:
         with pytest.warns(UnprotectedClasses, match=told):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kernfed.federation import Federation, FoldingLearner, RidgeLearner
-from kernfed.federation.auditing import audit_mechanism, audit_model
+from kernfed.federation.testing.auditing import audit_mechanism, audit_model
 from kernfed.privacy import ElementLaplace, NoiseGenerator, RandomizedLabels, RecordGaussian, RecordMoments, RecordRidge
 from kernfed.privacy.audit import attack_limit
 from oracles.federation import sites_data
@@ -65,8 +65,11 @@ def test_broken_moments_are_flagged(halves: Any, broken: str) -> None:
             return loud.release(X, y)
         found = MOMENTS.release(np.zeros_like(X), y)
         part, rows = found.classes[0], MOMENTS.project(X)
-        moments = replace(part.moments, joint_mean=part.moments.mean + rows.mean(axis=0),
-                          joint_scatter=part.moments.scatter + rows.T @ rows)  # fmt: skip
+        moments = replace(
+            part.moments,
+            joint_mean=part.moments.mean + rows.mean(axis=0),
+            joint_scatter=part.moments.scatter + rows.T @ rows,
+        )
         return replace(found, classes=(replace(part, moments=moments),))
 
     report, _ = audit_mechanism(learner(MOMENTS), *halves, release=release, trials=400)
@@ -103,8 +106,12 @@ def test_models_say_what_they_promise(halves: Any, tmp_path: Path) -> None:
                 assert report.verdict.startswith("not tested: no lower bound on epsilon was computed, as the noise was")
                 limit = attack_limit(report.record)
                 assert f"record epsilon {record:g} allows {limit:.3f} on average" in report.verdict
-    assert audit_model(FoldingLearner(hold="machines").fit(Federation.local({"a": (X, y)})), (X, y),
-                       outside).attacks[0].roc.auc > 0.6  # fmt: skip
+    assert (
+        audit_model(FoldingLearner(hold="machines").fit(Federation.local({"a": (X, y)})), (X, y), outside)
+        .attacks[0]
+        .roc.auc
+        > 0.6
+    )
 
 
 def test_what_cannot_be_audited_is_said(halves: Any) -> None:

@@ -9,9 +9,9 @@ from sklearn.metrics import log_loss
 
 import kernfed as kf
 from kernfed.federation import calibrating
-from kernfed.federation.calibrating import FACTORS
-from kernfed.federation.message import Payload
-from kernfed.federation.policy import Policy
+from kernfed.federation.protocol.message import Payload
+from kernfed.federation.site.policy import Policy
+from kernfed.federation.testing.calibrating import FACTORS
 from kernfed.kahm.calibration import softmin, temperature_losses
 
 
@@ -44,8 +44,9 @@ def test_losses_are_negative_log_likelihoods(rng):
         assert value == pytest.approx(expected, rel=1e-12)
     scores[5, labels[5]] = np.inf  # an absent class says nothing
     rest = np.arange(40) != 5
-    np.testing.assert_allclose(temperature_losses(scores, labels, temperatures),
-                               temperature_losses(scores[rest], labels[rest], temperatures))  # fmt: skip
+    np.testing.assert_allclose(
+        temperature_losses(scores, labels, temperatures), temperature_losses(scores[rest], labels[rest], temperatures)
+    )
     assert temperature_losses(scores[:0], labels[:0], temperatures).tolist() == [0.0, 0.0, 0.0]
 
 
@@ -56,8 +57,9 @@ def test_calibration_makes_held_out_labels_most_likely_and_helps_on_others(digit
         kept = [federation.engine._sites[name].held_out() for name in model.sites]
         X, y = (np.concatenate([getattr(rows, part) for rows in kept]) for part in ("X", "y"))
         scores, numbers = model.scores(X), np.searchsorted(model.classes_, y)
-        best = scipy.optimize.minimize_scalar(lambda log: temperature_losses(scores, numbers, np.exp([log]))[0],
-                                              bounds=(-8, 3), method="bounded").x  # fmt: skip
+        best = scipy.optimize.minimize_scalar(
+            lambda log: temperature_losses(scores, numbers, np.exp([log]))[0], bounds=(-8, 3), method="bounded"
+        ).x
         assert abs(np.log(found.temperature) - best) <= np.log(2) / 16 + 1e-6  # half a step of the grid
         np.testing.assert_array_equal(found.predict(digits.x_test), model.predict(digits.x_test))
         assert error(found, digits).calibration_error < 0.02
@@ -135,24 +137,42 @@ def test_a_site_that_does_not_allow_it_is_left_out(sites):
         assert kf.calibrate(model, federation, min_replies=5).calibrated > 0
 
 
-@pytest.mark.parametrize(("name", "payload"), [
-    ("calibrate_scores", Payload({"scores": np.zeros((2, 3)), "temperatures": FACTORS},
-                                 {"classes": {"dtype": "<i8", "labels": [0, 1, 2]}})),
-    ("calibrate_scores", Payload({"scores": np.zeros((0, 3)), "temperatures": -FACTORS},
-                                 {"classes": {"dtype": "<i8", "labels": [0, 1, 2]}})),
-    ("calibrate_model", Payload({"temperatures": FACTORS}, {"model": {"type": "nothing"}})),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "payload"),
+    [
+        (
+            "calibrate_scores",
+            Payload(
+                {"scores": np.zeros((2, 3)), "temperatures": FACTORS},
+                {"classes": {"dtype": "<i8", "labels": [0, 1, 2]}},
+            ),
+        ),
+        (
+            "calibrate_scores",
+            Payload(
+                {"scores": np.zeros((0, 3)), "temperatures": -FACTORS},
+                {"classes": {"dtype": "<i8", "labels": [0, 1, 2]}},
+            ),
+        ),
+        ("calibrate_model", Payload({"temperatures": FACTORS}, {"model": {"type": "nothing"}})),
+    ],
+)
 def test_bad_questions_are_refused(sites, name, payload):
     with kf.Federation.local({"a": sites["site-0"]}) as federation:
         replies = federation.ask(name, payload, min_replies=0)
     assert list(replies.missing) == ["a"]
 
 
-@pytest.mark.parametrize("arrays", [{"losses": np.zeros(3), "rows": np.asarray(4)},
-                                    {"losses": np.full(len(FACTORS), np.nan), "rows": np.asarray(4)},
-                                    {"losses": -np.ones(len(FACTORS)), "rows": np.asarray(4)},
-                                    {"losses": np.ones(len(FACTORS)), "rows": np.asarray(-1)},
-                                    {"losses": np.ones(len(FACTORS)), "rows": np.asarray(1.5)}])  # fmt: skip
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"losses": np.zeros(3), "rows": np.asarray(4)},
+        {"losses": np.full(len(FACTORS), np.nan), "rows": np.asarray(4)},
+        {"losses": -np.ones(len(FACTORS)), "rows": np.asarray(4)},
+        {"losses": np.ones(len(FACTORS)), "rows": np.asarray(-1)},
+        {"losses": np.ones(len(FACTORS)), "rows": np.asarray(1.5)},
+    ],
+)
 def test_answers_that_cannot_be_right_are_not_used(arrays):
     with pytest.raises(ValueError, match="expected"):
         calibrating._check("a", Payload(arrays))

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from kernfed._validation import check_column_names, check_rows, column_names, name_differences
-from kernfed.federation import Federation, FoldingLearner, LocalEngine, SchemaMismatch, Site
-from kernfed.federation.personal import PersonalLearner
-from kernfed.federation.ridge import RidgeLearner
+from kernfed.errors import SchemaMismatch
+from kernfed.federation import Federation, FoldingLearner, LocalEngine, Site
+from kernfed.federation.personal.learner import PersonalLearner
+from kernfed.federation.ridge.learner import RidgeLearner
 from oracles.federation import Data, sites_data
 
 NAMES = ["age", "dose", "emb[0]", "emb[1]", "weight"]

@@ -14,8 +14,8 @@ DRIVER = textwrap.dedent(
     import numpy as np
     from kernfed import files
     from kernfed.federation import Policy, Site, SiteStore
-    from kernfed.federation.folding_tasks import fit_entry, read_entry
-    from kernfed.federation.message import Payload, Question, decode_reply, digest, encode_question
+    from kernfed.federation.folding.tasks import fit_entry, read_entry
+    from kernfed.federation.protocol.message import Payload, Question, decode_reply, digest, encode_question
     from kernfed.kahm.model import FoldingParameters
     sys.path.insert(0, sys.argv[2])
     from oracles.federation import files_with_row

@@ -32,8 +32,12 @@ def learner(**options: Any) -> FoldingLearner:
 
 def bits(model: FoldingModel, queries: Any) -> list[bytes]:
     told = model.explain(queries)
-    return [model.scores_by_site(queries).tobytes(), model.predict_proba(queries).tobytes(), told.batch.tobytes(),
-            np.float64(model.temperature).tobytes()]  # fmt: skip
+    return [
+        model.scores_by_site(queries).tobytes(),
+        model.predict_proba(queries).tobytes(),
+        told.batch.tobytes(),
+        np.float64(model.temperature).tobytes(),
+    ]
 
 
 @pytest.fixture(scope="module")

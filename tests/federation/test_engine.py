@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from contracts.engines import Tampering, with_header
-from kernfed.federation import Federation, LocalEngine, Payload, Replies, TooFewReplies
-from kernfed.federation.message import Refusal
+from kernfed.errors import TooFewReplies
+from kernfed.federation import Federation, LocalEngine, Payload, Replies
+from kernfed.federation.protocol.message import Refusal
 from kernfed.kahm import KAHM
 from oracles.federation import sites_data
 
@@ -55,8 +56,14 @@ def test_schema_of_all(rng: np.random.Generator) -> None:
     ],
 )
 def test_hostile_schemas_make_a_site_missing(rng: np.random.Generator, values: dict[str, Any]) -> None:
-    honest = {"width": 5, "classes": {"dtype": "<i8", "labels": [0, 1, 2]}, "counts": [1, 1, 1], "columns": [],
-              "scaling": "", "encoder": ""}  # fmt: skip
+    honest = {
+        "width": 5,
+        "classes": {"dtype": "<i8", "labels": [0, 1, 2]},
+        "counts": [1, 1, 1],
+        "columns": [],
+        "scaling": "",
+        "encoder": "",
+    }
     lie = {**honest, **values} if values else {}
 
     def edit(site: str, reply: bytes) -> bytes:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import kernfed as kf
-from kernfed.federation import Fault, Payload, Policy, TooFewReplies
-from kernfed.federation.evaluation import BINS, Evaluation, Outcome, count_outcomes, evaluate_rows
-from kernfed.federation.predictors import is_regressor
-from kernfed.federation.regression import RegressionEvaluation, _check, error_sums
+from kernfed.errors import TooFewReplies
+from kernfed.federation import Fault, Payload, Policy
+from kernfed.federation.testing.evaluation import BINS, Evaluation, Outcome, count_outcomes, evaluate_rows
+from kernfed.federation.testing.predictors import is_regressor
+from kernfed.federation.testing.regression import RegressionEvaluation, _check, error_sums
 from kernfed.files import to_record
 
 
@@ -80,8 +81,14 @@ def test_held_out_rows_are_not_learned_from_and_stay_the_same(sites):
         assert (site.held_out().ids == kept.ids).all()  # a row's part never changes
 
 
-@pytest.mark.parametrize("learner", [kf.FoldingLearner(), kf.FoldingLearner(hold="machines"),
-                                     kf.RidgeLearner("exact", task="regress", features="given")])  # fmt: skip
+@pytest.mark.parametrize(
+    "learner",
+    [
+        kf.FoldingLearner(),
+        kf.FoldingLearner(hold="machines"),
+        kf.RidgeLearner("exact", task="regress", features="given"),
+    ],
+)
 def test_without_held_out_rows_at_any_site_there_is_nothing_to_tell(sites, learner):
     with kf.Federation.local(sites) as federation:
         model = learner.fit(federation)
@@ -220,16 +227,21 @@ def valued(rng):
     """Sites whose y are numbers far from 0, which sums of squares would not survive."""
     slope = rng.standard_normal(5)
     rows = {f"site-{i}": rng.standard_normal((40 + 10 * i, 5)) for i in range(3)}
-    return {name: (X, 1e6 * (1 + i) + X @ slope + 0.1 * rng.standard_normal(len(X)))
-            for i, (name, X) in enumerate(rows.items())}  # fmt: skip
+    return {
+        name: (X, 1e6 * (1 + i) + X @ slope + 0.1 * rng.standard_normal(len(X)))
+        for i, (name, X) in enumerate(rows.items())
+    }
 
 
 def naive_errors(truth, predicted):
     errors = [float(p) - float(t) for t, p in zip(truth, predicted, strict=True)]
     mean = sum(map(float, truth)) / len(truth)
     squared = sum(e * e for e in errors)
-    return (squared / len(errors), sum(map(abs, errors)) / len(errors),
-            1 - squared / sum((float(t) - mean) ** 2 for t in truth))  # fmt: skip
+    return (
+        squared / len(errors),
+        sum(map(abs, errors)) / len(errors),
+        1 - squared / sum((float(t) - mean) ** 2 for t in truth),
+    )
 
 
 def test_sums_of_sites_are_the_errors_of_the_pooled_rows(valued):
@@ -256,8 +268,11 @@ def test_sums_of_errors_of_nothing_and_of_constants(rng):
     assert nothing + nothing == nothing
     assert np.isnan(nothing.r2)
     assert RegressionEvaluation({"a": nothing}).to_json()["pooled"] == {
-        "rows": 0, "mean_squared_error": None, "mean_absolute_error": None, "r2": None
-    }  # fmt: skip
+        "rows": 0,
+        "mean_squared_error": None,
+        "mean_absolute_error": None,
+        "r2": None,
+    }
     same = error_sums(np.full(4, 7.0), np.full(4, 8.0))
     assert (same.mean_squared_error, same.mean_absolute_error) == (1.0, 1.0)
     assert np.isnan(same.r2)
@@ -348,8 +363,10 @@ def test_sites_without_a_predictor_are_reported(rng, task):
         federation.engine.faults["b"] = Fault("dead")
         with pytest.warns(kf.federation.MissingSites):
             model = kf.PersonalLearner(gains=False).fit(federation, min_replies=2)
-    expected = {"b": "no model for site 'b'; it is missing: site 'b' cannot be reached",
-                "d": "no model for site 'd'; there are 'a', 'c'"}  # fmt: skip
+    expected = {
+        "b": "no model for site 'b'; it is missing: site 'b' cannot be reached",
+        "d": "no model for site 'd'; there are 'a', 'c'",
+    }
     with kf.Federation.local(data, holdout=0.3) as federation:
         found = kf.evaluate(model, federation)
         given = kf.evaluate(model, federation, holdout=data)
@@ -392,8 +409,15 @@ def test_a_regressor_has_no_classes(valued, sites):
     X, y = valued["site-0"]
     assert all(map(is_regressor, [ridge, personal, personal.for_site("site-0"), kf.KAHMRegressor().fit(X, y)]))
     with kf.Federation.local(sites) as federation:
-        found = [learner.fit(federation) for learner in (kf.FoldingLearner(), kf.FoldingLearner(hold="machines"),
-                 kf.RidgeLearner(n_components=5), kf.PersonalLearner(gains=False))]  # fmt: skip
+        found = [
+            learner.fit(federation)
+            for learner in (
+                kf.FoldingLearner(),
+                kf.FoldingLearner(hold="machines"),
+                kf.RidgeLearner(n_components=5),
+                kf.PersonalLearner(gains=False),
+            )
+        ]
     assert not any(map(is_regressor, [*found, found[-1].for_site("site-0"), kf.KAHMClassifier().fit(*sites["site-0"])]))
 
 

@@ -9,19 +9,8 @@ import numpy as np
 import pytest
 
 from contracts.engines import read_message
-from kernfed.federation import (
-    Fault,
-    Federation,
-    FoldingLearner,
-    LocalEngine,
-    MissingSites,
-    Payload,
-    Policy,
-    Refusal,
-    Site,
-    SiteStore,
-    TooFewReplies,
-)
+from kernfed.errors import MissingSites, TooFewReplies
+from kernfed.federation import Fault, Federation, FoldingLearner, LocalEngine, Payload, Policy, Refusal, Site, SiteStore
 from oracles.federation import Data, sites_data
 
 LEARNER = FoldingLearner(batch_size=10)
@@ -108,7 +97,7 @@ def test_a_site_lost_between_two_messages_is_left_out_of_both(data: Data, querie
     engine = LocalEngine.from_data(data)
     model = LEARNER.fit(Federation(engine))
     whole = model.scores_by_site(queries)
-    monkeypatch.setattr("kernfed.federation.folding_questions._NUMBERS_PER_MESSAGE", 20)
+    monkeypatch.setattr("kernfed.federation.folding.questions._NUMBERS_PER_MESSAGE", 20)
     with pytest.warns(MissingSites, match="'b'"):
         found = model.connect(Federation(KilledAt(engine, "b", "scores", 2))).answers(queries, min_replies=5)
     assert found.sites == tuple("acdef")
@@ -166,9 +155,12 @@ def test_a_site_that_cannot_delete_is_told(data: Data, queries: Any) -> None:
 
 def test_sites_of_one_row_one_class_and_other_classes(rng: np.random.Generator, queries: Any) -> None:
     data = sites_data(rng, "abc")
-    data |= {"one": (np.ones((1, 5)), np.array([1])), "single": (rng.standard_normal((9, 5)), np.full(9, 2)),
-             "other": (rng.standard_normal((9, 5)), np.array([7, 8, 9] * 3)),
-             "same": (np.ones((30, 5)), np.array([0, 1] * 15))}  # fmt: skip
+    data |= {
+        "one": (np.ones((1, 5)), np.array([1])),
+        "single": (rng.standard_normal((9, 5)), np.full(9, 2)),
+        "other": (rng.standard_normal((9, 5)), np.array([7, 8, 9] * 3)),
+        "same": (np.ones((30, 5)), np.array([0, 1] * 15)),
+    }
     for measure in ("rms", "distance"):
         model = FoldingLearner(measure, batch_size=10).fit(Federation.local(data))
         assert model.classes_.tolist() == [0, 1, 2, 7, 8, 9]
@@ -302,6 +294,6 @@ def test_a_site_whose_store_is_read_only_is_told(data: Data, tmp_path: Path, mon
         raise OSError(28, "No space left on device")
 
     site = Site("a", *data["a"], store=SiteStore(tmp_path), policy=Policy.open())
-    monkeypatch.setattr("kernfed.federation.store.save_file", full)
+    monkeypatch.setattr("kernfed.federation.site.store.save_file", full)
     with pytest.raises(TooFewReplies, match=r"'a': OSError: .*No space left on device"):
         LEARNER.fit(Federation.local({"a": site, "b": data["b"]}))

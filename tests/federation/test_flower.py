@@ -13,25 +13,14 @@ import pytest
 
 import kernfed
 from contracts.engines import EngineContract, read_message
-from kernfed.federation import (
-    Engine,
-    Fault,
-    Federation,
-    FoldingLearner,
-    Payload,
-    Policy,
-    Site,
-    TooFewReplies,
-    evaluate,
-    tasks,
-)
-from kernfed.kahm.model import StaleModel
+from kernfed.errors import StaleModel, TooFewReplies
+from kernfed.federation import Engine, Fault, Federation, FoldingLearner, Payload, Policy, Site, evaluate, tasks
 from oracles.federation import Data, sites_data
 
 pytest.importorskip("flwr", reason="needs the extra flower: pip install -e '.[flower]' in a clone of kernfed")
 
 from federation.flower_grid import InProcessGrid, client_app, node_configs, over_files
-from kernfed.federation.flower import FlowerEngine, flower_federation, serve, site_from_config
+from kernfed.federation.engines.flower import FlowerEngine, flower_federation, serve, site_from_config
 from kernfed.federation.jobs import DEFAULTS
 
 
@@ -44,10 +33,12 @@ def over_sites(sites: Mapping[str, Site], **options: Any) -> InProcessGrid:
 class TestFlower(EngineContract):
     late, patience = 1.0, 0.4
 
-    def engine(self, data: Data, *, faults: Mapping[str, Fault] | None = None,
-               policies: Mapping[str, Policy] | None = None) -> Engine:  # fmt: skip
-        sites = {name: Site(name, X, y, policy=(policies or {}).get(name, Policy.open()))
-                 for name, (X, y) in data.items()}  # fmt: skip
+    def engine(
+        self, data: Data, *, faults: Mapping[str, Fault] | None = None, policies: Mapping[str, Policy] | None = None
+    ) -> Engine:
+        sites = {
+            name: Site(name, X, y, policy=(policies or {}).get(name, Policy.open())) for name, (X, y) in data.items()
+        }
         grid = over_sites(sites)
         numbers = {config["site"]: node for node, config in grid.configs.items()}
         grid.names = {node: site for site, node in numbers.items()}
@@ -77,8 +68,11 @@ def test_models_are_those_of_the_local_engine_to_the_bit(data: Data, tmp_path: P
             model.save(tmp_path / kind)
             tested = evaluate(model, federation)
             fewer = model.forget("b") if hold == "machines" else model.forget("b", rows=[0, 3])
-            found[kind] = (model.scores(queries) if hold == "machines" else fewer.scores(queries),
-                           tested.pooled.confusion, fewer.scores(queries))  # fmt: skip
+            found[kind] = (
+                model.scores(queries) if hold == "machines" else fewer.scores(queries),
+                tested.pooled.confusion,
+                fewer.scores(queries),
+            )
     for one, other in zip(found["local"], found["flower"], strict=True):
         np.testing.assert_array_equal(one, other)
     assert (tmp_path / "local").read_bytes() == (tmp_path / "flower").read_bytes()
@@ -183,7 +177,7 @@ def test_what_a_task_raises_reaches_the_operator_and_nothing_of_others(
 ) -> None:
     from flwr.app import Context, RecordDict
 
-    from kernfed.federation.site import Site as AnySite
+    from kernfed.federation.site.site import Site as AnySite
 
     def broken(site: Any) -> Any:
         if site.name == "b":
@@ -242,14 +236,25 @@ def test_node_without_a_name(data: Data, tmp_path: Path) -> None:
 
 
 #: What only some sites need, and only for some questions; each takes longer to import than a small question to answer.
-HEAVY = ("sklearn", "pandas", "pyarrow", "matplotlib", "torch", "joblib", "scipy.linalg", "scipy.special",
-         "scipy.optimize", "scipy.stats", "dp_accounting")  # fmt: skip
+HEAVY = (
+    "sklearn",
+    "pandas",
+    "pyarrow",
+    "matplotlib",
+    "torch",
+    "joblib",
+    "scipy.linalg",
+    "scipy.special",
+    "scipy.optimize",
+    "scipy.stats",
+    "dp_accounting",
+)
 
 ANSWERS = """
 import json, sys
 from flwr.app import Context, RecordDict
-from kernfed.federation.flower import site_from_config
-from kernfed.federation.message import _unpack
+from kernfed.federation.engines.flower import site_from_config
+from kernfed.federation.protocol.message import _unpack
 node, *questions = [bytes.fromhex(word) for word in sys.stdin.read().split()]
 for question in questions:
     reply = site_from_config(Context(1, 1, json.loads(node), RecordDict(), {})).answer(question)
@@ -278,16 +283,23 @@ def test_answering_imports_only_what_is_needed(data: Data, tmp_path: Path) -> No
             kernfed.data.write_table(tmp_path / "a.parquet", {**columns, "y": data["a"][1]})
             config = {**config, "data": str(tmp_path / "a.parquet")}
         words = [json.dumps(config).encode(), *asked.values()]
-        done = subprocess.run([sys.executable, "-c", ANSWERS, ",".join(HEAVY)], capture_output=True, text=True,
-                              check=False, input=" ".join(word.hex() for word in words))  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", ANSWERS, ",".join(HEAVY)],
+            capture_output=True,
+            text=True,
+            check=False,
+            input=" ".join(word.hex() for word in words),
+        )
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == str(["pyarrow"] if name == "parquet table" else [])
 
 
 def test_rows_are_forgotten_by_learners_that_the_process_has_not_met() -> None:
-    code = ("import sys\nfrom kernfed.federation.tasks import forgetters\n"
-            "assert 'kernfed.federation.ridge_tasks' not in sys.modules\n"
-            "print(sorted({function.__module__ for function in forgetters()}))")  # fmt: skip
+    code = (
+        "import sys\nfrom kernfed.federation.protocol.task import forgetters\n"
+        "assert 'kernfed.federation.ridge.tasks' not in sys.modules\n"
+        "print(sorted({function.__module__ for function in forgetters()}))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     expected = sorted(f"kernfed.federation.{name}" for name in ("personal_tasks", "releases", "ridge_tasks"))
     assert done.stdout.strip() == str(expected)
@@ -295,8 +307,11 @@ def test_rows_are_forgotten_by_learners_that_the_process_has_not_met() -> None:
 
 def test_every_task_is_found_by_a_process_that_has_met_no_learner() -> None:
     source = Path(kernfed.__file__).parent / "federation"
-    homes = {name: path.stem for path in source.glob("*.py")
-             for name in re.findall(r'^@task\("(\w+)"', path.read_text(), re.M)}  # fmt: skip
+    homes = {
+        name: path.stem
+        for path in source.glob("*.py")
+        for name in re.findall(r'^@task\("(\w+)"', path.read_text(), re.M)
+    }
     assert {"describe", "scores", "ridge_start", "personal_survey", "evaluate", "forget_rows"} <= set(homes)
     for name, home in homes.items():
         found = {module for prefix, module in tasks._later.items() if name.startswith(prefix)}
@@ -370,9 +385,7 @@ def test_progress_is_told(data: Data, tmp_path: Path) -> None:
 
 
 def test_without_flower_one_sentence() -> None:
-    code = (
-        "import sys; sys.modules['flwr'] = None; import kernfed, kernfed.federation; import kernfed.federation.flower"
-    )
+    code = "import sys; sys.modules['flwr'] = None; import kernfed, kernfed.federation; import kernfed.federation.engines.flower"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.strip().endswith(

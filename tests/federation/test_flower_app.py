@@ -14,7 +14,8 @@ import pytest
 
 from kernfed.cli import flower_run
 from kernfed.cli.flower_app import write_app
-from kernfed.cli.flower_run import RunFailed, parse_settings, run_app
+from kernfed.cli.flower_run import parse_settings, run_app
+from kernfed.errors import RunFailed
 from kernfed.federation.jobs import DEFAULTS, Job
 
 #: A stand-in for ``flwr``: says what a script in the environment tells it to say.
@@ -40,8 +41,11 @@ def flower_says(monkeypatch: pytest.MonkeyPatch, folder: Path, **script: dict[st
     command = folder / "flwr"
     command.write_text(STAND_IN.format(python=sys.executable))
     command.chmod(0o755)
-    started = {"run": {"out": json.dumps({"success": True, "run-id": "17"})}, "log": {"out": "kernfed: at work"},
-               "stop": {"out": ""}}  # fmt: skip
+    started = {
+        "run": {"out": json.dumps({"success": True, "run-id": "17"})},
+        "log": {"out": "kernfed: at work"},
+        "stop": {"out": ""},
+    }
     monkeypatch.setenv("SCRIPT", json.dumps({**started, **script}))
     monkeypatch.setenv("SEEN", str(folder / "seen.toml"))
     monkeypatch.setattr(flower_run, "_executable", lambda: str(command))
@@ -87,11 +91,25 @@ def test_only_code_travels_to_the_sites(app: Path) -> None:
 
 def test_scripts_make_certificates_and_keys_that_others_cannot_read(app: Path) -> None:
     subprocess.run([app / "make-certificates.sh", "link.example.org", "10.0.0.7"], check=True, capture_output=True)
-    shown = subprocess.run(["openssl", "x509", "-in", app / "certificates" / "server.pem", "-noout", "-text"],
-                           check=True, capture_output=True, text=True).stdout  # fmt: skip
+    shown = subprocess.run(
+        ["openssl", "x509", "-in", app / "certificates" / "server.pem", "-noout", "-text"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     assert "DNS:localhost, IP Address:127.0.0.1, DNS:link.example.org, IP Address:10.0.0.7" in shown
-    subprocess.run(["openssl", "verify", "-x509_strict", "-CAfile", app / "certificates" / "ca.crt",
-                    app / "certificates" / "server.pem"], check=True, capture_output=True)  # fmt: skip
+    subprocess.run(
+        [
+            "openssl",
+            "verify",
+            "-x509_strict",
+            "-CAfile",
+            app / "certificates" / "ca.crt",
+            app / "certificates" / "server.pem",
+        ],
+        check=True,
+        capture_output=True,
+    )
     subprocess.run([app / "make-node-key.sh", "north"], check=True, capture_output=True)
     for name in ("certificates/ca.key", "certificates/server.key", "keys/north"):
         assert not stat.S_IMODE((app / name).stat().st_mode) & 0o077

@@ -74,10 +74,16 @@ class Deployment:
         (folder / "guard" / "sitecustomize.py").write_text(GUARD)
         self.port = free_ports(6)
         path = os.pathsep.join(filter(None, [str(folder / "guard"), os.environ.get("PYTHONPATH")]))
-        self.env = {**os.environ, "PYTHONPATH": path, "KERNFED_TEST_OUTSIDE": str(folder / "outside.log"),
-                    "KERNFED_TEST_MARK": self.mark, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
-                    # The interpreter of the tests comes first, as in an activated environment.
-                    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}  # fmt: skip
+        self.env = {
+            **os.environ,
+            "PYTHONPATH": path,
+            "KERNFED_TEST_OUTSIDE": str(folder / "outside.log"),
+            "KERNFED_TEST_MARK": self.mark,
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            # The interpreter of the tests comes first, as in an activated environment.
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
 
     @property
     def app(self) -> Path:
@@ -94,9 +100,15 @@ class Deployment:
         printed = self.folder / "printed.log"
         with printed.open("w") as out:  # a file: background processes would keep a pipe open
             done = subprocess.run(
-                ["bash", "-e", "-c", known + commands], cwd=self.folder, env={**self.env, **env}, stdout=out,
-                stderr=out, stdin=subprocess.DEVNULL, timeout=LONG, check=False,
-            )  # fmt: skip
+                ["bash", "-e", "-c", known + commands],
+                cwd=self.folder,
+                env={**self.env, **env},
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                timeout=LONG,
+                check=False,
+            )
         text = printed.read_text()
         assert done.returncode == code if code is not None else done.returncode != 0, text
         return text
@@ -190,8 +202,14 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         for name in ("PYTHONPATH", "KERNFED_TEST_OUTSIDE", "KERNFED_TEST_MARK", "PATH"):
             patch.setenv(name, running.env[name])
         try:
-            for starts in ("kernfed flower-app", "app/make-certificates.sh", "flower-superlink",
-                           "for site in north south east; do flwr", "python - <<", "flower-supernode"):  # fmt: skip
+            for starts in (
+                "kernfed flower-app",
+                "app/make-certificates.sh",
+                "flower-superlink",
+                "for site in north south east; do flwr",
+                "python - <<",
+                "flower-supernode",
+            ):
                 running.shell(running.block(starts))
             yield running
         finally:
@@ -261,8 +279,14 @@ def test_a_node_killed_in_the_middle_of_a_round(deployment: Deployment, trained:
         if "connected" in text:
             deployment.stop("north", signal.SIGKILL)
 
-    settings = {"job": "predict", "model": str(trained), "queries": str(deployment.folder / "queries.npy"),
-                "sites": ",".join(SITES), "min-replies": 2, "timeout": KILLED}  # fmt: skip
+    settings = {
+        "job": "predict",
+        "model": str(trained),
+        "queries": str(deployment.folder / "queries.npy"),
+        "sites": ",".join(SITES),
+        "min-replies": 2,
+        "timeout": KILLED,
+    }
     os.kill(deployment.pid("north"), signal.SIGSTOP)  # it is known and asked, and cannot be quicker than the kill
     finished = run_app(deployment.app, settings, report=report)
     assert list(finished.result["missing"]) == ["north"]
@@ -274,8 +298,10 @@ def test_a_node_killed_in_the_middle_of_a_round(deployment: Deployment, trained:
 
 def test_strangers_are_refused(deployment: Deployment) -> None:
     """A node whose key is not registered, and one that trusts another authority, end without being let in."""
-    deployment.shell("app/make-node-key.sh stranger\ncp -r app other && rm -rf other/certificates other/keys\n"
-                     "other/make-certificates.sh")  # fmt: skip
+    deployment.shell(
+        "app/make-node-key.sh stranger\ncp -r app other && rm -rf other/certificates other/keys\n"
+        "other/make-certificates.sh"
+    )
     node = deployment.block("flower-supernode").partition("flower-supernode")[2].partition("> $site.log")[0]
     node = f"flower-supernode --max-retries 1 {node}".replace("$((PORT + number))", str(deployment.port + 5))
     unregistered = node.replace("app/keys/$site", "app/keys/stranger")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kernfed.federation import flower_progress
-from kernfed.federation.flower_progress import Progress
+from kernfed.federation.engines.flower_progress import Progress
 
 PIECE = 5 * 1024 * 1024
 

@@ -8,17 +8,9 @@ import pytest
 
 from contracts.engines import lying
 from kernfed import KAHM, KAHMClassifier
-from kernfed.federation import (
-    Federation,
-    FoldingLearner,
-    LocalEngine,
-    MissingSites,
-    Payload,
-    Policy,
-    TooFewReplies,
-    folding_questions,
-)
-from kernfed.federation.folding_questions import query_chunks
+from kernfed.errors import MissingSites, TooFewReplies
+from kernfed.federation import Federation, FoldingLearner, LocalEngine, Payload, Policy, folding_questions
+from kernfed.federation.folding.questions import query_chunks
 from kernfed.kahm.folding import MEASURES
 from kernfed.kahm.packing import pack_machines
 from oracles.federation import Data, scores_by_hand, sites_data
@@ -39,8 +31,9 @@ def queries(rng: np.random.Generator) -> Any:
 
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("labels", [(0, 1, 2), ("x", "longer", "z"), (False, True)])
-def test_scores_are_the_minimum_over_machines_fitted_by_hand(data: Data, queries: Any, measure: str, labels: Any,
-                                                             rng: np.random.Generator) -> None:  # fmt: skip
+def test_scores_are_the_minimum_over_machines_fitted_by_hand(
+    data: Data, queries: Any, measure: str, labels: Any, rng: np.random.Generator
+) -> None:
     data = sites_data(rng, "abc", rows=60, labels=labels)
     X, y = data["b"]
     data["b"] = (X[y != y[0]], y[y != y[0]])  # a class is absent at one site
@@ -174,17 +167,28 @@ def test_query_chunks() -> None:
 def test_the_second_fit_fits_nothing(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     federation = Federation.local(data)
     first = FoldingLearner().fit(federation)
-    monkeypatch.setattr("kernfed.federation.folding_tasks.fit_machines", None)
+    monkeypatch.setattr("kernfed.federation.folding.tasks.fit_machines", None)
     second = FoldingLearner().fit(federation)
     assert (second.handle, second.members) == (first.handle, first.members)
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{"measure": "volume"}, {"batch_size": 0}, {"partition": "alphabet"}, {"layers": 0}, {"dtype": "float16"},
-     {"aggregate": "mean"}, {"k": 0}, {"hold": "hands"}, {"privacy": 1.0}, {"subspace_dim": 0},
-     {"subspace_dim": "some"}, {"batch_size": 2.5}],
-)  # fmt: skip
+    [
+        {"measure": "volume"},
+        {"batch_size": 0},
+        {"partition": "alphabet"},
+        {"layers": 0},
+        {"dtype": "float16"},
+        {"aggregate": "mean"},
+        {"k": 0},
+        {"hold": "hands"},
+        {"privacy": 1.0},
+        {"subspace_dim": 0},
+        {"subspace_dim": "some"},
+        {"batch_size": 2.5},
+    ],
+)
 def test_settings_that_are_none(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(settings))} must be"):
         FoldingLearner(**settings)
@@ -241,7 +245,7 @@ def spoil(payload: Payload, number: float) -> Payload:
         (values(classes=None), "TypeError"),
         (lambda p: Payload(p.arrays), "KeyError: 'classes'"),
     ],
-)  # fmt: skip
+)
 def test_false_scores_are_refused_by_name_before_anything_is_combined(
     data: Data, queries: Any, lie: Callable[[Payload], Payload], told: str
 ) -> None:
@@ -305,10 +309,14 @@ def _widen(payload: Payload) -> Payload:
         (arrays(shapes=lambda a: a["shapes"] * 2**40), "machine|number|ends early"),
         (arrays(regularization=lambda a: a["regularization"][:1]), "refused"),
         (arrays(directions=lambda _: None), "KeyError"),
-        (arrays(**{n: (lambda a, n=n: a[n].astype(np.float32)) for n in ("directions", "scores", "exponent", "image")}),
-         "machines must be of float64"),
+        (
+            arrays(
+                **{n: (lambda a, n=n: a[n].astype(np.float32)) for n in ("directions", "scores", "exponent", "image")}
+            ),
+            "machines must be of float64",
+        ),
     ],
-)  # fmt: skip
+)
 def test_false_machines_are_refused_by_name(data: Data, lie: Callable[[Payload], Payload], told: str) -> None:
     federation = Federation(lying(LocalEngine.from_data(data), "a", lie, task="machines"))
     with pytest.raises(TooFewReplies, match=f"'a': the reply of site 'a' was refused: .*({told})|'a':.*({told})"):

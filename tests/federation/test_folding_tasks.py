@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kernfed.errors import FileFormatError
 from kernfed.federation import Policy, Site, SiteStore
 from kernfed.federation import folding_tasks as tasks
-from kernfed.federation.folding_tasks import Entry, divide, fit_entry, read_entry, write_entry
-from kernfed.federation.message import Payload, Question, decode_reply, digest, encode_question
-from kernfed.files import FileFormatError, labels_to_values
+from kernfed.federation.folding.tasks import Entry, divide, fit_entry, read_entry, write_entry
+from kernfed.federation.protocol.message import Payload, Question, decode_reply, digest, encode_question
+from kernfed.files import labels_to_values
 from kernfed.kahm.batches import PARTITIONS
 from kernfed.kahm.machine import recover_rows
 from kernfed.kahm.model import FoldingParameters
@@ -31,8 +32,16 @@ def ask(site: Site, task: str, arrays: Any = None, **values: Any) -> Payload:
 
 def prepare(site: Site, parameters: FoldingParameters = PARAMETERS) -> Entry:
     handle = digest(parameters.to_values())
-    ask(site, "scores", {"X": np.zeros((0, 5))}, handle=handle, parameters=parameters.to_values(), prepare=True,
-        explain=False, generation={})  # fmt: skip
+    ask(
+        site,
+        "scores",
+        {"X": np.zeros((0, 5))},
+        handle=handle,
+        parameters=parameters.to_values(),
+        prepare=True,
+        explain=False,
+        generation={},
+    )
     entry = read_entry(site, handle)
     assert entry is not None
     return entry
@@ -103,8 +112,9 @@ def test_entries_survive_the_store(rng: np.random.Generator, tmp_path: Path) -> 
 # Exact changes -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"dtype": "float32"}, {"layers": 2}, {"partition": "kmeans"},
-                                     {"partition": "random"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "options", [{}, {"dtype": "float32"}, {"layers": 2}, {"partition": "kmeans"}, {"partition": "random"}]
+)
 def test_forgetting_equals_building_from_scratch(rng: np.random.Generator, fitted: list[int], options: Any) -> None:
     site, parameters = make(rng), replace(PARAMETERS, **options)
     before = prepare(site, parameters)
@@ -165,8 +175,9 @@ def test_every_kept_model_forgets(rng: np.random.Generator, fitted: list[int]) -
 
 
 @pytest.mark.parametrize("room", [0, 3])
-def test_added_rows_fill_up_the_last_machine_then_make_others(rng: np.random.Generator, fitted: list[int],
-                                                              room: int) -> None:  # fmt: skip
+def test_added_rows_fill_up_the_last_machine_then_make_others(
+    rng: np.random.Generator, fitted: list[int], room: int
+) -> None:
     site = make(rng)
     before = prepare(site)
     last = int(np.flatnonzero(before.labels == 0)[-1])

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import kernfed
-from kernfed.federation import Fault, Federation, FoldingLearner, TooFewReplies
+from kernfed.errors import TooFewReplies
+from kernfed.federation import Fault, Federation, FoldingLearner
 from oracles.federation import Data, sites_data
 
 pytest.importorskip("flwr", reason="needs the extra flower: pip install -e '.[flower]' in a clone of kernfed")
 
 from federation.flower_grid import over_files
-from kernfed.federation.flower import flower_federation, serve
+from kernfed.federation.engines.flower import flower_federation, serve
 from kernfed.federation.jobs import DEFAULTS, Job, run_job
 
 
@@ -96,15 +97,29 @@ def test_jobs_with_ridge(data: Data, tmp_path: Path, task: str) -> None:
     ("settings", "options"),
     [
         ({}, {}),
-        ({"weights": "0.2, 0.1", "embedding": "polynomial", "personal-kernel": "fourier", "personal-components": 20,
-          "bandwidth": "2.5", "gains": 0},
-         {"weights": (0.2, 0.1), "kernel": "polynomial", "features": "fourier", "n_components": 20, "bandwidth": 2.5,
-          "gains": False}),
+        (
+            {
+                "weights": "0.2, 0.1",
+                "embedding": "polynomial",
+                "personal-kernel": "fourier",
+                "personal-components": 20,
+                "bandwidth": "2.5",
+                "gains": 0,
+            },
+            {
+                "weights": (0.2, 0.1),
+                "kernel": "polynomial",
+                "features": "fourier",
+                "n_components": 20,
+                "bandwidth": 2.5,
+                "gains": False,
+            },
+        ),
         ({"predictor": "logistic", "weights": "grand_mean"}, {"model": "logistic", "weights": "grand_mean"}),
         ({"task": "regress", "weights": "printed"}, {"task": "regress", "weights": "printed"}),
         ({"weights": "means"}, {"weights": "means"}),
     ],
-)  # fmt: skip
+)
 def test_jobs_with_personal(data: Data, tmp_path: Path, settings: dict[str, Any], options: dict[str, Any]) -> None:
     np.save(tmp_path / "queries.npy", data["a"][0])
     results = tmp_path / "results"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import kernfed as kf
-from kernfed.federation import Federation, FoldingLearner, LocalEngine, Site, SiteStore, TemporaryStores
-from kernfed.kahm.model import NotConnected, StaleModel
+from kernfed.errors import NotConnected, StaleModel, TemporaryStores
+from kernfed.federation import Federation, FoldingLearner, LocalEngine, Site, SiteStore
 from oracles.federation import Data, sites_data
 
 ADVICE = r"train with Federation.local\(..., store=DIR\) and name the same folder later, or with hold='machines'"

@@ -6,17 +6,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_diabetes
 
-from kernfed.federation import (
-    Federation,
-    FoldingLearner,
-    LocalEngine,
-    ManyClasses,
-    RidgeLearner,
-    SchemaMismatch,
-    Site,
-    TooFewReplies,
-)
-from kernfed.federation.schema import Schema, check_classes, fraction_reason, label_kind
+from kernfed.errors import ManyClasses, SchemaMismatch, TooFewReplies
+from kernfed.federation import Federation, FoldingLearner, LocalEngine, RidgeLearner, Site
+from kernfed.federation.protocol.schema import Schema, check_classes, fraction_reason, label_kind
 from oracles.federation import Data, sites_data
 
 RIDGE = RidgeLearner("exact", n_components=20)
@@ -30,11 +22,15 @@ def data(rng: np.random.Generator) -> Data:
 @pytest.mark.parametrize(
     ("labels", "told"),
     [
-        ([0, 1], None), ([True, False], None), (["0.5", "1.5"], None), ([-1.0, 2.0, 1e300], None), ([], None),
+        ([0, 1], None),
+        ([True, False], None),
+        (["0.5", "1.5"], None),
+        ([-1.0, 2.0, 1e300], None),
+        ([], None),
         ([1.0, 2.5, 2.5, -0.5], "y holds 2 different fraction(s), such as 2.5, which are values and no classes"),
         (np.array([0.25], dtype=np.float32), "to regress use RidgeLearner(task='regress')"),
     ],
-)  # fmt: skip
+)
 def test_fractions(labels: Any, told: str | None) -> None:
     found = fraction_reason(np.array(labels))
     assert found is None if told is None else told in str(found)
@@ -42,9 +38,15 @@ def test_fractions(labels: Any, told: str | None) -> None:
 
 @pytest.mark.parametrize(
     ("labels", "kind"),
-    [([0, 1], "number"), ([0.0], "number"), (np.array([1], dtype=np.uint8), "number"), ([True], "boolean"),
-     (["a"], "text"), (np.array(["a"], dtype=object), "text")],
-)  # fmt: skip
+    [
+        ([0, 1], "number"),
+        ([0.0], "number"),
+        (np.array([1], dtype=np.uint8), "number"),
+        ([True], "boolean"),
+        (["a"], "text"),
+        (np.array(["a"], dtype=object), "text"),
+    ],
+)
 def test_kinds(labels: Any, kind: str) -> None:
     assert label_kind(np.array(labels)) == kind
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import kernfed as kf
-from kernfed.federation import Federation, FoldingLearner, LocalEngine, Site, TooFewReplies
-from kernfed.federation.folding_tasks import fit_entry, read_entry
-from kernfed.federation.schema import SchemaMismatch
-from kernfed.kahm.model import FoldingModel, StaleModel
+from kernfed.errors import SchemaMismatch, StaleModel, TooFewReplies
+from kernfed.federation import Federation, FoldingLearner, LocalEngine, Site
+from kernfed.federation.folding.tasks import fit_entry, read_entry
+from kernfed.kahm.model import FoldingModel
 from oracles.federation import Data, files_with_row, sites_data
 
 LEARNER = FoldingLearner(batch_size=8)

@@ -9,15 +9,16 @@ import pytest
 
 from contracts.engines import EngineContract
 from kernfed.federation import Engine, Fault, Federation, LocalEngine, Payload, Policy, Site
-from kernfed.federation.message import Question, encode_question
+from kernfed.federation.protocol.message import Question, encode_question
 from oracles.federation import Data, sites_data
 
 
 class TestLocal(EngineContract):
     late, patience = 0.4, 0.1
 
-    def engine(self, data: Data, *, faults: Mapping[str, Fault] | None = None,
-               policies: Mapping[str, Policy] | None = None) -> Engine:  # fmt: skip
+    def engine(
+        self, data: Data, *, faults: Mapping[str, Fault] | None = None, policies: Mapping[str, Policy] | None = None
+    ) -> Engine:
         return LocalEngine.from_data(data, faults=faults, policies=policies)
 
 

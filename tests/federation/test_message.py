@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.engines import read_message, with_header, write_message
-from kernfed.federation.message import (
-    MessageError,
+from kernfed.errors import MessageError
+from kernfed.federation.protocol.message import (
     Payload,
     Question,
     Refusal,
@@ -42,12 +42,23 @@ def same(first: Payload, second: Payload) -> None:
 @pytest.mark.parametrize(
     "array",
     [
-        np.float64([[1, -0.0], [np.nan, np.inf]]), np.float32([1.5]), np.arange(5), np.arange(3, dtype=np.int32),
-        np.int16([-3]), np.int8([7]), np.uint8([255]), np.array([True, False]), np.zeros((0, 7)), np.zeros((3, 0, 2)),
-        np.array(3.0), np.arange(12.0).reshape(3, 4).T, np.arange(10.0)[::3], np.arange(4.0).astype(">f8"),
+        np.float64([[1, -0.0], [np.nan, np.inf]]),
+        np.float32([1.5]),
+        np.arange(5),
+        np.arange(3, dtype=np.int32),
+        np.int16([-3]),
+        np.int8([7]),
+        np.uint8([255]),
+        np.array([True, False]),
+        np.zeros((0, 7)),
+        np.zeros((3, 0, 2)),
+        np.array(3.0),
+        np.arange(12.0).reshape(3, 4).T,
+        np.arange(10.0)[::3],
+        np.arange(4.0).astype(">f8"),
     ],
     ids=lambda array: f"{array.dtype}-{array.shape}",
-)  # fmt: skip
+)
 def test_arrays_arrive_as_they_are(array: Any) -> None:
     found = decode_question(encode_question(Question("r", "i", "t", Payload({"it": array}))))
     same(found.payload, Payload({"it": array}))
@@ -139,8 +150,20 @@ def test_flipped_bits(message: bytes, data: st.DataObject) -> None:
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10)
 FLAT = PLAIN | st.lists(PLAIN, max_size=4) | st.dictionaries(st.text(max_size=10), PLAIN, max_size=4)
 JSON = FLAT | st.lists(FLAT, max_size=3) | st.dictionaries(st.text(max_size=10), FLAT, max_size=3)
-FIELDS = ["is", "protocol", "package", "run", "id", "task", "caller", "site", "parameters", "information", "values",
-          "refusal"]  # fmt: skip
+FIELDS = [
+    "is",
+    "protocol",
+    "package",
+    "run",
+    "id",
+    "task",
+    "caller",
+    "site",
+    "parameters",
+    "information",
+    "values",
+    "refusal",
+]
 
 
 @settings(max_examples=150, deadline=None)

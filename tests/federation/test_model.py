@@ -14,9 +14,9 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import kernfed as kf
+from kernfed.errors import FileFormatError, NotConnected
 from kernfed.federation import Federation, FoldingLearner
-from kernfed.files import FileFormatError
-from kernfed.kahm.model import FoldingModel, FoldingParameters, NotConnected
+from kernfed.kahm.model import FoldingModel, FoldingParameters
 from oracles.federation import Data, files_with_row, sites_data
 
 
@@ -71,8 +71,11 @@ def at_sites_local(scores: Any, classes: Any) -> list[Any]:
 
 
 def test_a_file_with_machines_needs_sites_only_to_change(whole: FoldingModel, data: Data) -> None:
-    for change in (lambda: whole.forget("a", rows=[1]), lambda: whole.add_site("d", data["a"]),
-                   lambda: whole.add_rows("a", np.ones((1, 5)), ["x"])):  # fmt: skip
+    for change in (
+        lambda: whole.forget("a", rows=[1]),
+        lambda: whole.add_site("d", data["a"]),
+        lambda: whole.add_rows("a", np.ones((1, 5)), ["x"]),
+    ):
         with pytest.raises(NotConnected, match=r"only its sites can do this: use model\.connect\(federation\) first"):
             change()
 
@@ -95,8 +98,16 @@ def test_a_file_without_machines_has_no_rows(connected: FoldingModel, data: Data
 def test_used_without_a_federation_it_says_so(connected: FoldingModel, queries: Any, tmp_path: Path) -> None:
     connected.save(tmp_path / "model.kfd")
     found = kf.load(tmp_path / "model.kfd")
-    for use in (found.predict, found.scores, found.explain, found.predict_proba, found.scores_by_site,
-                lambda _: found.forget("a"), lambda _: found.add_site("d"), found.local("a").predict):  # fmt: skip
+    for use in (
+        found.predict,
+        found.scores,
+        found.explain,
+        found.predict_proba,
+        found.scores_by_site,
+        lambda _: found.forget("a"),
+        lambda _: found.add_site("d"),
+        found.local("a").predict,
+    ):
         with pytest.raises(NotConnected, match=r"are at its sites: use model\.connect\(federation\) first"):
             use(queries)
 

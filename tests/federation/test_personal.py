@@ -3,18 +3,9 @@
 import numpy as np
 import pytest
 
-from kernfed.federation import (
-    Fault,
-    Federation,
-    MissingSites,
-    Payload,
-    Policy,
-    RidgeLearner,
-    TooFewReplies,
-    load,
-    personal_sites,
-)
-from kernfed.federation.personal import PERSONAL_TASKS, PersonalLearner
+from kernfed.errors import MissingSites, TooFewReplies
+from kernfed.federation import Fault, Federation, Payload, Policy, RidgeLearner, load, personal_sites
+from kernfed.federation.personal.learner import PERSONAL_TASKS, PersonalLearner
 from kernfed.kernels import FourierFeatures
 from kernfed.personal.fit import aggregation_weights, fit_groups, site_statistics
 from kernfed.personal.problem import Problem
@@ -67,8 +58,9 @@ def test_auto_is_the_fit_of_the_statistics(intercept):
     data, labels = value_sites()
     model = fit(data, intercept=intercept)
     problem = Problem(6)
-    expected, _ = fit_groups(problem, {name: site_statistics(problem, *row) for name, row in data.items()},
-                             intercept=intercept)  # fmt: skip
+    expected, _ = fit_groups(
+        problem, {name: site_statistics(problem, *row) for name, row in data.items()}, intercept=intercept
+    )
     np.testing.assert_allclose(model.coefficients, expected.coefficients, atol=1e-8)
     np.testing.assert_allclose(model.weights_, expected.weights_, atol=1e-8)
     assert (model.rule, model.sites, model.problem.task) == ("auto", tuple(sorted(data)), "regress")
@@ -77,8 +69,10 @@ def test_auto_is_the_fit_of_the_statistics(intercept):
     assert all(gain.rows == 10 for gain in model.gains_.values())
 
 
-@pytest.mark.parametrize(("weights", "kernel"), [("printed", "fourier"), ((0.2, 0.1), "fourier"),
-                                                 ((0.2, 0.1), "polynomial"), ((0.0, 0.3), "fourier")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("weights", "kernel"),
+    [("printed", "fourier"), ((0.2, 0.1), "fourier"), ((0.2, 0.1), "polynomial"), ((0.0, 0.3), "fourier")],
+)
 def test_aggregation_is_that_of_rows_in_one_place(weights, kernel):
     data, _ = value_sites()
     model = fit(data, weights, kernel, bandwidth=2.0, target_bandwidth=3.0, kernel_components=40, gains=False)
@@ -215,8 +209,11 @@ def test_gains_are_asked_at_once_or_in_parts_that_memory_holds(monkeypatch):
         together = PersonalLearner().fit(federation).gains_
     asked = []
     ask = personal_sites.PersonalSites._ask_gains
-    monkeypatch.setattr(personal_sites.PersonalSites, "_ask_gains",
-                        lambda sites, questions: asked.append(len(questions)) or ask(sites, questions))  # fmt: skip
+    monkeypatch.setattr(
+        personal_sites.PersonalSites,
+        "_ask_gains",
+        lambda sites, questions: asked.append(len(questions)) or ask(sites, questions),
+    )
     assert fit(data).gains_ == together
     assert asked == [len(data)]
     monkeypatch.setattr(personal_sites, "_ASKED_AT_ONCE", 0)
@@ -299,11 +296,14 @@ def test_policies_are_kept():
         assert len(PersonalLearner().fit(federation).gains_) == B
 
 
-@pytest.mark.parametrize(("name", "values", "message"), [
-    ("personal_survey", {"task": "rank", "median": False, "seed": 0}, "task must be one of"),
-    ("personal_statistics", {"problem": {"width": 3}, "kernel": None, "statistics": True}, "problem"),
-    ("personal_forms", {"problem": Problem(6).to_values(), "kernel": {"width": -1}}, "kernel"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("personal_survey", {"task": "rank", "median": False, "seed": 0}, "task must be one of"),
+        ("personal_statistics", {"problem": {"width": 3}, "kernel": None, "statistics": True}, "problem"),
+        ("personal_forms", {"problem": Problem(6).to_values(), "kernel": {"width": -1}}, "kernel"),
+    ],
+)
 def test_questions_that_cannot_be_followed_are_refused(name, values, message):
     data, _ = value_sites()
     with Federation.local(data) as federation, pytest.raises(TooFewReplies, match=message):
@@ -340,11 +340,15 @@ def test_private_embeddings_give_weights_and_are_charged_once(tmp_path):
     np.testing.assert_allclose(first.weights_.sum(axis=1), 1.0)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({}, "use model='none'"), ({"model": "none", "weights": "auto"}, "privacy covers"),
-    ({"model": "none", "kernel": "polynomial"}, "privacy covers"),
-    ({"model": "none", "privacy": RecordGaussian(1.0, 1e-5, radius=1.0)}, "RecordEmbedding"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "use model='none'"),
+        ({"model": "none", "weights": "auto"}, "privacy covers"),
+        ({"model": "none", "kernel": "polynomial"}, "privacy covers"),
+        ({"model": "none", "privacy": RecordGaussian(1.0, 1e-5, radius=1.0)}, "RecordEmbedding"),
+    ],
+)
 def test_privacy_that_does_not_cover_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         PersonalLearner(**{"weights": (1.0, 1.0), "privacy": mechanism(), **options})
@@ -360,18 +364,32 @@ def test_features_of_privacy_must_fit_the_rows(tmp_path):
 # Settings -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"weights": "best"}, "weights must be one of"), ({"weights": (1.0, -2.0)}, "C_P must be >= 0"),
-    ({"weights": [[0.5, 0.4], [0.0, 1.0]]}, "sum to 1"), ({"weights": 3.0}, "weights must be"),
-    ({"weights": [[1.5, -0.5], [0.0, 1.0]]}, ">= 0"), ({"kernel": "linear"}, "kernel"),
-    ({"bandwidth": -1.0}, "bandwidth must be > 0"), ({"target_bandwidth": 0.0}, "target_bandwidth must be > 0"),
-    ({"columns": "labels"}, "columns"), ({"task": "rank"}, "task"), ({"model": "forest"}, "model"),
-    ({"model": 3}, "NetworkRisk"), ({"model": (0,)}, "size of a layer"), ({"regularization": -1.0}, "regularization"),
-    ({"regularization": "best"}, "regularization"), ({"features": "all"}, "features"),
-    ({"max_groups": -1}, "max_groups"),
-    ({"n_components": 0}, "n_components"), ({"steps": 0}, "steps"), ({"learning_rate": 0.0}, "learning_rate"),
-    ({"bandwidth": "mean"}, "bandwidth"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weights": "best"}, "weights must be one of"),
+        ({"weights": (1.0, -2.0)}, "C_P must be >= 0"),
+        ({"weights": [[0.5, 0.4], [0.0, 1.0]]}, "sum to 1"),
+        ({"weights": 3.0}, "weights must be"),
+        ({"weights": [[1.5, -0.5], [0.0, 1.0]]}, ">= 0"),
+        ({"kernel": "linear"}, "kernel"),
+        ({"bandwidth": -1.0}, "bandwidth must be > 0"),
+        ({"target_bandwidth": 0.0}, "target_bandwidth must be > 0"),
+        ({"columns": "labels"}, "columns"),
+        ({"task": "rank"}, "task"),
+        ({"model": "forest"}, "model"),
+        ({"model": 3}, "NetworkRisk"),
+        ({"model": (0,)}, "size of a layer"),
+        ({"regularization": -1.0}, "regularization"),
+        ({"regularization": "best"}, "regularization"),
+        ({"features": "all"}, "features"),
+        ({"max_groups": -1}, "max_groups"),
+        ({"n_components": 0}, "n_components"),
+        ({"steps": 0}, "steps"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"bandwidth": "mean"}, "bandwidth"),
+    ],
+)
 def test_settings_that_cannot_be_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         PersonalLearner(**options)

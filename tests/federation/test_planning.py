@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernfed.federation import Federation, FoldingLearner, folding_questions
-from kernfed.federation.planning import plan_folding
+from kernfed.federation.folding.planning import plan_folding
 from oracles.federation import sites_data
 
 
@@ -31,8 +31,13 @@ def test_planned_is_measured(rng: np.random.Generator, names: Any, labels: Any, 
         assert str(plan) == str(federation.traffic)
 
 
-@pytest.mark.parametrize("settings", [{"measure": "distance", "layers": 12, "dtype": "float32", "subspace_dim": 3},
-                                      {"aggregate": "kth", "k": 10, "partition": "random"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"measure": "distance", "layers": 12, "dtype": "float32", "subspace_dim": 3},
+        {"aggregate": "kth", "k": 10, "partition": "random"},
+    ],
+)
 @pytest.mark.filterwarnings("ignore::kernfed.federation.UnprotectedClasses")
 def test_planned_is_measured_for_other_settings(rng: np.random.Generator, settings: Any) -> None:
     data = sites_data(rng, "abc", rows=300)

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from kernfed.federation.policy import DEFAULT_TASKS, MECHANISM_NAMES, Policy, PolicyError
+from kernfed.errors import PolicyError
+from kernfed.federation.site.policy import DEFAULT_TASKS, MECHANISM_NAMES, Policy
 
 
 def test_defaults_let_only_schema_and_scores_leave() -> None:
@@ -28,8 +29,10 @@ def test_callers() -> None:
 
 def test_reading_a_file(tmp_path: Path) -> None:
     place = tmp_path / "site.toml"
-    place.write_text('tasks = ["describe", "machines"]\ncallers = ["c"]\nqueries_per_day = 5\nmin_rows_per_class = 3\n'
-                     "require_privacy = true\nmax_record_epsilon = 2.5\n")  # fmt: skip
+    place.write_text(
+        'tasks = ["describe", "machines"]\ncallers = ["c"]\nqueries_per_day = 5\nmin_rows_per_class = 3\n'
+        "require_privacy = true\nmax_record_epsilon = 2.5\n"
+    )
     assert Policy.read(place) == Policy(("describe", "machines"), ("c",), 5, 3, True, 2.5)
     place.write_text("")
     assert Policy.read(str(place)) == Policy()
@@ -46,7 +49,7 @@ def test_a_demand_on_privacy_requires_it(demand: dict[str, Any]) -> None:
 
 
 def test_policies_know_every_mechanism_that_releases_rows_or_sums() -> None:
-    from kernfed.federation.private import MECHANISMS
+    from kernfed.federation.release.charging import MECHANISMS
 
     assert {*MECHANISM_NAMES, "randomized-labels"} == set(MECHANISMS)
 
@@ -95,9 +98,16 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"tasks": "scores"}, {"callers": "me"}, {"tasks": (1,)}, {"queries_per_day": 0}, {"require_privacy": "no"},
-     {"min_rows_per_class": None}, {"max_record_epsilon": -1}],
-)  # fmt: skip
+    [
+        {"tasks": "scores"},
+        {"callers": "me"},
+        {"tasks": (1,)},
+        {"queries_per_day": 0},
+        {"require_privacy": "no"},
+        {"min_rows_per_class": None},
+        {"max_record_epsilon": -1},
+    ],
+)
 def test_a_policy_made_in_python_is_as_strict(settings: dict[str, Any]) -> None:
     """With tasks="scores" a substring would have passed as a task."""
     with pytest.raises(ValueError, match="must be"):

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kernfed.errors import Refused
 from kernfed.federation import Policy, Site, SiteStore
-from kernfed.federation.private import (
+from kernfed.federation.folding.released import noise_deviation
+from kernfed.federation.release.charging import (
     LEDGER,
     MECHANISMS,
     Mechanism,
@@ -27,9 +29,8 @@ from kernfed.federation.private import (
     released_width,
     spent,
 )
-from kernfed.federation.private_tasks import noise_deviation
-from kernfed.federation.releases import FOLDER
-from kernfed.federation.site import Refused, Rows
+from kernfed.federation.release.kept import FOLDER
+from kernfed.federation.site.site import Rows
 from kernfed.files import Record
 from kernfed.kernels.fourier import FourierFeatures
 from kernfed.privacy import (
@@ -106,30 +107,99 @@ def test_every_mechanism_is_tried() -> None:
 
 
 HOSTILE: list[Any] = [
-    None, 3, [], "record-gaussian", {}, {"kind": "nonsense"}, {"kind": ["record-gaussian"]},
+    None,
+    3,
+    [],
+    "record-gaussian",
+    {},
+    {"kind": "nonsense"},
+    {"kind": ["record-gaussian"]},
     {"kind": "record-gaussian"},
-    *({**mechanism_to_values(GAUSSIAN), **change} for change in (
-        {"epsilon": 0}, {"epsilon": -1.0}, {"epsilon": "1"}, {"epsilon": None}, {"epsilon": True}, {"epsilon": 1e9},
-        {"epsilon": [1.0]}, {"epsilon": {}}, {"delta": 0}, {"delta": 1}, {"delta": -1e-5}, {"radius": 0},
-        {"radius": []},
-        {"projection": 0}, {"projection": -3}, {"projection": "all"}, {"projection": [[1.0], [1.0, 2.0]]},
-        {"projection": [["x"]]}, {"projection": 10**30}, {"projection": [[[1.0]]]}, {"seed": -1}, {"seed": 1.5},
-        {"more": 1}, {"__class__": 1}, {"kind": "record-moments"})),
-    *({**mechanism_to_values(EVERY[0]), **change} for change in (
-        {"bounds": None}, {"bounds": [1.0]}, {"bounds": [1.0, 0.0]}, {"bounds": [0, "1"]}, {"bounds": [0.0, 1e300]},
-        {"bounds": [[0.0], [1.0]]}, {"d": 0}, {"d": 1e-300}, {"delta": 1.0}, {"epsilon": 1e-300})),
-    *({**mechanism_to_values(EVERY[6]), **change} for change in (
-        {"dimension": 0}, {"dimension": 10**18}, {"dimension": 2.5}, {"basis": "pca"}, {"basis": 3}, {"basis": [[1.0]]},
-        {"shape": [0, 5]}, {"shape": "5"}, {"method": "other"}, {"spread": -1.0}, {"spread": {}})),
-    *({**mechanism_to_values(EVERY[10]), **change} for change in (
-        {"features": None}, {"features": {}},
-        *({"features": {**mechanism_to_values(EVERY[10])["features"], **part}}
-          for part in ({"width": 10**9}, {"n_components": 10**12}, {"kind": "phase"})))),
-    *({**mechanism_to_values(EVERY[11]), **change} for change in (
-        {"classes": []}, {"classes": ["a"]}, {"classes": ["a", "a"]}, {"classes": [["a"], ["b"]]},
-        {"classes": {"a": 1}},
-        {"classes": [None, "b"]}, {"classes": "ab"})),
-]  # fmt: skip
+    *(
+        {**mechanism_to_values(GAUSSIAN), **change}
+        for change in (
+            {"epsilon": 0},
+            {"epsilon": -1.0},
+            {"epsilon": "1"},
+            {"epsilon": None},
+            {"epsilon": True},
+            {"epsilon": 1e9},
+            {"epsilon": [1.0]},
+            {"epsilon": {}},
+            {"delta": 0},
+            {"delta": 1},
+            {"delta": -1e-5},
+            {"radius": 0},
+            {"radius": []},
+            {"projection": 0},
+            {"projection": -3},
+            {"projection": "all"},
+            {"projection": [[1.0], [1.0, 2.0]]},
+            {"projection": [["x"]]},
+            {"projection": 10**30},
+            {"projection": [[[1.0]]]},
+            {"seed": -1},
+            {"seed": 1.5},
+            {"more": 1},
+            {"__class__": 1},
+            {"kind": "record-moments"},
+        )
+    ),
+    *(
+        {**mechanism_to_values(EVERY[0]), **change}
+        for change in (
+            {"bounds": None},
+            {"bounds": [1.0]},
+            {"bounds": [1.0, 0.0]},
+            {"bounds": [0, "1"]},
+            {"bounds": [0.0, 1e300]},
+            {"bounds": [[0.0], [1.0]]},
+            {"d": 0},
+            {"d": 1e-300},
+            {"delta": 1.0},
+            {"epsilon": 1e-300},
+        )
+    ),
+    *(
+        {**mechanism_to_values(EVERY[6]), **change}
+        for change in (
+            {"dimension": 0},
+            {"dimension": 10**18},
+            {"dimension": 2.5},
+            {"basis": "pca"},
+            {"basis": 3},
+            {"basis": [[1.0]]},
+            {"shape": [0, 5]},
+            {"shape": "5"},
+            {"method": "other"},
+            {"spread": -1.0},
+            {"spread": {}},
+        )
+    ),
+    *(
+        {**mechanism_to_values(EVERY[10]), **change}
+        for change in (
+            {"features": None},
+            {"features": {}},
+            *(
+                {"features": {**mechanism_to_values(EVERY[10])["features"], **part}}
+                for part in ({"width": 10**9}, {"n_components": 10**12}, {"kind": "phase"})
+            ),
+        )
+    ),
+    *(
+        {**mechanism_to_values(EVERY[11]), **change}
+        for change in (
+            {"classes": []},
+            {"classes": ["a"]},
+            {"classes": ["a", "a"]},
+            {"classes": [["a"], ["b"]]},
+            {"classes": {"a": 1}},
+            {"classes": [None, "b"]},
+            {"classes": "ab"},
+        )
+    ),
+]
 
 
 @pytest.mark.parametrize("values", HOSTILE, ids=lambda values: repr(values)[:60])
@@ -231,8 +301,9 @@ def test_an_element_mechanism_is_judged_at_the_delta_of_the_policy(rows: Rows) -
 
 
 def gaussian(site: Site, rows: Rows, mechanism: RecordGaussian = GAUSSIAN) -> Any:
-    return released_rows(site, mechanism, rows, lambda part, ledger: mechanism.release(
-        part.X, ledger=ledger, ids=part.ids).values)  # fmt: skip
+    return released_rows(
+        site, mechanism, rows, lambda part, ledger: mechanism.release(part.X, ledger=ledger, ids=part.ids).values
+    )
 
 
 def ridge(site: Site, rows: Rows, key: str = "") -> Record:
@@ -266,7 +337,9 @@ def test_rows_are_released_one_by_one(rows: Rows, tmp_path: Path) -> None:
     np.testing.assert_array_equal(whole[:4], half)
     persons = [entry.persons for entry in open_ledger(site).entries()]
     assert [set(found.tolist()) for found in persons if found is not None] == [
-        set(person_keys(rows.ids[:4]).tolist()), set(person_keys(rows.ids[4:]).tolist())]  # fmt: skip
+        set(person_keys(rows.ids[:4]).tolist()),
+        set(person_keys(rows.ids[4:]).tolist()),
+    ]
     assert spent(site)[0] == pytest.approx(1.0, rel=1e-6)  # nobody paid twice
     order = np.array([6, 1, 3])
     np.testing.assert_array_equal(gaussian(site, rows.take(order)), whole[order])

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernfed.federation import Federation, FoldingLearner, Policy, TooFewReplies
-from kernfed.federation.folding_tasks import fit_entry, read_entry
-from kernfed.federation.private import open_ledger
-from kernfed.federation.private_tasks import Recipe
-from kernfed.federation.releases import FOLDER
-from kernfed.federation.site import Rows, Site
-from kernfed.kahm.model import FoldingModel, StaleModel
+from kernfed.errors import StaleModel, TooFewReplies
+from kernfed.federation import Federation, FoldingLearner, Policy
+from kernfed.federation.folding.released import Recipe
+from kernfed.federation.folding.tasks import fit_entry, read_entry
+from kernfed.federation.release.charging import open_ledger
+from kernfed.federation.release.kept import FOLDER
+from kernfed.federation.site.site import Rows, Site
+from kernfed.kahm.model import FoldingModel
 from kernfed.kahm.packing import pack_machines
 from kernfed.privacy import RandomizedLabels, RecordGaussian, RecordMoments
 from kernfed.privacy.ledger import person_keys
@@ -20,7 +21,7 @@ from oracles.federation import Data, sites_data
 
 GAUSSIAN, MOMENTS = RecordGaussian(3.0, 1e-5, 3.0), RecordMoments(3.0, 1e-5, 3, radius=4.0)
 #: Sites of these tests live as long as the test; that a ledger is not kept is tested in test_private_folding.
-pytestmark = pytest.mark.filterwarnings("ignore::kernfed.federation.releases.LedgerNotKept")
+pytestmark = pytest.mark.filterwarnings("ignore::kernfed.federation.release.kept.LedgerNotKept")
 
 
 @pytest.fixture
@@ -57,8 +58,11 @@ def is_from_scratch(site: Site, model: FoldingModel) -> bool:
     """Whether the site's machines are those of fitting their batches of released rows from scratch."""
     entry = read_entry(site, model.handle)
     assert entry is not None
-    expected = pack_machines(fit_entry(noisy_rows(site), entry.parameters, entry.labels.tolist(), list(entry.batches),
-                                       shape=Recipe(GAUSSIAN).shape).machines)  # fmt: skip
+    expected = pack_machines(
+        fit_entry(
+            noisy_rows(site), entry.parameters, entry.labels.tolist(), list(entry.batches), shape=Recipe(GAUSSIAN).shape
+        ).machines
+    )
     assert sorted(entry.ids.tolist()) == sorted(site.rows().ids.tolist())
     return all(array.tobytes() == expected[name].tobytes() for name, array in pack_machines(entry.machines).items())
 

@@ -13,11 +13,11 @@ COMMON = textwrap.dedent(
     from pathlib import Path
     import numpy as np
     from kernfed.federation import Policy, Site, SiteStore
-    from kernfed.federation.folding_questions import folding_question
-    from kernfed.federation.message import Question, decode_reply, encode_question
-    from kernfed.federation.private import open_ledger
-    from kernfed.federation.private_tasks import Recipe
-    from kernfed.federation.releases import FOLDER, folding_handle
+    from kernfed.federation.folding.questions import folding_question
+    from kernfed.federation.protocol.message import Question, decode_reply, encode_question
+    from kernfed.federation.release.charging import open_ledger
+    from kernfed.federation.folding.released import Recipe
+    from kernfed.federation.release.kept import FOLDER, folding_handle
     from kernfed.kahm.model import FoldingParameters
     from kernfed.privacy import RecordGaussian, RecordMoments
 

@@ -12,24 +12,15 @@ import pytest
 
 import kernfed
 from contracts.engines import lying
-from kernfed.federation import (
-    Federation,
-    FoldingLearner,
-    MissingSites,
-    Payload,
-    Policy,
-    RidgeLearner,
-    TooFewReplies,
-    evaluate,
-    private_tasks,
-)
-from kernfed.federation.folding_tasks import divide, fit_entry, read_entry
-from kernfed.federation.personal import PersonalLearner
-from kernfed.federation.planning import plan_folding
-from kernfed.federation.private import LEDGER, open_ledger
-from kernfed.federation.private_tasks import Recipe
-from kernfed.federation.releases import FOLDER, LedgerNotKept
-from kernfed.federation.site import Rows, Site
+from kernfed.errors import FileFormatError, LedgerNotKept, MissingSites, TooFewReplies
+from kernfed.federation import Federation, FoldingLearner, Payload, Policy, RidgeLearner, evaluate, private_tasks
+from kernfed.federation.folding.planning import plan_folding
+from kernfed.federation.folding.released import Recipe
+from kernfed.federation.folding.tasks import divide, fit_entry, read_entry
+from kernfed.federation.personal.learner import PersonalLearner
+from kernfed.federation.release.charging import LEDGER, open_ledger
+from kernfed.federation.release.kept import FOLDER
+from kernfed.federation.site.site import Rows, Site
 from kernfed.kahm.packing import pack_machines
 from kernfed.kernels.fourier import FourierFeatures
 from kernfed.privacy import (
@@ -44,7 +35,7 @@ from kernfed.privacy import (
 from oracles.federation import Data, files_with_row, sites_data
 
 #: Sites of these tests live as long as the test; that a ledger is not kept is tested once, below.
-pytestmark = pytest.mark.filterwarnings("ignore::kernfed.federation.releases.LedgerNotKept")
+pytestmark = pytest.mark.filterwarnings("ignore::kernfed.federation.release.kept.LedgerNotKept")
 GAUSSIAN = RecordGaussian(3.0, 1e-5, 3.0)
 PROJECTED = RecordGaussian(3.0, 1e-5, 3.0, projection=3)
 MOMENTS = RecordMoments(3.0, 1e-5, 3, radius=4.0)
@@ -168,9 +159,17 @@ def test_nothing_kept_for_answers_holds_a_raw_number(data: Data, tmp_path: Path,
 # Post-processing --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settings", [
-    {}, {"partition": "kmeans"}, {"partition": "random"}, {"smoothing": 2, "fabricate": True}, {"smoothing": None},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"partition": "kmeans"},
+        {"partition": "random"},
+        {"smoothing": 2, "fabricate": True},
+        {"smoothing": None},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("chosen", [GAUSSIAN, PROJECTED, MOMENTS], ids=["gaussian", "projected", "moments"])
 def test_given_the_release_every_later_step_is_the_same_whatever_the_raw_rows_were(
     data: Data, queries: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, chosen: Any, settings: Any
@@ -188,8 +187,13 @@ def test_given_the_release_every_later_step_is_the_same_whatever_the_raw_rows_we
             assert model.banks is not None
             machines = pack_machines([m for site in model.sites for m in model.banks[site].machines])
             members = {name: replace(member, generation=1) for name, member in model.members.items()}
-            told.append((members, {name: array.tobytes() for name, array in machines.items()},
-                         model.predict_proba(queries).tobytes()))  # fmt: skip
+            told.append(
+                (
+                    members,
+                    {name: array.tobytes() for name, array in machines.items()},
+                    model.predict_proba(queries).tobytes(),
+                )
+            )
     assert told[0] == told[1]
 
 
@@ -269,10 +273,18 @@ def test_a_model_without_privacy_says_so(federation: Federation) -> None:
     assert str(model).endswith("privacy: none")
 
 
-@pytest.mark.parametrize("change", [
-    {"element": ["1.0", "0.0"]}, {"record": ["2.9", "1e-5"]}, {"spent": ["-1", "1e-5"]}, {"spent": ["nan", "1e-5"]},
-    {"spent": "x"}, {"record": []},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"element": ["1.0", "0.0"]},
+        {"record": ["2.9", "1e-5"]},
+        {"spent": ["-1", "1e-5"]},
+        {"spent": ["nan", "1e-5"]},
+        {"spent": "x"},
+        {"record": []},
+    ],
+    ids=str,
+)
 def test_a_site_that_promises_something_else_takes_no_part(data: Data, change: Any) -> None:
     def lie(payload: Payload) -> Payload:
         return Payload(payload.arrays, {**payload.values, "privacy": {**payload.values["privacy"], **change}})
@@ -282,11 +294,20 @@ def test_a_site_that_promises_something_else_takes_no_part(data: Data, change: A
         assert learner(GAUSSIAN).fit(federation, min_replies=1).sites == ("a",)
 
 
-@pytest.mark.parametrize("damage", [
-    {"record": [1.0]}, {"record": [-1.0, 0.5]}, {"element": "x"}, {"spent": []}, {"request": {}}, {"promises": 5},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"record": [1.0]},
+        {"record": [-1.0, 0.5]},
+        {"element": "x"},
+        {"spent": []},
+        {"request": {}},
+        {"promises": 5},
+    ],
+    ids=str,
+)
 def test_damaged_statements_are_refused(federation: Federation, damage: Any) -> None:
-    from kernfed.files import FileFormatError, Record, from_record, to_record
+    from kernfed.files import Record, from_record, to_record
 
     record = to_record(learner(PROJECTED, hold="machines").fit(federation))
     values = dict(record.values["values"])
@@ -361,17 +382,29 @@ def test_a_projection_wider_than_the_rows_is_told_before_anything_is_released(fe
     assert charges(federation) == 0
 
 
-@pytest.mark.parametrize("values", [
-    {}, [], "record-gaussian", 5, {"mechanism": {}}, {**Recipe(GAUSSIAN).to_values(), "smoothing": "oracle"},
-    {**Recipe(GAUSSIAN).to_values(), "more": 1}, {**Recipe(GAUSSIAN).to_values(), "rows_per_class": 10**9},
-    {**Recipe(GAUSSIAN).to_values(), "smoothing": 10**9}, {**Recipe(GAUSSIAN).to_values(), "smoothing": None},
-    {**Recipe(GAUSSIAN).to_values(), "labels": Recipe(GAUSSIAN).to_values()["mechanism"]},
-    {**Recipe(GAUSSIAN).to_values(), "mechanism": Recipe(GAUSSIAN, LABELS).to_values()["labels"]},
-    Recipe(RecordMoments(3.0, 1e-5, 50, 1)).to_values(), Recipe(RecordGaussian(3.0, 1e-5, 1.0, np.eye(7))).to_values(),
-], ids=lambda values: repr(values)[:50])  # fmt: skip
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        [],
+        "record-gaussian",
+        5,
+        {"mechanism": {}},
+        {**Recipe(GAUSSIAN).to_values(), "smoothing": "oracle"},
+        {**Recipe(GAUSSIAN).to_values(), "more": 1},
+        {**Recipe(GAUSSIAN).to_values(), "rows_per_class": 10**9},
+        {**Recipe(GAUSSIAN).to_values(), "smoothing": 10**9},
+        {**Recipe(GAUSSIAN).to_values(), "smoothing": None},
+        {**Recipe(GAUSSIAN).to_values(), "labels": Recipe(GAUSSIAN).to_values()["mechanism"]},
+        {**Recipe(GAUSSIAN).to_values(), "mechanism": Recipe(GAUSSIAN, LABELS).to_values()["labels"]},
+        Recipe(RecordMoments(3.0, 1e-5, 50, 1)).to_values(),
+        Recipe(RecordGaussian(3.0, 1e-5, 1.0, np.eye(7))).to_values(),
+    ],
+    ids=lambda values: repr(values)[:50],
+)
 def test_hostile_recipes_at_a_site(federation: Federation, values: Any) -> None:
-    from kernfed.federation.folding_questions import folding_question
-    from kernfed.federation.releases import folding_handle
+    from kernfed.federation.folding.questions import folding_question
+    from kernfed.federation.release.kept import folding_handle
     from kernfed.kahm.model import FoldingParameters
 
     parameters = FoldingParameters()
@@ -414,8 +447,10 @@ def test_a_site_that_requires_privacy_takes_part_with_it_and_sends_nothing_witho
             FoldingLearner().fit(federation)
         model = learner(GAUSSIAN).fit(federation)
         assert model.predict(queries).shape == (11,)
-        assert learner(GAUSSIAN, hold="machines").fit(federation).predict(queries).tobytes() == model.predict(
-            queries).tobytes()  # fmt: skip
+        assert (
+            learner(GAUSSIAN, hold="machines").fit(federation).predict(queries).tobytes()
+            == model.predict(queries).tobytes()
+        )
         for task in ("held_out_queries", "evaluate_scores", "evaluate"):
             refusal = federation.ask(task, Payload(), sites=["b"], min_replies=0).missing["b"]
             assert refusal.code == "policy"
@@ -473,8 +508,10 @@ def test_randomised_labels_are_drawn_once_and_told_instead_of_the_true_ones(data
         assert [charges(federation, name) for name in "ab"] == [2, 2]
         entry = read_entry(site_of(federation), model.handle)
         assert entry is not None
-        held = {label: sum(len(b) for b, own in zip(entry.batches, entry.labels, strict=True) if own == label)
-                for label in entry.classes.tolist()}  # fmt: skip
+        held = {
+            label: sum(len(b) for b, own in zip(entry.batches, entry.labels, strict=True) if own == label)
+            for label in entry.classes.tolist()
+        }
         assert list(held.values()) == told[0]
         true = dict(zip(site_of(federation).rows().ids.tolist(), data["a"][1].tolist(), strict=True))
         kept = np.concatenate(

@@ -8,16 +8,17 @@ import pytest
 
 import kernfed
 from contracts.engines import lying
-from kernfed.federation import Federation, Payload, Policy, RidgeLearner, TooFewReplies
-from kernfed.federation.private import LEDGER, open_ledger
-from kernfed.files import FileFormatError, Record, from_record, to_record
+from kernfed.errors import FileFormatError, TooFewReplies
+from kernfed.federation import Federation, Payload, Policy, RidgeLearner
+from kernfed.federation.release.charging import LEDGER, open_ledger
+from kernfed.files import Record, from_record, to_record
 from kernfed.privacy import RecordGaussian, RecordRidge
 from kernfed.ridge.model import RidgeModel
 from oracles.federation import Data, sites_data
 
 MECHANISM = RecordRidge(3.0, 1e-5, radius=1.0, target_radius=1.0)
 #: Sites of these tests live as long as the test; that a ledger is not kept is tested in test_private_folding.
-pytestmark = pytest.mark.filterwarnings("ignore::kernfed.federation.releases.LedgerNotKept")
+pytestmark = pytest.mark.filterwarnings("ignore::kernfed.federation.release.kept.LedgerNotKept")
 
 
 @pytest.fixture
@@ -97,14 +98,16 @@ def test_without_privacy_the_model_is_as_ever(data: Data) -> None:
     [
         ({"privacy": 1.0}, "privacy must be None or kernfed.privacy.RecordRidge"),
         ({"privacy": RecordGaussian(1.0, 1e-5, 1.0)}, "privacy must be None or"),
-        *(({"method": method}, f"method='{method}' exchanges sums of the raw rows")
-          for method in ("conjugate", "newton", "dkrr", "fedavg", "fedprox")),
+        *(
+            ({"method": method}, f"method='{method}' exchanges sums of the raw rows")
+            for method in ("conjugate", "newton", "dkrr", "fedavg", "fedprox")
+        ),
         ({"features": "fourier"}, "bandwidth='median' looks at the raw rows"),
         ({"regularization": [0.1, 1.0]}, "choosing among regularizations looks"),
         ({"class_weight": "balanced"}, "class_weight needs rows of other norms"),
         ({"diagnose": True}, "diagnose exchanges sums of the raw rows"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_had_is_said(settings: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         learner(**settings)
@@ -135,8 +138,11 @@ def test_a_site_that_requires_privacy_takes_part(data: Data) -> None:
             learner(RecordRidge(3.0, 1e-5, radius=0.5, target_radius=1.0)).fit(federation)
 
 
-@pytest.mark.parametrize("values", [{}, 5, {"kind": "record-ridge"}, {"kind": "randomized-labels", "epsilon": 1.0,
-                                                                     "classes": [0, 1]}], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "values",
+    [{}, 5, {"kind": "record-ridge"}, {"kind": "randomized-labels", "epsilon": 1.0, "classes": [0, 1]}],
+    ids=str,
+)
 def test_hostile_questions(data: Data, values: Any) -> None:
     with Federation.local(data) as federation:
         survey = {"task": "classify", "median": True, "seed": 0, "privacy": values}
@@ -146,20 +152,23 @@ def test_hostile_questions(data: Data, values: Any) -> None:
 
 
 def test_a_survey_under_privacy_looks_at_no_distance(data: Data) -> None:
-    from kernfed.federation.private import mechanism_to_values
+    from kernfed.federation.release.charging import mechanism_to_values
 
     asked = {"task": "classify", "median": True, "seed": 0, "privacy": mechanism_to_values(MECHANISM)}
     with Federation.local(data) as federation:
         assert federation.ask("ridge_survey", Payload(values=asked))["a"].arrays["facts"].tolist() == [400.0, 0.0]
 
 
-@pytest.mark.parametrize("change", [
-    lambda p: Payload(p.arrays, {"privacy": {**p.values["privacy"], "record": ["1.0", "1e-5"]}}),
-    lambda p: Payload({**p.arrays, "scalars": np.array([-1.0, 0.0])}, p.values),
-    lambda p: Payload({**p.arrays, "second": p.arrays["second"][:2]}, p.values),
-    lambda p: Payload({**p.arrays, "cross": p.arrays["cross"] * np.nan}, p.values),
-    lambda p: Payload(p.arrays, {}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: Payload(p.arrays, {"privacy": {**p.values["privacy"], "record": ["1.0", "1e-5"]}}),
+        lambda p: Payload({**p.arrays, "scalars": np.array([-1.0, 0.0])}, p.values),
+        lambda p: Payload({**p.arrays, "second": p.arrays["second"][:2]}, p.values),
+        lambda p: Payload({**p.arrays, "cross": p.arrays["cross"] * np.nan}, p.values),
+        lambda p: Payload(p.arrays, {}),
+    ],
+)
 def test_lies_are_refused(data: Data, change: Any) -> None:
     federation = Federation(lying(Federation.local(data).engine, "b", change, task="ridge_release"))
     with pytest.raises(TooFewReplies, match="'b'"):

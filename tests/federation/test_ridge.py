@@ -10,8 +10,9 @@ from sklearn.utils.class_weight import compute_class_weight
 from threadpoolctl import threadpool_limits
 
 from kernfed.data.synthetic import fednewton_synthetic
+from kernfed.errors import DivergenceWarning
 from kernfed.federation import Federation, FoldingLearner, evaluate
-from kernfed.federation.ridge import DivergenceWarning, RidgeLearner
+from kernfed.federation.ridge.learner import RidgeLearner
 from kernfed.files import load
 from kernfed.ridge import METHODS
 from oracles import ridge as oracle
@@ -62,8 +63,10 @@ def test_newton_dkrr_and_first_order_methods_are_those_of_the_paper():
 
 
 def test_without_proximal_term_exact_fedprox_stays_at_the_average_of_local_solutions():
-    start, after = (fit(method, class_sites(), rounds=3, **options) for method, options in
-                    (("dkrr", {}), ("fedprox", {"proximal": 0.0, "local_steps": "exact"})))  # fmt: skip
+    start, after = (
+        fit(method, class_sites(), rounds=3, **options)
+        for method, options in (("dkrr", {}), ("fedprox", {"proximal": 0.0, "local_steps": "exact"}))
+    )
     np.testing.assert_allclose(after.weights, start.weights, rtol=1e-9, atol=1e-12)
 
 

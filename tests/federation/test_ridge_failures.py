@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from kernfed.federation import Fault, Federation, MissingSites, Payload, Policy, SchemaMismatch, TooFewReplies
+from kernfed.errors import MissingSites, SchemaMismatch, TooFewReplies
+from kernfed.federation import Fault, Federation, Payload, Policy
 from kernfed.federation import ridge_tasks as tasks
-from kernfed.federation.ridge import RidgeLearner
-from kernfed.federation.ridge_tasks import RIDGE_TASKS, discard_factors
+from kernfed.federation.ridge.learner import RidgeLearner
+from kernfed.federation.ridge.tasks import RIDGE_TASKS, discard_factors
 from oracles.ridge_sites import SMALL, class_sites, fit, value_sites
 
 # Lost sites ---------------------------------------------------------------------------------------------------------
@@ -45,10 +46,17 @@ def test_a_site_lost_on_the_way_ends_training_with_the_last_complete_round(metho
 
 
 @pytest.mark.parametrize("class_weight", [None, "balanced"])
-@pytest.mark.parametrize(("method", "task", "number"), [
-    ("conjugate", "ridge_apply", 4), ("conjugate", "ridge_start", 1), ("newton", "ridge_solve", 2),
-    ("exact", "ridge_moments", 1), ("dkrr", "ridge_start", 1), ("conjugate", "ridge_survey", 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "task", "number"),
+    [
+        ("conjugate", "ridge_apply", 4),
+        ("conjugate", "ridge_start", 1),
+        ("newton", "ridge_solve", 2),
+        ("exact", "ridge_moments", 1),
+        ("dkrr", "ridge_start", 1),
+        ("conjugate", "ridge_survey", 1),
+    ],
+)
 def test_the_others_go_on_with_their_own_weights_where_that_is_allowed(method, task, number, class_weight):
     data = class_sites()
     options = {"rounds": 40, "regularization": 0.1, "class_weight": class_weight}
@@ -62,9 +70,14 @@ def test_the_others_go_on_with_their_own_weights_where_that_is_allowed(method, t
     assert model.parameters.class_weights == expected.parameters.class_weights
 
 
-@pytest.mark.parametrize(("method", "task", "number"), [
-    ("conjugate", "ridge_means", 1), ("conjugate", "ridge_apply", 4), ("exact", "ridge_moments", 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "task", "number"),
+    [
+        ("conjugate", "ridge_means", 1),
+        ("conjugate", "ridge_apply", 4),
+        ("exact", "ridge_moments", 1),
+    ],
+)
 def test_the_intercept_is_that_of_the_sites_that_remain(method, task, number):
     data = value_sites()
     data = {name: (X + place, y + 100 * place) for place, (name, (X, y)) in enumerate(data.items())}

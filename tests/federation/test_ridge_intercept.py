@@ -7,8 +7,9 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from contracts.engines import lying
-from kernfed.federation import Fault, Federation, MissingSites, Payload, RidgeLearner, TooFewReplies
-from kernfed.files import FileFormatError, Record, from_record, load, to_record
+from kernfed.errors import FileFormatError, MissingSites, TooFewReplies
+from kernfed.federation import Fault, Federation, Payload, RidgeLearner
+from kernfed.files import Record, from_record, load, to_record
 from kernfed.privacy import RecordRidge
 from kernfed.ridge import METHODS, RidgeModel, RidgeParameters
 from kernfed.ridge.local import fit_local
@@ -138,13 +139,16 @@ def test_a_factor_around_other_means_is_not_used() -> None:
     np.testing.assert_allclose(fewer.weights, fit("conjugate", rest, **options).weights, atol=1e-12)
 
 
-@pytest.mark.parametrize("change", [
-    lambda p: Payload({"means": p.arrays["means"][1:]}),
-    lambda p: Payload({"means": -p.arrays["means"]}),
-    lambda p: Payload({"means": p.arrays["means"] * np.nan}),
-    lambda p: Payload({"means": p.arrays["means"].astype(np.float32)}),
-    lambda p: Payload({}),  # noqa: ARG005
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: Payload({"means": p.arrays["means"][1:]}),
+        lambda p: Payload({"means": -p.arrays["means"]}),
+        lambda p: Payload({"means": p.arrays["means"] * np.nan}),
+        lambda p: Payload({"means": p.arrays["means"].astype(np.float32)}),
+        lambda p: Payload({}),  # noqa: ARG005
+    ],
+)
 def test_means_that_cannot_be_are_refused(change: Any) -> None:
     federation = Federation(lying(Federation.local(far_sites()).engine, "s1", change, task="ridge_means"))
     with pytest.raises(TooFewReplies, match="'s1'"):

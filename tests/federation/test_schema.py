@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kernfed.errors import SchemaMismatch
 from kernfed.federation import Federation, FoldingLearner, Site
-from kernfed.federation.schema import Schema, SchemaMismatch, agree
+from kernfed.federation.protocol.schema import Schema, agree
 from oracles.federation import sites_data
 
 ONE = Schema(3, ("a", "b"), (4, 2), ("x", "y", "z"), "unit", "model@1")
@@ -15,9 +16,15 @@ ONE = Schema(3, ("a", "b"), (4, 2), ("x", "y", "z"), "unit", "model@1")
 
 @pytest.mark.parametrize(
     "schema",
-    [ONE, Schema(1, (), ()), Schema(2, (0, 5), (1, 1)), Schema(2, (False, True), (1, 9)),
-     Schema(2, (-1.5, 2.0), (1, 1)), Schema(2, ("", "ü"), (1, 1))],
-)  # fmt: skip
+    [
+        ONE,
+        Schema(1, (), ()),
+        Schema(2, (0, 5), (1, 1)),
+        Schema(2, (False, True), (1, 9)),
+        Schema(2, (-1.5, 2.0), (1, 1)),
+        Schema(2, ("", "ü"), (1, 1)),
+    ],
+)
 def test_values_and_back(schema: Schema) -> None:
     again = Schema.from_values(schema.to_values())
     assert again == schema
@@ -27,11 +34,22 @@ def test_values_and_back(schema: Schema) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"width": 0}, {"width": -2}, {"width": "x"}, {"counts": [1]}, {"counts": [1, 0]}, {"counts": [1, -1]},
-     {"classes": {"dtype": "<U1", "labels": ["a", "a"]}}, {"classes": {"dtype": "<i8", "labels": ["a", "b"]}},
-     {"classes": {"dtype": "O", "labels": [["a"], None]}}, {"columns": ["x"]}, {"columns": None}, {"classes": None},
-     {"classes": {"dtype": "<M8[s]", "labels": [1, 2]}}],
-)  # fmt: skip
+    [
+        {"width": 0},
+        {"width": -2},
+        {"width": "x"},
+        {"counts": [1]},
+        {"counts": [1, 0]},
+        {"counts": [1, -1]},
+        {"classes": {"dtype": "<U1", "labels": ["a", "a"]}},
+        {"classes": {"dtype": "<i8", "labels": ["a", "b"]}},
+        {"classes": {"dtype": "O", "labels": [["a"], None]}},
+        {"columns": ["x"]},
+        {"columns": None},
+        {"classes": None},
+        {"classes": {"dtype": "<M8[s]", "labels": [1, 2]}},
+    ],
+)
 def test_hostile_values(changes: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError, KeyError)):
         Schema.from_values({**ONE.to_values(), **changes})

@@ -5,8 +5,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 import kernfed as kf
-from kernfed.federation import Fault, Policy, TooFewReplies
-from kernfed.kahm.model import NotConnected, StaleModel
+from kernfed.errors import NotConnected, StaleModel, TooFewReplies
+from kernfed.federation import Fault, Policy
 from kernfed.secure import classify
 
 

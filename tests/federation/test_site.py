@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kernfed.errors import Refused, StoreError
 from kernfed.federation import Payload, Policy, Refusal, Site, SiteStore
 from kernfed.federation import site as site_module
 from kernfed.federation import tasks as tasks_module
-from kernfed.federation.message import Question, Reply, decode_reply, encode_question
-from kernfed.federation.site import Refused, Rows, check_site_rows, data_digest
-from kernfed.federation.store import StoreError
-from kernfed.federation.tasks import Task
+from kernfed.federation.protocol.message import Question, Reply, decode_reply, encode_question
+from kernfed.federation.protocol.task import Task
+from kernfed.federation.site.site import Rows, check_site_rows, data_digest
 from oracles.federation import sites_data
 
 
@@ -72,10 +72,18 @@ def test_data_that_is_refused(X: Any, y: Any, ids: Any, told: str) -> None:
 
 @pytest.mark.parametrize(
     ("labels", "kind"),
-    [([3, 1], "i"), ([True, False], "b"), ([0.5, 1.5], "f"), (["x", "yy"], "U"), (np.array(["x", "y"], object), "U"),
-     (np.array([1, 2], object), "i"), (np.array([1.5, 2], object), "f"), (np.array([True, False], object), "b"),
-     (np.array([1, 2], np.uint8), "u")],
-)  # fmt: skip
+    [
+        ([3, 1], "i"),
+        ([True, False], "b"),
+        ([0.5, 1.5], "f"),
+        (["x", "yy"], "U"),
+        (np.array(["x", "y"], object), "U"),
+        (np.array([1, 2], object), "i"),
+        (np.array([1.5, 2], object), "f"),
+        (np.array([True, False], object), "b"),
+        (np.array([1, 2], np.uint8), "u"),
+    ],
+)
 def test_labels_of_every_kind(labels: Any, kind: str) -> None:
     assert check_site_rows(np.eye(2), labels, None, "a").y.dtype.kind == kind
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernfed.federation.store import SiteStore, StoreError
-from kernfed.files import FileFormatError, Record
+from kernfed.errors import FileFormatError, StoreError
+from kernfed.federation.site.store import SiteStore
+from kernfed.files import Record
 
 
 def record(number: float = 1.0) -> Record:
@@ -64,9 +65,14 @@ def test_a_store_without_a_path_vanishes() -> None:
 )
 def test_names_cannot_leave_the_folder(tmp_path: Path, name: str) -> None:
     store = SiteStore(tmp_path / "store")
-    for act in (lambda: store.read(name), lambda: store.write(record(), name), lambda: store.delete("in", name),
-                lambda: store.names(name), lambda: store.read_answer(name),
-                lambda: store.write_answer(name, record())):  # fmt: skip
+    for act in (
+        lambda: store.read(name),
+        lambda: store.write(record(), name),
+        lambda: store.delete("in", name),
+        lambda: store.names(name),
+        lambda: store.read_answer(name),
+        lambda: store.write_answer(name, record()),
+    ):
         with pytest.raises(StoreError, match="a stored name must be letters"):
             act()
     assert [entry.name for entry in tmp_path.iterdir()] == ["store"]
@@ -193,7 +199,7 @@ KILLER = textwrap.dedent(
     import os, random, signal, sys, time
     from pathlib import Path
     import numpy as np
-    from kernfed.federation.store import SiteStore
+    from kernfed.federation.site.store import SiteStore
     from kernfed.files import Record
 
     folder = Path(sys.argv[1])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kernfed.federation.traffic import INFORMATION, Traffic
+from kernfed.federation.protocol.traffic import INFORMATION, Traffic
 
 
 def some() -> Traffic:

@@ -219,8 +219,10 @@ def test_every_theorem_lemma_and_proposition_has_a_status(paper):
 
 def test_the_page_on_guarantees_lists_them_all():
     page = (Path(__file__).parents[2] / "docs" / "guarantees.md").read_text(encoding="utf-8")
-    rows = [f"| {statement} | `{function}` | {status} | {remark} |"
-            for statement, function, status, remark in grouped_theorems(tuple(NUMBERED))]  # fmt: skip
+    rows = [
+        f"| {statement} | `{function}` | {status} | {remark} |"
+        for statement, function, status, remark in grouped_theorems(tuple(NUMBERED))
+    ]
     start = page.index("| statement | function | status | remark |")
     found = page[start : page.index("\n\n", start)].splitlines()
     assert found[2:] == rows, "the table must be:\n" + "\n".join(rows)

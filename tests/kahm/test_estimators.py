@@ -120,8 +120,9 @@ def test_left_out_rows_are_scored_by_machines_that_never_saw_them(options, rng):
         machine = fit_machine(np.delete(rows, left, axis=0), **options)
         found = model.bank_.machine_scores(rows[left], "rms")
         alone = explicit_images(machine, rows[left])
-        found[:, number] = folding("rms", alone.squared_distance, np.linalg.norm(rows[left], axis=1),
-                                   np.linalg.norm(alone.image, axis=1))  # fmt: skip
+        found[:, number] = folding(
+            "rms", alone.squared_distance, np.linalg.norm(rows[left], axis=1), np.linalg.norm(alone.image, axis=1)
+        )
         expected = np.column_stack([found[:, 0], found[:, 1:].min(axis=1)])
         np.testing.assert_allclose(scores[start : start + 2], expected, rtol=1e-6, atol=1e-9)
         assert (classes[start : start + 2] == int(number > 0)).all()

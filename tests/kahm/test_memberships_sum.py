@@ -40,8 +40,10 @@ def test_counterexample_to_boundedness(seed):
     machine = KAHM().fit(rows)
     assert np.linalg.norm(machine.image(query[None])) < np.linalg.norm(rows, axis=1).max()
     assert machine.fallback_share(query[None]) == 1.0
-    kernel = np.exp(-np.square((query - rows) @ machine.encoding_.T / (rows @ machine.encoding_.T).std(axis=0, ddof=1))
-                    .sum(axis=1) / (2 * machine.subspace_dim_))  # fmt: skip
+    kernel = np.exp(
+        -np.square((query - rows) @ machine.encoding_.T / (rows @ machine.encoding_.T).std(axis=0, ddof=1)).sum(axis=1)
+        / (2 * machine.subspace_dim_)
+    )
     np.testing.assert_allclose(machine.image(query[None])[0], kernel @ rows / kernel.sum(), atol=1e-9)
     expected = np.linalg.norm(query - kernel @ rows / kernel.sum())
     for dtype in ("float64", "float32"):

@@ -15,8 +15,14 @@ Array = npt.NDArray[Any]
 Data = dict[str, tuple[Array, Array]]
 
 
-def sites_data(rng: np.random.Generator, names: Iterable[str] = "abc", *, rows: int = 40, width: int = 5,
-               labels: Iterable[Any] = (0, 1, 2)) -> Data:  # fmt: skip
+def sites_data(
+    rng: np.random.Generator,
+    names: Iterable[str] = "abc",
+    *,
+    rows: int = 40,
+    width: int = 5,
+    labels: Iterable[Any] = (0, 1, 2),
+) -> Data:
     """Overlapping Gaussian classes at every site; each site has every class."""
     kinds = np.array(list(labels))
     centres = 2.0 * np.random.default_rng(5).standard_normal((len(kinds), width))

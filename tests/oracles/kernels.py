@@ -55,11 +55,15 @@ def mean_of(rows: Array) -> list[float]:
 def scatter_of(A: Array, B: Array) -> Array:
     """``sum (a - mean a)(b - mean b)'`` by exact sums."""
     a, b = mean_of(A), mean_of(B)
-    return np.array([
-        [fsum((float(x) - a[i]) * (float(y) - b[j]) for x, y in zip(A[:, i], B[:, j], strict=True))
-         for j in range(B.shape[1])]
-        for i in range(A.shape[1])
-    ]).reshape(A.shape[1], B.shape[1])  # fmt: skip
+    return np.array(
+        [
+            [
+                fsum((float(x) - a[i]) * (float(y) - b[j]) for x, y in zip(A[:, i], B[:, j], strict=True))
+                for j in range(B.shape[1])
+            ]
+            for i in range(A.shape[1])
+        ]
+    ).reshape(A.shape[1], B.shape[1])
 
 
 def trace_of_covariance(features: Array) -> float:

@@ -10,8 +10,9 @@ from scipy.optimize import minimize
 Array = npt.NDArray[np.float64]
 
 
-def aggregation_objective(phis: Sequence[Array], t: int, constants: tuple[float, float],
-                          bound: float) -> Callable[[Array], float]:  # fmt: skip
+def aggregation_objective(
+    phis: Sequence[Array], t: int, constants: tuple[float, float], bound: float
+) -> Callable[[Array], float]:
     """L + C_Q Q + C_P P of KME Algorithm 1 for target t, from the feature rows of every site, with covariances."""
     means = [phi.mean(axis=0) for phi in phis]
     n = len(phis[t])
@@ -32,9 +33,14 @@ def aggregation_objective(phis: Sequence[Array], t: int, constants: tuple[float,
 
 def minimise_simplex(objective: Callable[[Array], float], size: int) -> Array:
     """Minimiser on the simplex by sequential quadratic programming."""
-    found: Any = minimize(objective, np.full(size, 1 / size), method="SLSQP", bounds=[(0, 1)] * size,
-                          constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
-                          options={"maxiter": 2000, "ftol": 1e-15})  # fmt: skip
+    found: Any = minimize(
+        objective,
+        np.full(size, 1 / size),
+        method="SLSQP",
+        bounds=[(0, 1)] * size,
+        constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
+        options={"maxiter": 2000, "ftol": 1e-15},
+    )
     return np.asarray(found.x)
 
 
@@ -65,8 +71,9 @@ def posterior_mean(X: Array, Y: Array, mean: Array, covariance: Array, noise: fl
     return np.asarray(np.linalg.solve(X.T @ X / noise + precision, X.T @ Y / noise + precision @ mean))
 
 
-def concept_shift(sigma: float, seed: int, B: int = 100, n: int = 10,
-                  d: int = 20) -> tuple[list[tuple[Array, Array]], Array, Array]:  # fmt: skip
+def concept_shift(
+    sigma: float, seed: int, B: int = 100, n: int = 10, d: int = 20
+) -> tuple[list[tuple[Array, Array]], Array, Array]:
     """KME (20)-(21): sites (X, y), their coefficients (B, d) and groups (B,)."""
     rng = np.random.default_rng(seed)
     base, groups = rng.standard_normal(d), rng.choice([-1, 1], B)

@@ -7,7 +7,7 @@ from sklearn.datasets import make_classification
 
 from kernfed.federation import Federation
 from kernfed.federation import ridge_tasks as _tasks  # registers what sites answer
-from kernfed.federation.ridge import RidgeLearner
+from kernfed.federation.ridge.learner import RidgeLearner
 from kernfed.ridge import RidgeModel
 
 del _tasks

@@ -31,8 +31,10 @@ def labels_of(groups):
 
 def uneven(rng, q=1, d=5):
     beta = rng.standard_normal((d, q))
-    return [(X, X @ beta + rng.standard_normal((len(X), q)))
-            for X in (rng.standard_normal((n, d)) for n in (1, 3, 5, 6, 30))]  # fmt: skip
+    return [
+        (X, X @ beta + rng.standard_normal((len(X), q)))
+        for X in (rng.standard_normal((n, d)) for n in (1, 3, 5, 6, 30))
+    ]
 
 
 # Evidence -----------------------------------------------------------------------------------------------------------
@@ -77,8 +79,10 @@ def test_without_groups_sites_are_shrunk_by_the_posterior_mean(rng):
     alone = no_group(spectra_of(sites, common))
     found = group_coefficients(sites, common, alone)
     for (X, Y), b, levels in zip(rows, found, alone.joint[:, 0], strict=True):
-        fits = [oracle.posterior_mean(X, Y, np.zeros((5, 2)), alone.own_spread * np.eye(5), alone.noise * level)
-                for level in LEVELS]  # fmt: skip
+        fits = [
+            oracle.posterior_mean(X, Y, np.zeros((5, 2)), alone.own_spread * np.eye(5), alone.noise * level)
+            for level in LEVELS
+        ]
         np.testing.assert_allclose(b, np.einsum("l,ldq->dq", levels, fits), atol=1e-8)
     assert group_weights(sites, common, alone).tolist() == np.eye(5).tolist()
 
@@ -280,8 +284,12 @@ def test_tiny_federations_give_finite_fits(rng, sizes, intercept):
 @pytest.mark.parametrize("kind", ["identical", "no noise", "constant target", "zero features"])
 def test_degenerate_sites_give_finite_fits(rng, kind):
     X = rng.standard_normal((6, 3))
-    target = {"identical": X @ np.ones(3) + rng.standard_normal(6), "no noise": X @ np.ones(3),
-              "constant target": np.full(6, 2.0), "zero features": rng.standard_normal(6)}[kind]  # fmt: skip
+    target = {
+        "identical": X @ np.ones(3) + rng.standard_normal(6),
+        "no noise": X @ np.ones(3),
+        "constant target": np.full(6, 2.0),
+        "zero features": rng.standard_normal(6),
+    }[kind]
     features = 0 * X if kind == "zero features" else X
     sites = statistics([(features, target)] * 4)
     common = Coordinates.pooled(sites)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from kernfed_papers.experiments.kme_data import covariate_shift
 
 import kernfed as kf
-from kernfed.experiments.kme_data import covariate_shift
-from kernfed.federation.missing import MissingSites
+from kernfed.errors import MissingSites
 from kernfed.kernels import MeanEmbedding
 from kernfed.personal.means import mean_groups
 from kernfed.personal.weights import EmbeddingKernel

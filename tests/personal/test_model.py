@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernfed.files import FileFormatError, load
+from kernfed.errors import FileFormatError
+from kernfed.files import load
 from kernfed.personal.fit import (
     aggregation_weights,
     fit_groups,
@@ -264,12 +265,18 @@ def test_files_with_weights_that_are_none_are_refused(tmp_path):
         load(tmp_path / "bad.kfd")
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"task": "rank"}, "task"), ({"task": "classify"}, "classes"), ({"classes": (1, 2)}, "classes"),
-    ({"features": "fourier", "bandwidth": -1.0}, "bandwidth must be > 0"),
-    ({"features": "fourier", "n_components": 3}, "even"), ({"width": 0}, "width"),
-    ({"task": "classify", "classes": (2, 1)}, "sorted"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"task": "rank"}, "task"),
+        ({"task": "classify"}, "classes"),
+        ({"classes": (1, 2)}, "classes"),
+        ({"features": "fourier", "bandwidth": -1.0}, "bandwidth must be > 0"),
+        ({"features": "fourier", "n_components": 3}, "even"),
+        ({"width": 0}, "width"),
+        ({"task": "classify", "classes": (2, 1)}, "sorted"),
+    ],
+)
 def test_problems_that_cannot_be_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Problem(**{"width": 3, **options})

@@ -45,12 +45,18 @@ def test_constant_rows_have_no_factor():
     np.testing.assert_allclose(found.rows(), [[np.sqrt(3) * 7, np.sqrt(3) * 7, np.sqrt(3)]])
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"counts": np.array([2.5, 4.0])}, "whole numbers"), ({"counts": np.array([0.0, 4.0])}, "n must be >= 1"),
-    ({"counts": np.array([2.0, 4.0])}, "at most 1"), ({"mean": np.zeros(4)}, "columns"),
-    ({"mean": np.full(6, np.nan)}, "finite"), ({"factor": np.zeros((2, 6), dtype=np.float32)}, "float64"),
-    ({"extra": np.zeros(1)}, "must have counts"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"counts": np.array([2.5, 4.0])}, "whole numbers"),
+        ({"counts": np.array([0.0, 4.0])}, "n must be >= 1"),
+        ({"counts": np.array([2.0, 4.0])}, "at most 1"),
+        ({"mean": np.zeros(4)}, "columns"),
+        ({"mean": np.full(6, np.nan)}, "finite"),
+        ({"factor": np.zeros((2, 6), dtype=np.float32)}, "float64"),
+        ({"extra": np.zeros(1)}, "must have counts"),
+    ],
+)
 def test_messages_that_no_rows_have_are_refused(rng, change, message):
     arrays = SiteStatistics.from_rows(*site_rows(rng, 3)).to_arrays()
     with pytest.raises(ValueError, match=message):
@@ -126,10 +132,15 @@ def test_one_site_is_ridge_regression_and_grand_mean_is_pooled(rng):
     np.testing.assert_allclose(weighted_ridge(sites, np.full((1, 3), 1 / 3), 0.1, plain)[0], pooled, atol=1e-10)
 
 
-@pytest.mark.parametrize(("weights", "message"), [
-    ([[0.5, 0.4, 0.0]], "sum to 1"), ([[1.5, -0.5, 0.0]], ">= 0"), ([[0.5, 0.5]], "column for each of the 3"),
-    ([[np.nan, 0.5, 0.5]], "finite"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([[0.5, 0.4, 0.0]], "sum to 1"),
+        ([[1.5, -0.5, 0.0]], ">= 0"),
+        ([[0.5, 0.5]], "column for each of the 3"),
+        ([[np.nan, 0.5, 0.5]], "finite"),
+    ],
+)
 def test_weights_that_are_not_on_the_simplex_are_refused(rng, weights, message):
     sites = [SiteStatistics.from_rows(*site_rows(rng, 5)) for _ in range(3)]
     with pytest.raises(ValueError, match=message):

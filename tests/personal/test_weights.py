@@ -189,12 +189,19 @@ def test_constants():
         penalty_constants((1, 2, 3), 100)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"bandwidth": -1.0}, "bandwidth must be > 0"), ({"bandwidth": (1.0, 0.0, 1.0)}, "bandwidth must be > 0"),
-    ({"target_bandwidth": -0.5}, "target_bandwidth must be > 0"), ({"columns": (0, 9)}, "columns must be among"),
-    ({"columns": ()}, "columns must be"), ({"columns": (1, 1)}, "different numbers"), ({"kind": "linear"}, "kernel"),
-    ({"n_components": 7}, "even"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bandwidth": -1.0}, "bandwidth must be > 0"),
+        ({"bandwidth": (1.0, 0.0, 1.0)}, "bandwidth must be > 0"),
+        ({"target_bandwidth": -0.5}, "target_bandwidth must be > 0"),
+        ({"columns": (0, 9)}, "columns must be among"),
+        ({"columns": ()}, "columns must be"),
+        ({"columns": (1, 1)}, "different numbers"),
+        ({"kind": "linear"}, "kernel"),
+        ({"n_components": 7}, "even"),
+    ],
+)
 def test_kernels_that_cannot_be_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         EmbeddingKernel(3, 1, **options)

@@ -70,8 +70,9 @@ def test_correct_mechanism_is_flagged_no_more_often_than_stated():
     mechanism, flagged = ElementLaplace(1.0, **BOX), 0
     stated = mechanism.guarantees(4)
     for seed in range(60):
-        bounds = canary_bounds(mechanism, 4, release=releaser(mechanism, seed), stated=stated, trials=300,
-                               confidence=0.9, seed=seed)  # fmt: skip
+        bounds = canary_bounds(
+            mechanism, 4, release=releaser(mechanism, seed), stated=stated, trials=300, confidence=0.9, seed=seed
+        )
         flagged += any(bound.contradicts(guarantee) for bound in bounds for guarantee in stated)
     assert flagged <= binom.ppf(0.999, 60, 0.1)
 
@@ -238,13 +239,21 @@ def attack_of(inside, outside):
 @pytest.mark.parametrize(
     ("epsilon", "begins", "ends", "page"),
     [
-        (math.inf, "no guarantee is claimed; the best attack tried, answers only, has", "what other attacks achieve",
-         "No guarantee for a record is claimed, so there is none to agree with."),
-        (1.0, "not tested: ", "record epsilon 1 allows 0.732 on average over the noise, which is less: audit the "
-         "mechanism itself", "This was not tested. A bound on epsilon needs many draws"),
+        (
+            math.inf,
+            "no guarantee is claimed; the best attack tried, answers only, has",
+            "what other attacks achieve",
+            "No guarantee for a record is claimed, so there is none to agree with.",
+        ),
+        (
+            1.0,
+            "not tested: ",
+            "record epsilon 1 allows 0.732 on average over the noise, which is less: audit the mechanism itself",
+            "This was not tested. A bound on epsilon needs many draws",
+        ),
         (20.0, "not tested: ", "allows 1.000 on average over the noise", "figures below it prove nothing"),
     ],
-)  # fmt: skip
+)
 def test_attacks_without_a_bound_are_put_into_words(epsilon, begins, ends, page):
     """Members are all nearer than others, so the attack is perfect, and yet it contradicts nothing."""
     report = report_of(attack_of(np.arange(300), 300 + np.arange(300)), record=replace(RECORD, epsilon=epsilon))
@@ -269,8 +278,17 @@ def test_the_limit_of_attacks_covers_the_whole_region(epsilon, delta):
 def test_page_says_everything_in_order():
     mechanism = CORRECT["laplace"]
     report = reports(mechanism, releaser(mechanism), trials=100)
-    traffic = [{"site": "a", "task": "release", "information": "rows", "messages": 1, "bytes_up": 12345,
-                "scalars_up": 9, "bytes_down": 7}]  # fmt: skip
+    traffic = [
+        {
+            "site": "a",
+            "task": "release",
+            "information": "rows",
+            "messages": 1,
+            "bytes_up": 12345,
+            "scalars_up": 9,
+            "bytes_down": 7,
+        }
+    ]
     page = officer_page(report.plus(*audit_answers(np.arange(9.0), np.arange(9.0), permutations=9)), traffic)
     headings = [line for line in page.splitlines() if line.startswith("#")]
     assert headings == [
@@ -327,8 +345,14 @@ def test_page_without_findings():
 
 
 def test_page_survives_hostile_names():
-    entry = {"site": "a | b\n# title", "task": "<script>", "information": "`x`", "messages": 1, "bytes_up": 1,
-             "scalars_up": 1}  # fmt: skip
+    entry = {
+        "site": "a | b\n# title",
+        "task": "<script>",
+        "information": "`x`",
+        "messages": 1,
+        "bytes_up": 1,
+        "scalars_up": 1,
+    }
     page = officer_page(replace(report_of(), subject="x\n## y"), [entry])
     assert "<script>" not in page
     assert not any(line.startswith(("# title", "## y")) for line in page.splitlines())

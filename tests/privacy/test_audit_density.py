@@ -17,8 +17,10 @@ def naive_fit(first, second, centres, width, regularization):
         return np.exp(-((x - c) ** 2) / (2 * width**2))
 
     ends = (min(centres) - 12 * width, max(centres) + 12 * width)
-    H = [[quad(lambda x, a=a, b=b: kernel(x, a) * kernel(x, b), *ends, points=(a, b))[0] for b in centres]
-         for a in centres]  # fmt: skip
+    H = [
+        [quad(lambda x, a=a, b=b: kernel(x, a) * kernel(x, b), *ends, points=(a, b))[0] for b in centres]
+        for a in centres
+    ]
     h = [np.mean([kernel(x, c) for x in first]) - np.mean([kernel(x, c) for x in second]) for c in centres]
     theta = np.linalg.solve(np.array(H) + regularization * np.eye(len(centres)), h)
     return theta, np.array(h), lambda x: sum(t * kernel(x, c) for t, c in zip(theta, centres, strict=True)), ends

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from kernfed.privacy import BudgetExceeded, Ledger, NoiseGenerator, epsilon_for
+from kernfed.errors import BudgetExceeded
+from kernfed.privacy import Ledger, NoiseGenerator, epsilon_for
 from kernfed.privacy import gradient as module
 from kernfed.privacy.gradient import RecordLogistic
 

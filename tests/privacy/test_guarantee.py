@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernfed.privacy import Guarantee
-from kernfed.privacy.guarantee import round_up
+from kernfed.promise import round_up
 
 
 @given(st.floats(1e-60, 1e60))

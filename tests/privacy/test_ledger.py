@@ -11,7 +11,8 @@ import textwrap
 import numpy as np
 import pytest
 
-from kernfed.privacy import BudgetExceeded, ElementLaplace, Ledger, PureEvent, RecordGaussian, data_hash, epsilon_for
+from kernfed.errors import BudgetExceeded
+from kernfed.privacy import ElementLaplace, Ledger, PureEvent, RecordGaussian, data_hash, epsilon_for
 from kernfed.privacy.accounting import GaussianEvent
 from kernfed.privacy.ledger import person_keys
 
@@ -186,7 +187,7 @@ def test_bad_ids(ids):
 
 CHARGER = """
     import os, sys
-    from kernfed.privacy import BudgetExceeded, Ledger, PureEvent
+    from kernfed.privacy import Ledger, PureEvent
     path, workers, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     children = []
     for worker in range(workers):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 
+from kernfed.errors import BudgetExceeded
 from kernfed.privacy import (
-    BudgetExceeded,
     Ledger,
     NoiseGenerator,
     RecordMoments,

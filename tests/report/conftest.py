@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from kernfed_papers.experiment import Axes, Experiment, Row, not_run
+from kernfed_papers.runner import Result
 
 import kernfed as kf
-from kernfed.experiments.experiment import Axes, Experiment, Row, not_run
-from kernfed.experiments.runner import Result
 from kernfed.privacy.audit import audit_answers, audit_release
 
 
@@ -73,16 +73,25 @@ def small_results(tmp_path_factory):
         Row("weights", None, 0.5, "", matrix=((0.5, 0.5), (0.25, 0.75))),
         not_run("other data", 12.5, "%", "needs other.npz"),
     ]
-    curve = Experiment("sfm-table-2", "curves | and <weights>", "SFM Table 2", ("digits",), "All in *words*.",
-                       lambda *_: rows, Axes("epsilon", "accuracy", log_x=True))  # fmt: skip
+    curve = Experiment(
+        "sfm-table-2",
+        "curves | and <weights>",
+        "SFM Table 2",
+        ("digits",),
+        "All in *words*.",
+        lambda *_: rows,
+        Axes("epsilon", "accuracy", log_x=True),
+    )
     ten = Experiment("sfm-table-10", "an idle one", "SFM Table 10", ("absent",), "Nothing.", lambda *_: [])
     never = Experiment("gikm-table-1", "never run", "GIKM Table 1", ("mnist",), "Nothing yet.", lambda *_: [])
     folder = tmp_path_factory.mktemp("results")
     shifted = [Row(**{**vars(row), "ours": None if row.ours is None else row.ours + 1}) for row in rows]
-    lines = [Result(curve, 0, False, tuple(rows[:1]), 9.0),
-             Result(curve, 0, False, tuple(rows), 2.0, processor_seconds=5.0),
-             Result(curve, 1, False, tuple(shifted), 4.0, processor_seconds=8.0),
-             Result(curve, 2, True, tuple(rows[:1]), 1.0)]  # fmt: skip
+    lines = [
+        Result(curve, 0, False, tuple(rows[:1]), 9.0),
+        Result(curve, 0, False, tuple(rows), 2.0, processor_seconds=5.0),
+        Result(curve, 1, False, tuple(shifted), 4.0, processor_seconds=8.0),
+        Result(curve, 2, True, tuple(rows[:1]), 1.0),
+    ]
     text = "\n".join(json.dumps({**line.to_json(), "date": "2026-01-02"}) for line in lines)
     (folder / "sfm-table-2.jsonl").write_text(text + "\n")
     idle = Result(ten, 0, False, (), 0.0, "needs absent.npz")

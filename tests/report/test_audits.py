@@ -36,14 +36,19 @@ def test_no_guarantee_survives_too(small_audit):
 
 @pytest.mark.parametrize(
     ("epsilon", "value", "note"),
-    [(1.0, "73.11 %", "of guesses at worst; chance gives 50 %"),
-     (48.0, "100 %", "of guesses at worst: no protection; chance gives 50 %")],
-)  # fmt: skip
+    [
+        (1.0, "73.11 %", "of guesses at worst; chance gives 50 %"),
+        (48.0, "100 %", "of guesses at worst: no protection; chance gives 50 %"),
+    ],
+)
 def test_the_summary_says_what_the_guarantee_of_a_person_is_worth(small_audit, epsilon, value, note):
     """No yes or no: an epsilon of 48 is a guarantee, and protects nobody."""
     report = audit_report(replace(small_audit, record=replace(small_audit.record, epsilon=epsilon, delta=0.0)))
     assert (report.facts[-1].name, report.facts[-1].value, report.facts[-1].note) == (
-        "Right about a person", value, note)  # fmt: skip
+        "Right about a person",
+        value,
+        note,
+    )
     assert "Private" not in {fact.name for fact in report.facts}
     claim = report.section("Under which guarantee").claims[1]
     assert (claim.reliable, "no protection" in claim.status) == (epsilon == 1, epsilon == 48)
@@ -69,11 +74,20 @@ def without(values, *path):
 
 @pytest.mark.parametrize(
     "path",
-    [("private",), ("released",), ("membership",), ("subject",), ("record", "delta"), ("element", "epsilon"),
-     ("attacks", 0, "roc"), ("attacks", 1, "roc", "points", 0, "tpr"), ("bounds", 0, "unit"),
-     ("membership", "p_value")],
+    [
+        ("private",),
+        ("released",),
+        ("membership",),
+        ("subject",),
+        ("record", "delta"),
+        ("element", "epsilon"),
+        ("attacks", 0, "roc"),
+        ("attacks", 1, "roc", "points", 0, "tpr"),
+        ("bounds", 0, "unit"),
+        ("membership", "p_value"),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_an_audit_that_lacks_a_field_is_refused_by_its_name(small_audit, path):
     named = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).removeprefix(".")
     with pytest.raises(ValueError, match=f"^the audit is damaged: {re.escape(named)} is missing$"):
@@ -82,14 +96,19 @@ def test_an_audit_that_lacks_a_field_is_refused_by_its_name(small_audit, path):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"private": "false"}, "private must be true or false, got 'false'"),
-     ({"private": None}, "private must be true or false, got None"),
-     ({"private": 0}, "private must be true or false, got 0"),
-     ({"attacks": [{}]}, "attacks[0].name is missing"), ({"attacks": None}, "attacks must be a list, got None"),
-     ({"record": 3}, "record must be an object, got 3"), ({"subject": ""}, "subject must say in words"),
-     ({"membership": []}, "membership must be an object, got []"), ({"released": 7}, "released must be a text, got 7")],
+    [
+        ({"private": "false"}, "private must be true or false, got 'false'"),
+        ({"private": None}, "private must be true or false, got None"),
+        ({"private": 0}, "private must be true or false, got 0"),
+        ({"attacks": [{}]}, "attacks[0].name is missing"),
+        ({"attacks": None}, "attacks must be a list, got None"),
+        ({"record": 3}, "record must be an object, got 3"),
+        ({"subject": ""}, "subject must say in words"),
+        ({"membership": []}, "membership must be an object, got []"),
+        ({"released": 7}, "released must be a text, got 7"),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_field_of_another_kind_is_refused_with_what_was_expected(small_audit, change, message):
     with pytest.raises(ValueError, match=f"^the audit is damaged: {re.escape(message)}"):
         audit_from_json({**small_audit.to_json(), **change})
@@ -97,17 +116,19 @@ def test_a_field_of_another_kind_is_refused_with_what_was_expected(small_audit, 
 
 @pytest.mark.parametrize(
     ("path", "value", "message"),
-    [(("record", "delta"), 2, "record: delta must be <= 1, got 2"),
-     (("record", "unit"), "element", "record must be a Guarantee of unit 'record'"),
-     (("element", "epsilon"), "1", "element.epsilon must be a finite number, got '1'"),
-     (("element", "bounds"), [0], "element.bounds must have 2 entries, got 1"),
-     (("bounds", 1, "unit"), "person", "bounds[1].unit must be one of"),
-     (("bounds", 1, "trials"), 1.5, "bounds[1].trials must be an integer, got 1.5"),
-     (("bounds", 0, "value"), True, "bounds[0].value must be a finite number, got True"),
-     (("attacks", 0, "roc", "auc"), float("nan"), "attacks[0].roc.auc must be a finite number, got nan"),
-     (("attacks", 0, "roc", "points", 1, "interval"), "x", "attacks[0].roc.points[1].interval must be a list")],
+    [
+        (("record", "delta"), 2, "record: delta must be <= 1, got 2"),
+        (("record", "unit"), "element", "record must be a Guarantee of unit 'record'"),
+        (("element", "epsilon"), "1", "element.epsilon must be a finite number, got '1'"),
+        (("element", "bounds"), [0], "element.bounds must have 2 entries, got 1"),
+        (("bounds", 1, "unit"), "person", "bounds[1].unit must be one of"),
+        (("bounds", 1, "trials"), 1.5, "bounds[1].trials must be an integer, got 1.5"),
+        (("bounds", 0, "value"), True, "bounds[0].value must be a finite number, got True"),
+        (("attacks", 0, "roc", "auc"), float("nan"), "attacks[0].roc.auc must be a finite number, got nan"),
+        (("attacks", 0, "roc", "points", 1, "interval"), "x", "attacks[0].roc.points[1].interval must be a list"),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_damage_inside_is_named_by_its_place(small_audit, path, value, message):
     copy = json.loads(json.dumps(small_audit.to_json()))
     place = copy
@@ -152,8 +173,9 @@ def test_words_are_those_of_the_officers_page(small_audit):
         assert claim.statement in page
     assert [small_audit.released in words for words in report.section("What left").words] == [True]
     answers = audit_report(replace(small_audit, released=""))
-    assert answers.section("What left").words == ("No record of traffic was given with this audit. What left is what "
-                                                  "the title names.",)  # fmt: skip
+    assert answers.section("What left").words == (
+        "No record of traffic was given with this audit. What left is what the title names.",
+    )
 
 
 def test_the_html_says_all_that_the_officers_page_says(small_audit, small_models):

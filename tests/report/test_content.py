@@ -17,8 +17,16 @@ from kernfed.report.content import (
 
 
 def test_bars_as_a_table_have_marks_intervals_and_lines():
-    bars = Bars("t", "w", ("a", "b"), (0.5, 0.25), value_name="mine", marks={"other": (0.1, None)},
-                lines={"pooled": 0.9}, intervals=((0.4, 0.6), (0.2, 0.3)))  # fmt: skip
+    bars = Bars(
+        "t",
+        "w",
+        ("a", "b"),
+        (0.5, 0.25),
+        value_name="mine",
+        marks={"other": (0.1, None)},
+        lines={"pooled": 0.9},
+        intervals=((0.4, 0.6), (0.2, 0.3)),
+    )
     table = figure_table(bars)
     assert table.columns == ("", "mine", "other", "at least", "at most")
     assert table.rows == (
@@ -43,10 +51,18 @@ def test_heat_maps_and_curves_as_tables():
 
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
-    [(None, "", ""), (float("nan"), "share", ""), (0.0, "share", "0.0 %"), (999.0, "bytes", "999 B"),
-     (999.6, "bytes", "1 kB"), (5e12, "bytes", "5 TB"), (0.00012346, "", "0.0001235"), (-3.0, "", "-3"),
-     (float("inf"), "", "inf")],
-)  # fmt: skip
+    [
+        (None, "", ""),
+        (float("nan"), "share", ""),
+        (0.0, "share", "0.0 %"),
+        (999.0, "bytes", "999 B"),
+        (999.6, "bytes", "1 kB"),
+        (5e12, "bytes", "5 TB"),
+        (0.00012346, "", "0.0001235"),
+        (-3.0, "", "-3"),
+        (float("inf"), "", "inf"),
+    ],
+)
 def test_numbers_for_people(value, unit, text):
     assert written(value, unit) == text
 

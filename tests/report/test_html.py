@@ -125,12 +125,14 @@ def test_a_matrix_too_broad_for_paper_is_told_in_parts():
 
 @pytest.mark.parametrize(
     ("table", "stacked"),
-    [(Table(("", "published", "ours", "difference", "unit", "note"), (("a" * 50, "1", "2", "1", "%", ""),)), True),
-     (Table(("site", "rows", "accuracy"), (("a", "1", "2"),)), False),
-     (Table(("setting", "value"), (("a" * 90, "b" * 90),)), False),
-     (Table(("site", *"0123456789"), (("a", *["100.0 %"] * 10),)), False)],
+    [
+        (Table(("", "published", "ours", "difference", "unit", "note"), (("a" * 50, "1", "2", "1", "%", ""),)), True),
+        (Table(("site", "rows", "accuracy"), (("a", "1", "2"),)), False),
+        (Table(("setting", "value"), (("a" * 90, "b" * 90),)), False),
+        (Table(("site", *"0123456789"), (("a", *["100.0 %"] * 10),)), False),
+    ],
     ids=["results", "narrow", "two columns", "matrix"],
-)  # fmt: skip
+)
 def test_wide_tables_of_few_columns_become_lists_on_a_phone(table, stacked):
     elements = tables_of(table)
     assert any("stacked" in attributes.get("class", "").split() for _, attributes in elements) == stacked

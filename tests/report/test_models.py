@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kernfed as kf
-from kernfed.federation.evaluation import evaluate_rows
+from kernfed.federation.testing.evaluation import evaluate_rows
 from kernfed.guarantees import heldout_bounds
 from kernfed.report import gather_evidence, model_report, render_html
 from kernfed.report.content import Bars, Curves, HeatMap
@@ -233,7 +233,7 @@ def test_averaging_and_single_models_have_reports(small_sites, small_holdout):
 @pytest.fixture(scope="module")
 def personal():
     """Two pairs of sites that agree, and rows to test on."""
-    from kernfed.federation.personal import PersonalLearner
+    from kernfed.federation.personal.learner import PersonalLearner
 
     rng = np.random.default_rng(5)
     sites, held = {}, {}
@@ -309,14 +309,24 @@ def test_settings_are_those_in_force(small_models, small_sites):
 
 @pytest.mark.parametrize(
     ("stopped", "rounds", "lead", "note"),
-    [("rounds", 3, "3 rounds after the first exchange; training ended as all rounds asked for were done.",
-      "all that were asked for"),
-     ("tolerance", 1, "1 round after the first exchange; training ended as the gradient was small enough.",
-      "until the gradient was small"),
-     ("converged", 0, "in one exchange.", "the first exchange was enough"),
-     ("diverged", 0, "0 rounds after the first exchange; training ended as it diverged.", "then it diverged"),
-     ("whim", 2, "2 rounds after the first exchange; training ended for this reason: whim.", "whim")],
-)  # fmt: skip
+    [
+        (
+            "rounds",
+            3,
+            "3 rounds after the first exchange; training ended as all rounds asked for were done.",
+            "all that were asked for",
+        ),
+        (
+            "tolerance",
+            1,
+            "1 round after the first exchange; training ended as the gradient was small enough.",
+            "until the gradient was small",
+        ),
+        ("converged", 0, "in one exchange.", "the first exchange was enough"),
+        ("diverged", 0, "0 rounds after the first exchange; training ended as it diverged.", "then it diverged"),
+        ("whim", 2, "2 rounds after the first exchange; training ended for this reason: whim.", "whim"),
+    ],
+)
 def test_why_training_ended_is_a_sentence(small_models, stopped, rounds, lead, note):
     model = small_models[0]["ridge"]
     report = model_report(replace(model, stopped_=stopped, history_=model.history_[: rounds + 1]))
@@ -327,12 +337,25 @@ def test_why_training_ended_is_a_sentence(small_models, stopped, rounds, lead, n
 
 @pytest.mark.parametrize(
     ("bytes_up", "words"),
-    [((12_200, 12_200), "Bytes: 12.2 kB at each of 2 sites."), ((12_201, 12_200), "Bytes: 12.2 kB at each of 2 sites."),
-     ((12_300, 12_200), "Bytes is highest at a (12.3 kB) and lowest at b (12.2 kB), over 2 sites.")],
-)  # fmt: skip
+    [
+        ((12_200, 12_200), "Bytes: 12.2 kB at each of 2 sites."),
+        ((12_201, 12_200), "Bytes: 12.2 kB at each of 2 sites."),
+        ((12_300, 12_200), "Bytes is highest at a (12.3 kB) and lowest at b (12.2 kB), over 2 sites."),
+    ],
+)
 def test_equal_sites_are_not_ranked(bytes_up, words):
-    entries = [{"site": site, "task": "t", "information": "rows", "messages": 1, "bytes_down": 1, "bytes_up": count,
-                "scalars_up": 1} for site, count in zip("ab", bytes_up, strict=True)]  # fmt: skip
+    entries = [
+        {
+            "site": site,
+            "task": "t",
+            "information": "rows",
+            "messages": 1,
+            "bytes_down": 1,
+            "bytes_up": count,
+            "scalars_up": 1,
+        }
+        for site, count in zip("ab", bytes_up, strict=True)
+    ]
     assert traffic_section(entries).figures[0].words == words
 
 
@@ -343,8 +366,25 @@ def test_what_is_no_model_is_refused(small_holdout):
         gather_evidence(object(), small_holdout)
 
 
-@pytest.mark.parametrize("bad", [{"site": "a"}, [1], [{"site": "a", "task": "t", "information": "rows", "messages": 1,
-                                  "bytes_down": 1, "bytes_up": -1, "scalars_up": 0}], "text"])  # fmt: skip
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"site": "a"},
+        [1],
+        [
+            {
+                "site": "a",
+                "task": "t",
+                "information": "rows",
+                "messages": 1,
+                "bytes_down": 1,
+                "bytes_up": -1,
+                "scalars_up": 0,
+            }
+        ],
+        "text",
+    ],
+)
 def test_traffic_that_is_none_is_refused(bad):
     with pytest.raises(ValueError, match="traffic"):
         check_traffic(bad)

@@ -41,13 +41,20 @@ def curves(**options):
 
 EVERY = {
     "bars": bars(marks={"m": (0.2, None)}, lines={"l": 0.3}, intervals=((0.0, 0.2), (0.1, 0.3))),
-    "bytes": bars(unit="bytes"), "no bars": bars(()), "many bars": bars(tuple(f"s{i}" for i in range(150))),
-    "heat": heat(3, 4), "share": heat(3, 4, "share"), "wide": heat(5, 60), "tall": heat(130, 3), "one cell": heat(1, 1),
-    "curves": curves(), "log": curves(log_x=True, log_y=True),
+    "bytes": bars(unit="bytes"),
+    "no bars": bars(()),
+    "many bars": bars(tuple(f"s{i}" for i in range(150))),
+    "heat": heat(3, 4),
+    "share": heat(3, 4, "share"),
+    "wide": heat(5, 60),
+    "tall": heat(130, 3),
+    "one cell": heat(1, 1),
+    "curves": curves(),
+    "log": curves(log_x=True, log_y=True),
     "pictures": Pictures("title", "words", tuple((f"p{i}", ((0.0, 1.0), (2.0, 0.5))) for i in range(5))),
     "strips": Pictures("title", "words", (("p", ((0.0,) * 9,)), ("q", ((1.0,) * 9,)))),
     "empty matrix": HeatMap("t", "w", ("r",), ("c",), ((0.0,),), "row", "column"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("figure", EVERY.values(), ids=EVERY.keys())
@@ -87,8 +94,18 @@ def test_hostile_names_stay_text(name):
     for figure in drawings:
         root = ElementTree.fromstring(draw(figure, "f1"))
         assert {node.tag.rpartition("}")[2] for node in root.iter()} <= {
-            "svg", "title", "desc", "defs", "g", "path", "use", "text", "tspan", "clipPath", "rect",
-        }  # fmt: skip
+            "svg",
+            "title",
+            "desc",
+            "defs",
+            "g",
+            "path",
+            "use",
+            "text",
+            "tspan",
+            "clipPath",
+            "rect",
+        }
     shown = [text for node in root.iter() for text in (node.text or "",)]
     assert any(shortened(name, 34) in text for text in shown)
 
@@ -116,9 +133,15 @@ def test_only_large_matrices_are_wide():
 
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
-    [(1.0, "share", "100"), (0.001, "share", ""), (9999.0, "", "9999"), (123456.0, "", "123k"), (0.5, "", ".5"),
-     (12.34, "", "12")],
-)  # fmt: skip
+    [
+        (1.0, "share", "100"),
+        (0.001, "share", ""),
+        (9999.0, "", "9999"),
+        (123456.0, "", "123k"),
+        (0.5, "", ".5"),
+        (12.34, "", "12"),
+    ],
+)
 def test_cells_have_few_signs(value, unit, text):
     assert cell_text(value, unit) == text
 

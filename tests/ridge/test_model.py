@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from kernfed.files import FileFormatError, Record, from_record, load, to_record
+from kernfed.errors import FileFormatError
+from kernfed.files import Record, from_record, load, to_record
 from kernfed.kernels.simplex import project_on_simplex
 from kernfed.ridge import Heterogeneity, RidgeModel, RidgeParameters, Round, SiteHeterogeneity
 
@@ -14,9 +15,15 @@ def classifier(rng):
     site = SiteHeterogeneity(1.0, 0.1, 0.2, 3.0)
     history = (Round(0, None, None, 1, 2, 0.5), Round(1, 2.0, 0.1, 3, 4, 5.0))
     return RidgeModel(
-        parameters, rng.standard_normal((8, 3)), "newton", history, "diverged",
-        Heterogeneity(2.5, 7.0, 3.0, {"north": site}), {1e-3: 0.4, 1.0: 0.5}, {"south": "gone"},
-    )  # fmt: skip
+        parameters,
+        rng.standard_normal((8, 3)),
+        "newton",
+        history,
+        "diverged",
+        Heterogeneity(2.5, 7.0, 3.0, {"north": site}),
+        {1e-3: 0.4, 1.0: 0.5},
+        {"south": "gone"},
+    )
 
 
 @pytest.fixture

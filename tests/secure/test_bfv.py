@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from contracts.schemes import SchemeContract, roles
-from kernfed.secure import KeyHolder, ProtocolError, Server, Site
+from kernfed.errors import ProtocolError
+from kernfed.secure import KeyHolder, Server, Site
 from kernfed.secure import seal as seal_module
 from kernfed.secure.circuit import attaining as circuit
 from kernfed.secure.circuit import score_factor
@@ -211,8 +212,12 @@ def test_ciphertexts_of_another_place_are_refused() -> None:
     low = side.seal.encrypt(side.encryptor, layout.thermometer(np.array([3])), 1)
     nothing = seal_module.dump(side.seal._cipher_of(np.zeros((2, top, layout.degree), np.uint64), top))
     three = seal_module.dump(side.seal._cipher_of(np.ones((3, top, layout.degree), np.uint64), top))
-    for wrong, message in ((low, "at the level"), (nothing, "encrypts nothing"), (three, "malformed"),
-                           (good + bytes(2_000_000), "at most")):  # fmt: skip
+    for wrong, message in (
+        (low, "at the level"),
+        (nothing, "encrypts nothing"),
+        (three, "malformed"),
+        (good + bytes(2_000_000), "at most"),
+    ):
         packed = holder.setting.message("scores", holder.key, [wrong, good], site=0, queries=1)
         with pytest.raises(ProtocolError, match=message):
             server.combine([packed])

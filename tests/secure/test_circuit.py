@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from kernfed.errors import ProtocolError
 from kernfed.secure.arithmetic import Arithmetic, Cipher, Slots
 from kernfed.secure.circuit import (
     NEVER,
@@ -17,7 +18,6 @@ from kernfed.secure.circuit import (
     zero_test_value,
 )
 from kernfed.secure.layout import UNITS, Layout
-from kernfed.secure.message import ProtocolError
 from kernfed.secure.noise import PLAIN_MODULUS, Ring
 from oracles.secure import attaining_sets, scores_with_ties
 
@@ -96,8 +96,9 @@ class Sent:
         return sums
 
 
-def run(scores: np.ndarray, bits: int, rng: np.random.Generator, present: Sequence[int] | None = None,
-        degree: int = 1024) -> np.ndarray:  # fmt: skip
+def run(
+    scores: np.ndarray, bits: int, rng: np.random.Generator, present: Sequence[int] | None = None, degree: int = 1024
+) -> np.ndarray:
     """Sets (n, C) through the circuit, n up to the batch of the layout."""
     n_sites, n, n_classes = scores.shape
     layout, ops = Layout(degree, n_sites, n_classes), Arithmetic(RING, Field())
@@ -110,9 +111,26 @@ def run(scores: np.ndarray, bits: int, rng: np.random.Generator, present: Sequen
 @pytest.mark.parametrize("bits", [8, 16])
 @pytest.mark.parametrize(
     ("n_sites", "n_classes"),
-    [(1, 1), (1, 256), (2, 3), (3, 10), (4, 2), (5, 10), (6, 3), (7, 200), (8, 10), (9, 33), (12, 100), (16, 10),
-     (17, 20), (20, 10), (33, 10), (100, 20), (256, 5)],
-)  # fmt: skip
+    [
+        (1, 1),
+        (1, 256),
+        (2, 3),
+        (3, 10),
+        (4, 2),
+        (5, 10),
+        (6, 3),
+        (7, 200),
+        (8, 10),
+        (9, 33),
+        (12, 100),
+        (16, 10),
+        (17, 20),
+        (20, 10),
+        (33, 10),
+        (100, 20),
+        (256, 5),
+    ],
+)
 def test_circuit_equals_the_naive_decision(n_sites: int, n_classes: int, bits: int, rng: np.random.Generator) -> None:
     degree = 16384
     scores = scores_with_ties(rng, n_sites, degree // UNITS, n_classes, bits)

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from contracts.schemes import SchemeContract
-from kernfed.secure import KeyHolder, ProtocolError, classify
+from kernfed.errors import ProtocolError
+from kernfed.secure import KeyHolder, classify
 from kernfed.secure.plain import attaining_minimum
 from oracles.secure import attaining_sets, scores_with_ties
 

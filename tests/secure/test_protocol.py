@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from kernfed.errors import ProtocolError
 from kernfed.secure import KeyHolder, Setting, Site, check_rule, encode, read_header
-from kernfed.secure.message import LONGEST_HEADER, MAGIC, ProtocolError, pack, unpack
+from kernfed.secure.message import LONGEST_HEADER, MAGIC, pack, unpack
 from oracles.secure import encode_one
 
 

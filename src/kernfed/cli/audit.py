@@ -20,6 +20,7 @@ from kernfed.cli.privacy import (
     make_learner,
 )
 from kernfed.cli.tables import Features, Label, RowIds, Seed, check_outputs, columns_line, read_queries, read_rows
+from kernfed.errors import InputError
 
 if TYPE_CHECKING:
     from kernfed.privacy import AuditReport
@@ -73,8 +74,16 @@ def audit(
 
     _check_places(out, page, (data, others, model))
     check_confidence(confidence)
-    given = {"privacy": privacy, "epsilon": epsilon, "delta": delta, "bounds": bounds, "d": d, "radius": radius,
-             "dimension": dimension, "basis": basis}  # fmt: skip
+    given = {
+        "privacy": privacy,
+        "epsilon": epsilon,
+        "delta": delta,
+        "bounds": bounds,
+        "d": d,
+        "radius": radius,
+        "dimension": dimension,
+        "basis": basis,
+    }
     options: dict[str, Any] = {"confidence": confidence, "seed": seed}
     columns = {"features": features, "label": label, "site": site, "ids": ids}
     said: list[str] = []
@@ -83,7 +92,7 @@ def audit(
         _refuse_with_model({**given, "trials": trials}, others)
         report, traffic = _audit_file(model, data, others, columns, options), None  # type: ignore[arg-type]
     elif privacy is None:
-        raise ValueError("give --privacy with its options to audit a mechanism, or --model to audit a model's answers")
+        raise InputError("give --privacy with its options to audit a mechanism, or --model to audit a model's answers")
     else:
         inside, outside = _populations(data, others, columns, seed)
         options["trials"] = USUAL_TRIALS if trials is None else trials
@@ -104,7 +113,7 @@ def audit(
 def _check_places(out: Path | None, page: Path | None, inputs: tuple[Path | None, ...]) -> None:
     """Refuse places that cannot be written before the attacks, which take long."""
     if page is not None and page.suffix.lower() not in (".md", ".html"):
-        raise ValueError(f"--page must end in .md or .html, got {page.name}")
+        raise InputError(f"--page must end in .md or .html, got {page.name}")
     check_outputs({"--out": out, "--page": page}, *inputs)
 
 
@@ -112,14 +121,16 @@ def _refuse_with_model(given: Mapping[str, Any], others: Path | None) -> None:
     """Refuse what would do nothing where answers are attacked."""
     for option, value in given.items():
         if value is not None:
-            raise ValueError(f"--model takes no --{option}: the model says its own guarantee, and every row is tried "
-                             "once; leave it out")  # fmt: skip
+            raise InputError(
+                f"--model takes no --{option}: the model says its own guarantee, and every row is tried "
+                "once; leave it out"
+            )
     if others is None:
-        raise ValueError("--model needs --others: rows of the same kind that the model was not made of")
+        raise InputError("--model needs --others: rows of the same kind that the model was not made of")
 
 
 def _audit_release(learner: Any, inside: Any, outside: Any, options: Any) -> tuple["AuditReport", Any]:
-    from kernfed.federation.auditing import audit_mechanism
+    from kernfed.federation.testing.auditing import audit_mechanism
 
     with progress("attacking"):
         return audit_mechanism(learner, (inside.X, inside.y), (outside.X, outside.y), **options)
@@ -127,7 +138,7 @@ def _audit_release(learner: Any, inside: Any, outside: Any, options: Any) -> tup
 
 def _audit_file(model: Path, data: Path, others: Path, columns: Any, options: Any) -> "AuditReport":
     from kernfed.federation import load
-    from kernfed.federation.auditing import audit_model
+    from kernfed.federation.testing.auditing import audit_model
 
     _check_apart(data, others)
     loaded = load(model)
@@ -149,11 +160,12 @@ def _populations(data: Path, others: Path | None, columns: Any, seed: int) -> tu
         _check_apart(data, others)
         outside = read_queries(table, others, columns["features"], label=columns["label"])
         if outside.X.shape[1] != table.X.shape[1]:
-            raise ValueError(f"{others}: there are {outside.X.shape[1]} features, {data} has {table.X.shape[1]}; "
-                             "see --features")  # fmt: skip
+            raise InputError(
+                f"{others}: there are {outside.X.shape[1]} features, {data} has {table.X.shape[1]}; see --features"
+            )
         return table, outside
     if len(table) < 20:
-        raise ValueError(f"{data}: half of the rows are attacked and half stand for others; 20 rows or more are needed")
+        raise InputError(f"{data}: half of the rows are attacked and half stand for others; 20 rows or more are needed")
     order = generator(seed, "audit", "halves").permutation(len(table))
     parts = (order[: len(order) // 2], order[len(order) // 2 :])
     first, second = (replace(table, X=table.X[part], y=table.y[part]) for part in parts)  # type: ignore[index]
@@ -162,7 +174,7 @@ def _populations(data: Path, others: Path | None, columns: Any, seed: int) -> tu
 
 def _check_apart(data: Path, others: Path) -> None:
     if others.exists() and data.exists() and others.samefile(data):
-        raise ValueError(f"--others must hold rows that are not in --data, got {others} for both")
+        raise InputError(f"--others must hold rows that are not in --data, got {others} for both")
 
 
 def _write(place: Path, text: str) -> None:
@@ -192,8 +204,14 @@ def _views(report: "AuditReport") -> list[Table | str]:
         points = [f"{p.tpr:.2%} [{p.interval[0]:.2%}, {p.interval[1]:.2%}]" for p in attack.roc.points]
         rows.append((attack.name, f"{attack.roc.auc:.3f} [{low:.3f}, {high:.3f}]", *points))
     rates = [f"TPR at {p.rate:.1%} FPR" for p in report.attacks[0].roc.points]
-    views: list[Table | str] = [f"Audit of {report.subject}", f"  {report.element}", f"  {report.record}", "",
-                                Table(("attack", "AUC", *rates), rows), ""]  # fmt: skip
+    views: list[Table | str] = [
+        f"Audit of {report.subject}",
+        f"  {report.element}",
+        f"  {report.record}",
+        "",
+        Table(("attack", "AUC", *rates), rows),
+        "",
+    ]
     views += [str(report.membership)] if report.membership is not None else []
     views += [str(bound) for bound in report.bounds]
     return [*views, f"Verdict: {report.verdict}"]

@@ -61,8 +61,10 @@ def aligned(table: Table) -> str:
     lines = [tuple(table.columns), *(tuple(row) for row in table.rows)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(table.columns))]
     sides = [str.rjust if table.numeric(place) else str.ljust for place in range(len(widths))]
-    text = ["  ".join(side(cell, width) for side, cell, width in zip(sides, line, widths, strict=True)).rstrip()
-            for line in lines]  # fmt: skip
+    text = [
+        "  ".join(side(cell, width) for side, cell, width in zip(sides, line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
     return "\n".join(([table.title] if table.title else []) + text)
 
 

@@ -9,6 +9,7 @@ import typer
 from kernfed.cli.console import Json, Table, emit
 from kernfed.cli.running import Command
 from kernfed.cli.tables import Label, Seed, check_table_output
+from kernfed.errors import InputError
 
 app = typer.Typer(name="data", help="Data sets at hand, and tables divided among sites.", no_args_is_help=True)
 LIST_EXAMPLE = "Example: kernfed data list"
@@ -34,16 +35,46 @@ def list_data(json: Json = False) -> None:
     from kernfed.data.datasets import folder_words, list_brought
 
     found, brought = list_datasets(), list_brought()
-    rows = [(info.name, "yes" if info.available else "no", f"{info.n_train:,}", f"{info.n_test:,}",
-             f"{info.n_features:,}", str(info.n_classes), info.origin) for info in found]  # fmt: skip
+    rows = [
+        (
+            info.name,
+            "yes" if info.available else "no",
+            f"{info.n_train:,}",
+            f"{info.n_test:,}",
+            f"{info.n_features:,}",
+            str(info.n_classes),
+            info.origin,
+        )
+        for info in found
+    ]
     head = ("name", "here", "train", "test", "features", "classes", "from")
-    files = [(f"{info.name}.npz", "yes" if info.available else "no", _number(info.n_train),
-              _number(info.n_test), f"{info.n_features:,}", str(info.n_classes), info.groups or ".", info.columns,
-              info.origin) for info in brought]  # fmt: skip
-    told = {"folder": folder_words(), "datasets": [asdict(info) for info in found],
-            "files": [asdict(info) for info in brought]}  # fmt: skip
-    emit(told, json, Table(head, rows), f"\n{_TO_BRING}", Table((*head[:-1], "groups", "columns", "from"), files),
-         f"\nData folder: {folder_words()}")  # fmt: skip
+    files = [
+        (
+            f"{info.name}.npz",
+            "yes" if info.available else "no",
+            _number(info.n_train),
+            _number(info.n_test),
+            f"{info.n_features:,}",
+            str(info.n_classes),
+            info.groups or ".",
+            info.columns,
+            info.origin,
+        )
+        for info in brought
+    ]
+    told = {
+        "folder": folder_words(),
+        "datasets": [asdict(info) for info in found],
+        "files": [asdict(info) for info in brought],
+    }
+    emit(
+        told,
+        json,
+        Table(head, rows),
+        f"\n{_TO_BRING}",
+        Table((*head[:-1], "groups", "columns", "from"), files),
+        f"\nData folder: {folder_words()}",
+    )
 
 
 def _number(count: int | None) -> str:
@@ -77,7 +108,7 @@ def partition(
     check_choice(kind, "--kind", KINDS)
     for option, value in (("sites", sites), ("alpha", alpha), ("share", share)):
         if value is not None and kind not in _TAKERS[option]:
-            raise ValueError(
+            raise InputError(
                 f"--kind {kind} takes no --{option}, which is for {' or '.join(_TAKERS[option])}; leave it out"
             )
     check_table_output(out, data)
@@ -97,8 +128,10 @@ def partition(
     for number, rows in enumerate(parts):
         names[rows] = f"site-{number:0{width}}"
     kd.write_table(out, {"row": np.arange(1, len(table) + 1), label: table.y, "site": names})
-    shown = [(f"site-{number:0{width}}", f"{len(rows):,}", str(len(np.unique(table.y[rows]))))
-             for number, rows in enumerate(parts[:20])]  # fmt: skip
+    shown = [
+        (f"site-{number:0{width}}", f"{len(rows):,}", str(len(np.unique(table.y[rows]))))
+        for number, rows in enumerate(parts[:20])
+    ]
     sizes = {f"site-{number:0{width}}": len(rows) for number, rows in enumerate(parts)}
     more = f"and {len(parts) - 20} more sites; " if len(parts) > 20 else ""
     emit({"out": out, "sizes": sizes}, json, Table(("site", "rows", "labels"), shown), f"{more}wrote {out}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernfed.cli.console import Json, Table, emit, format_bytes, format_seconds, note, progress
+from kernfed.errors import MissingSites
 
 if TYPE_CHECKING:
     from kernfed.data import Dataset
@@ -64,9 +65,14 @@ def demo(
     rows = [(r["what"], f"{r['accuracy']:.1%}", format_seconds(r["seconds"]), r["note"]) for r in results]
     title = f"Handwritten digits at {SITES} sites: {facts['train']} images to learn from, {facts['test']} to recognise"
     written = out.resolve() if report else None
-    views: list[Table | str] = [Table(("what", "accuracy", "time", ""), rows, title), "", _owners(sites), "",
-             *([f"Report with figures: {written}"] if written else []),
-             "Next: kernfed train --help, or the example in README.md"]  # fmt: skip
+    views: list[Table | str] = [
+        Table(("what", "accuracy", "time", ""), rows, title),
+        "",
+        _owners(sites),
+        "",
+        *([f"Report with figures: {written}"] if written else []),
+        "Next: kernfed train --help, or the example in README.md",
+    ]
     result = {"data": facts, "seed": seed, "results": results, "traffic": traffic, "report": written}
     emit(result, json, *views)
 
@@ -98,7 +104,7 @@ def _without(model: Any, digits: "Dataset") -> tuple[Any, float]:
 
 
 def _killed(federation: Any, model: Any, digits: "Dataset") -> tuple[None, float]:
-    from kernfed.federation import Fault, MissingSites
+    from kernfed.federation import Fault
 
     federation.engine.faults[KILLED] = Fault("dead")
     with warnings.catch_warnings():
@@ -106,10 +112,17 @@ def _killed(federation: Any, model: Any, digits: "Dataset") -> tuple[None, float
         return None, _accuracy(model, digits, min_replies=1)
 
 
-def _write_report(out: Path, model: Any, digits: "Dataset", sites: dict[str, Any], alone: dict[str, float],
-                  compared: dict[str, float], sent: Any) -> bool:  # fmt: skip
+def _write_report(
+    out: Path,
+    model: Any,
+    digits: "Dataset",
+    sites: dict[str, Any],
+    alone: dict[str, float],
+    compared: dict[str, float],
+    sent: Any,
+) -> bool:
     """The page about the model of all sites, as `kernfed report` writes it; whether it could be written."""
-    from kernfed.federation.evaluation import evaluate_rows
+    from kernfed.federation.testing.evaluation import evaluate_rows
     from kernfed.report import Evidence, model_report, write_html
     from kernfed.report.evidence import count_labels, count_winners
 
@@ -134,6 +147,8 @@ def _write_report(out: Path, model: Any, digits: "Dataset", sites: dict[str, Any
 
 def _owners(sites: dict[str, Any]) -> Table:
     """Which site has how many images of which digit."""
-    rows = [(name, *(str(count) if (count := int((y == digit).sum())) else "." for digit in range(10)))
-            for name, (_, y) in sites.items()]  # fmt: skip
+    rows = [
+        (name, *(str(count) if (count := int((y == digit).sum())) else "." for digit in range(10)))
+        for name, (_, y) in sites.items()
+    ]
     return Table(("images of", *map(str, range(10))), rows)

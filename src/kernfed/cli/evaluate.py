@@ -24,9 +24,9 @@ def evaluate(
 ) -> None:
     """Test a model on labelled rows, site by site and all together; a personalised one by each site's own predictor."""
     from kernfed.federation import load
-    from kernfed.federation.evaluation import evaluate_rows
-    from kernfed.federation.predictors import is_regressor
-    from kernfed.federation.regression import regression_rows
+    from kernfed.federation.testing.evaluation import evaluate_rows
+    from kernfed.federation.testing.predictors import is_regressor
+    from kernfed.federation.testing.regression import regression_rows
 
     loaded = load(model)
     require_sites(loaded, site)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from kernfed.cli.console import Json, emit
+from kernfed.errors import InputError
 
 EXAMPLE = "Example: kernfed flower-app app --address 127.0.0.1:9092"
 
@@ -39,7 +40,7 @@ _SERVER_APP = '''\
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from kernfed.federation.flower import serve
+from kernfed.federation.engines.flower import serve
 
 app = ServerApp()
 
@@ -56,7 +57,7 @@ _CLIENT_APP = '''\
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from kernfed.federation.flower import ACTION, answer
+from kernfed.federation.engines.flower import ACTION, answer
 
 app = ClientApp()
 
@@ -167,20 +168,25 @@ def flower_app(
     """Write a Flower app that trains and predicts with kernfed, and scripts for its certificates and keys."""
     written = write_app(folder, address, results, simulate)
     following = ", Many virtual sites on one machine" if simulate else f"; first {folder}/make-certificates.sh"
-    emit({"folder": folder, "files": written}, json, *(f"{folder / name}" for name in written),
-         f"Next: the operator's guide, docs/operator.md{following}")  # fmt: skip
+    emit(
+        {"folder": folder, "files": written},
+        json,
+        *(f"{folder / name}" for name in written),
+        f"Next: the operator's guide, docs/operator.md{following}",
+    )
 
 
-def write_app(folder: Path, address: str = "127.0.0.1:9092", results: Path | None = None,
-              simulate: int = 0) -> list[str]:  # fmt: skip
+def write_app(
+    folder: Path, address: str = "127.0.0.1:9092", results: Path | None = None, simulate: int = 0
+) -> list[str]:
     """Write the app into ``folder`` and return the names of its files."""
     from kernfed.federation.jobs import DEFAULTS
 
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"--address must be HOST:PORT, got {address!r}")
+        raise InputError(f"--address must be HOST:PORT, got {address!r}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} exists and is not empty; name another folder")
+        raise InputError(f"{folder} exists and is not empty; name another folder")
     home = folder.resolve()
     config = {**DEFAULTS, "results": str((results or home / "results").resolve())}
     files = {

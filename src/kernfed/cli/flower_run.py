@@ -22,16 +22,13 @@ from typing import Annotated, Any
 import typer
 
 from kernfed.cli.console import Json, emit, format_bytes, format_seconds, note
+from kernfed.errors import InputError, RunFailed
 
 EXAMPLE = "Example: kernfed flower-run app train --set measure=distance --out model.kfd"
 #: Seconds that one call of Flower's command may take, and between two looks at a run while its log goes on and after:
 #: every look is a process that imports Flower, and the log ends when the run does.
 _CALL, _LOOK, _LATE_LOOK = 120.0, 20.0, 2.0
 _PRODUCTS = ("model", "predictions", "evaluation")
-
-
-class RunFailed(RuntimeError):
-    """A run that did not do its job, or of which nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +65,10 @@ def flower_run(
         shutil.copyfile(product, out)
     result = finished.result
     missing = [f"site {site} is missing: {reason}" for site, reason in result.get("missing", {}).items()]
-    text = (f"run {finished.run}: {job} with {len(result['sites'])} site(s) in {format_seconds(result['seconds'])}, "
-            f"{format_bytes(result['bytes_up'])} left the sites; wrote {out or product}")  # fmt: skip
+    text = (
+        f"run {finished.run}: {job} with {len(result['sites'])} site(s) in {format_seconds(result['seconds'])}, "
+        f"{format_bytes(result['bytes_up'])} left the sites; wrote {out or product}"
+    )
     emit({"run": finished.run, "folder": finished.folder, **result, "out": out or product}, json, *missing, text)
 
 
@@ -80,17 +79,18 @@ def parse_settings(app: Path, given: list[str]) -> dict[str, Any]:
     for word in given:
         name, sign, text = word.partition("=")
         if not sign or name not in usual:
-            raise ValueError(f"--set must be NAME=VALUE with a name of {', '.join(sorted(usual))}, got {word!r}")
+            raise InputError(f"--set must be NAME=VALUE with a name of {', '.join(sorted(usual))}, got {word!r}")
         kind = type(usual[name])
         try:
             settings[name] = kind(text)
         except ValueError:
-            raise ValueError(f"{name} must be a number such as {usual[name]}, got {text!r}") from None
+            raise InputError(f"{name} must be a number such as {usual[name]}, got {text!r}") from None
     return settings
 
 
-def run_app(app: Path, settings: Mapping[str, Any], *, timeout: float = 3600.0,
-            report: Callable[[str], None] = note) -> Finished:  # fmt: skip
+def run_app(
+    app: Path, settings: Mapping[str, Any], *, timeout: float = 3600.0, report: Callable[[str], None] = note
+) -> Finished:
     """Start a run of ``app`` with these settings, relay its log, and return its results once it has succeeded."""
     results = Path({**_config(app), **settings}["results"])
     deadline = time.monotonic() + timeout
@@ -112,13 +112,16 @@ def run_app(app: Path, settings: Mapping[str, Any], *, timeout: float = 3600.0,
         raise RunFailed(f"run {run} failed ({status}): {details or 'Flower gives no reason'}; see flwr log {run}")
     folder = results / run
     if not (folder / "result.json").is_file():
-        raise RunFailed(f"run {run} is completed but {folder}/result.json is not here; "
-                        "use this command on the SuperLink's machine, or share the folder of results")  # fmt: skip
+        raise RunFailed(
+            f"run {run} is completed but {folder}/result.json is not here; "
+            "use this command on the SuperLink's machine, or share the folder of results"
+        )
     return Finished(run, folder, json.loads((folder / "result.json").read_text(encoding="utf-8")))
 
 
-def predict_with_flower(app: Path, model: Path, rows: Any, *, site: str = "", timeout: float = 3600.0,
-                        report: Callable[[str], None] = note) -> tuple[dict[str, Any], Mapping[str, Any]]:  # fmt: skip
+def predict_with_flower(
+    app: Path, model: Path, rows: Any, *, site: str = "", timeout: float = 3600.0, report: Callable[[str], None] = note
+) -> tuple[dict[str, Any], Mapping[str, Any]]:
     """Predictions of a model for rows (n, p) by the sites of a deployment, and what ``result.json`` says.
 
     The columns are prediction, probability, site, batch and score, each (n,), as far as the model has them. ``site`` is
@@ -137,8 +140,13 @@ def predict_with_flower(app: Path, model: Path, rows: Any, *, site: str = "", ti
     with tempfile.TemporaryDirectory(prefix="batch-", dir=results) as folder:
         queries = Path(folder) / "queries.npy"
         np.save(queries, rows, allow_pickle=False)
-        settings = {"job": "predict", "model": str(model.resolve()), "queries": str(queries), "sites": sites,
-                    "site": site}  # fmt: skip
+        settings = {
+            "job": "predict",
+            "model": str(model.resolve()),
+            "queries": str(queries),
+            "sites": sites,
+            "site": site,
+        }
         finished = run_app(app, settings, timeout=timeout, report=report)
     table = pq.read_table(finished.product())
     columns = {name: np.array(table[name].to_pylist()) for name in table.column_names if name != "row"}
@@ -152,13 +160,13 @@ def _config(app: Path) -> dict[str, Any]:
     """Configuration of an app that ``kernfed flower-app`` wrote."""
     place = app / "pyproject.toml"
     if not place.is_file():
-        raise ValueError(f"{app} is not a Flower app; make one with kernfed flower-app")
+        raise InputError(f"{app} is not a Flower app; make one with kernfed flower-app")
     try:
         config: dict[str, Any] = tomllib.loads(place.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{place} has no [tool.flwr.app.config]: {error}") from None
+        raise InputError(f"{place} has no [tool.flwr.app.config]: {error}") from None
     if not config.get("results"):
-        raise ValueError(f"{place} must set results in [tool.flwr.app.config]")
+        raise InputError(f"{place} must set results in [tool.flwr.app.config]")
     return config
 
 
@@ -188,8 +196,9 @@ def _status(app: Path, run: str) -> tuple[str, str]:
 def _relayed_log(app: Path, run: str, report: Callable[[str], None]) -> Iterator[threading.Thread]:
     """Pass on what the ServerApp prints for us, in a thread that ends with the log, at the latest with the block."""
     command = [_executable(), "log", run, "--stream"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                          env=_environment(app)) as log:  # fmt: skip
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=_environment(app)
+    ) as log:
 
         def relay() -> None:
             for line in log.stdout or ():
@@ -207,8 +216,9 @@ def _relayed_log(app: Path, run: str, report: Callable[[str], None]) -> Iterator
 
 def _flwr(app: Path, *words: str) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run([_executable(), *words], capture_output=True, text=True, check=False, timeout=_CALL,
-                              env=_environment(app))  # fmt: skip
+        return subprocess.run(
+            [_executable(), *words], capture_output=True, text=True, check=False, timeout=_CALL, env=_environment(app)
+        )
     except subprocess.TimeoutExpired:
         raise RunFailed(f"flwr {words[0]} did not answer within {_CALL:g} s; is the SuperLink running?") from None
 

@@ -29,6 +29,7 @@ from kernfed.cli.tables import (
     read_rows,
     rows_by_site,
 )
+from kernfed.errors import InputError
 
 EXAMPLE = """Example: kernfed plan --data emb.parquet --label y --site hospital --queries 1000
 
@@ -68,13 +69,22 @@ def plan(
     """
     import numpy as np
 
-    from kernfed.federation.planning import plan_folding
-    from kernfed.federation.schema import Schema
+    from kernfed.federation.folding.planning import plan_folding
+    from kernfed.federation.protocol.schema import Schema
 
     if hold == "machines" and queries is not None:
-        raise ValueError("--queries needs --hold sites: a model of machines answers by itself, and nothing is sent")
-    given = {"privacy": privacy, "epsilon": epsilon, "delta": delta, "bounds": bounds, "d": d, "radius": radius,
-             "dimension": dimension, "basis": basis, "label_epsilon": label_epsilon}  # fmt: skip
+        raise InputError("--queries needs --hold sites: a model of machines answers by itself, and nothing is sent")
+    given = {
+        "privacy": privacy,
+        "epsilon": epsilon,
+        "delta": delta,
+        "bounds": bounds,
+        "d": d,
+        "radius": radius,
+        "dimension": dimension,
+        "basis": basis,
+        "label_epsilon": label_epsilon,
+    }
     table = read_rows(data, features=features, label=label, site=site, ids=ids)
     learner = make_learner(given, table, {"measure": measure, "hold": hold}, batch_size=batch_size)
     asked = (USUAL_QUERIES if queries is None else queries) if hold == "sites" else 0
@@ -88,10 +98,26 @@ def plan(
     said = what if hold == "machines" else "class counts and scores of queries"
     promised = ["No differential privacy: nothing bounds what the answers tell about one record."]
     if terms is not None:
-        promised = [f"Each site would release once, by {terms.request['mechanism']['kind']}:",
-                    *(f"  {line}" for line in terms.promises)]  # fmt: skip
-    result = {"hold": hold, "queries": asked, "bytes_up": traffic.bytes_up, "bytes_down": traffic.bytes_down,
-              "exchanges": traffic.to_json(), "features": table.columns, "left_out": table.left_out,
-              "privacy": "none" if terms is None else statement(terms)}  # fmt: skip
-    emit(result, json, str(traffic), "", columns_line(table),
-         f"{format_bytes(traffic.bytes_up)} would leave the sites: {said}.", *promised)  # fmt: skip
+        promised = [
+            f"Each site would release once, by {terms.request['mechanism']['kind']}:",
+            *(f"  {line}" for line in terms.promises),
+        ]
+    result = {
+        "hold": hold,
+        "queries": asked,
+        "bytes_up": traffic.bytes_up,
+        "bytes_down": traffic.bytes_down,
+        "exchanges": traffic.to_json(),
+        "features": table.columns,
+        "left_out": table.left_out,
+        "privacy": "none" if terms is None else statement(terms),
+    }
+    emit(
+        result,
+        json,
+        str(traffic),
+        "",
+        columns_line(table),
+        f"{format_bytes(traffic.bytes_up)} would leave the sites: {said}.",
+        *promised,
+    )

@@ -8,6 +8,7 @@ import typer
 
 from kernfed.cli.console import Json, Table, emit, format_seconds, note, progress
 from kernfed.cli.tables import Features, check_table_output, read_queries
+from kernfed.errors import InputError, RunFailed
 
 EXAMPLE = "Example: kernfed predict model.kfd new.parquet --out pred.csv"
 
@@ -32,7 +33,7 @@ def predict(
 
     from kernfed.data import write_table
     from kernfed.federation import load
-    from kernfed.federation.predictors import is_regressor, predictor_for
+    from kernfed.federation.testing.predictors import is_regressor, predictor_for
 
     if out is not None:
         check_table_output(out, model, queries)
@@ -51,7 +52,7 @@ def predict(
             columns["probability"] = loaded.predict_proba(table.X).max(axis=1)
         if flower is None and explain:
             if not hasattr(loaded, "explain"):
-                raise ValueError(f"--explain needs a federated folding model, {model} is a {type(loaded).__name__}")
+                raise InputError(f"--explain needs a federated folding model, {model} is a {type(loaded).__name__}")
             found = loaded.explain(table.X)
             columns |= {"site": found.site, "batch": found.batch, "score": found.score}
             shares = found.shares()
@@ -88,7 +89,7 @@ def _summary(predicted: Any, labelled: bool) -> tuple[dict[str, Any], Table]:
 
 def _ask_sites(app: Path, model: Path, rows: Any, for_site: str, explain: bool) -> dict[str, Any]:
     """Columns of the output, from a run on a Flower deployment."""
-    from kernfed.cli.flower_run import RunFailed, predict_with_flower
+    from kernfed.cli.flower_run import predict_with_flower
 
     try:
         found, _ = predict_with_flower(app, model, rows, site=for_site)

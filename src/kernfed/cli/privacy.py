@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kernfed.errors import InputError
+
 if TYPE_CHECKING:
     from kernfed.data import Table
 
@@ -57,8 +59,9 @@ LabelEpsilon = Annotated[
 ]
 
 
-def make_learner(given: Mapping[str, Any], table: "Table", settings: Mapping[str, Any], *,
-                 batch_size: int | None = None) -> Any:  # fmt: skip
+def make_learner(
+    given: Mapping[str, Any], table: "Table", settings: Mapping[str, Any], *, batch_size: int | None = None
+) -> Any:
     """The ``FoldingLearner`` that options describe for a table; ``batch_size`` None takes what suits the mechanism.
 
     ``given`` holds privacy and what stands in ``_ALWAYS`` and ``_TAKES``, as far as the command offers it; None stands
@@ -72,7 +75,7 @@ def make_learner(given: Mapping[str, Any], table: "Table", settings: Mapping[str
     _check_options(given)
     classes = tuple(np.unique(table.y).tolist())  # type: ignore[arg-type]  # commands that learn read labels
     if len(classes) < 2:
-        raise ValueError(f"the label must have at least 2 classes, every row has {classes[0]!r}")
+        raise InputError(f"the label must have at least 2 classes, every row has {classes[0]!r}")
     if given["privacy"] is None:
         return FoldingLearner(batch_size=USUAL_BATCH if batch_size is None else batch_size, **settings)
     from kernfed.privacy import RandomizedLabels
@@ -80,26 +83,31 @@ def make_learner(given: Mapping[str, Any], table: "Table", settings: Mapping[str
     usual = FABRICATED if given["privacy"] == "record-moments" else USUAL_BATCH
     own = given.get("label_epsilon")
     labels = None if own is None else RandomizedLabels(check_number(own, "--label-epsilon", above=0), classes)
-    return FoldingLearner(batch_size=usual if batch_size is None else batch_size,
-                          privacy=_mechanism(given, table.X.shape[1]), labels=labels,
-                          smoothing=_steps(given.get("smoothing")), rows_per_class=FABRICATED, **settings)  # fmt: skip
+    return FoldingLearner(
+        batch_size=usual if batch_size is None else batch_size,
+        privacy=_mechanism(given, table.X.shape[1]),
+        labels=labels,
+        smoothing=_steps(given.get("smoothing")),
+        rows_per_class=FABRICATED,
+        **settings,
+    )
 
 
 def _check_options(given: Mapping[str, Any]) -> None:
     """Refuse a mechanism that is not known, one without epsilon, and options that would do nothing."""
     name = given["privacy"]
     if name is not None and name not in NAMES:
-        raise ValueError(f"--privacy must be one of {', '.join(NAMES)}, got {name!r}")
+        raise InputError(f"--privacy must be one of {', '.join(NAMES)}, got {name!r}")
     for option, value in given.items():
         takers = [one for one in NAMES if option in (*_ALWAYS, *_TAKES[one])]
         if option == "privacy" or value is None or name in takers:
             continue
         shown = f"--{option.replace('_', '-')}"
         if name is None:
-            raise ValueError(f"{shown} needs --privacy {' or '.join(takers)}; without it, leave {shown} out")
-        raise ValueError(f"--privacy {name} takes no {shown}, which is for {' or '.join(takers)}; leave it out")
+            raise InputError(f"{shown} needs --privacy {' or '.join(takers)}; without it, leave {shown} out")
+        raise InputError(f"--privacy {name} takes no {shown}, which is for {' or '.join(takers)}; leave it out")
     if name is not None and given["epsilon"] is None:
-        raise ValueError(f"--privacy {name} needs --epsilon")
+        raise InputError(f"--privacy {name} needs --epsilon")
 
 
 def _mechanism(given: Mapping[str, Any], width: int) -> Any:
@@ -112,8 +120,10 @@ def _mechanism(given: Mapping[str, Any], width: int) -> Any:
         kind = ElementLaplace if name == "element-laplace" else ElementStaircase
         return kind(epsilon, high - low if given["d"] is None else given["d"], (low, high))
     if radius is None:
-        raise ValueError(f"--privacy {name} needs --radius: a public bound on the L2 norm of a row, known without "
-                         "looking at the data")  # fmt: skip
+        raise InputError(
+            f"--privacy {name} needs --radius: a public bound on the L2 norm of a row, known without "
+            "looking at the data"
+        )
     delta = USUAL_DELTA if given["delta"] is None else given["delta"]
     if name == "record-gaussian":
         return RecordGaussian(epsilon, delta, radius, given["dimension"])
@@ -123,13 +133,13 @@ def _mechanism(given: Mapping[str, Any], width: int) -> Any:
 
 def _bounds(name: str, text: str | None) -> tuple[float, float]:
     if text is None:
-        raise ValueError(f"--privacy {name} needs --bounds LO,HI: public bounds, known without looking at the data")
+        raise InputError(f"--privacy {name} needs --bounds LO,HI: public bounds, known without looking at the data")
     try:
         low, high = (float(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"--bounds must be two numbers LO,HI, got {text!r}") from None
+        raise InputError(f"--bounds must be two numbers LO,HI, got {text!r}") from None
     if not -math.inf < low < high < math.inf:  # also where one is NaN
-        raise ValueError(f"--bounds must be LO,HI with LO < HI, both finite, got {text!r}")
+        raise InputError(f"--bounds must be LO,HI with LO < HI, both finite, got {text!r}")
     return low, high
 
 
@@ -142,12 +152,17 @@ def _steps(smoothing: str | None) -> str | int | None:
     try:
         return int(smoothing)
     except ValueError:
-        raise ValueError(
+        raise InputError(
             f"--smoothing must be a number of steps, none or coupled_bootstrap, got {smoothing!r}"
         ) from None
 
 
 def statement(terms: Any) -> dict[str, Any]:
     """What a release promises, as one JSON object."""
-    return {"mechanism": terms.request["mechanism"]["kind"], "element": terms.element, "record": terms.record,
-            "promises": terms.promises, "spent": dict(terms.spent)}  # fmt: skip
+    return {
+        "mechanism": terms.request["mechanism"]["kind"],
+        "element": terms.element,
+        "record": terms.record,
+        "promises": terms.promises,
+        "spent": dict(terms.spent),
+    }

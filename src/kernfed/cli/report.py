@@ -8,6 +8,7 @@ import typer
 
 from kernfed.cli.console import Json, emit, format_bytes, progress
 from kernfed.cli.tables import Features, RowIds, SiteColumn, check_output, read_queries, require_sites, rows_by_site
+from kernfed.errors import InputError
 
 EXAMPLE = "Example: kernfed report model.kfd --data test.parquet --label y --site hospital --out report.html"
 
@@ -32,26 +33,31 @@ def report(
     from kernfed.report.source import read_traffic
 
     if out.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"--out must end in .html, got {out}")
+        raise InputError(f"--out must end in .html, got {out}")
     check_output("--out", out, source, data, traffic)
     found = read_source(source)
     if traffic is not None and found.results:
-        raise ValueError("--traffic is for models and audits, results have none; leave it out")
+        raise InputError("--traffic is for models and audits, results have none; leave it out")
     sent = () if traffic is None else read_traffic(traffic)
     evidence = Evidence(traffic=sent)
     if data is not None:
         if found.model is None or label is None:
             needed = "a model" if found.model is None else "--label"
-            raise ValueError(f"--data needs {needed}: {source} is tested on labelled rows")
+            raise InputError(f"--data needs {needed}: {source} is tested on labelled rows")
         evidence = replace(_tested(found.model, data, label, site, features, ids), traffic=sent)
     elif any(option is not None for option in (label, site, features, ids)):
-        raise ValueError("--label, --site, --features and --id describe a table; name it with --data")
+        raise InputError("--label, --site, --features and --id describe a table; name it with --data")
     with progress("drawing"):
         page = found.report(evidence, title)
         write_html(page, out)
     size = out.stat().st_size
-    result = {"out": out, "kind": page.kind, "bytes": size, "figures": len(page.figures),
-              "sections": [section.title for section in page.sections]}  # fmt: skip
+    result = {
+        "out": out,
+        "kind": page.kind,
+        "bytes": size,
+        "figures": len(page.figures),
+        "sections": [section.title for section in page.sections],
+    }
     emit(result, json, f"wrote {out} ({format_bytes(size)}, {len(page.figures)} figures)")
 
 
@@ -60,7 +66,7 @@ def _tested(model: Any, data: Path, label: str, site: str | None, features: str 
     from kernfed.report import gather_evidence
 
     if getattr(model, "hold", "machines") == "sites":
-        raise ValueError("the machines of this model are at its sites and cannot be asked from here: leave --data out")
+        raise InputError("the machines of this model are at its sites and cannot be asked from here: leave --data out")
     require_sites(model, site)
     table = read_queries(model, data, features, label=label, site=site, ids=ids)
     with progress(f"testing on {len(table):,} rows"):

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kernfed.errors import InputError
+
 if TYPE_CHECKING:
     from kernfed.data import Table
 
@@ -61,19 +63,19 @@ def _next_name(name: str) -> str | None:
 def check_output(option: str, path: Path, *inputs: Path | None) -> None:
     """Refuse a place where no file can be written or where an input lies, before anything long is begun."""
     if path.is_symlink():  # a file takes the place of the link itself, which may be /dev/stdout
-        raise ValueError(f"{option} must be a file, {path} is a link; name the file it leads to")
+        raise InputError(f"{option} must be a file, {path} is a link; name the file it leads to")
     if path.exists() and not path.is_file():
-        raise ValueError(f"{option} must be a file, {path} is {'a folder' if path.is_dir() else 'something else'}")
+        raise InputError(f"{option} must be a file, {path} is {'a folder' if path.is_dir() else 'something else'}")
     if not path.parent.is_dir():
-        raise ValueError(f"{option}: folder {path.parent} does not exist; make it first")
+        raise InputError(f"{option}: folder {path.parent} does not exist; make it first")
     for read in inputs:
         if read is not None and read.exists() and path.exists() and path.samefile(read):
-            raise ValueError(f"{option} must not be a file that is read, got {path} for both")
+            raise InputError(f"{option} must not be a file that is read, got {path} for both")
     try:  # named as atomic_path will name it
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".part"):
             pass
     except OSError as error:
-        raise ValueError(f"{option}: {path} cannot be written: {error.strerror}") from None
+        raise InputError(f"{option}: {path} cannot be written: {error.strerror}") from None
 
 
 def check_outputs(places: Mapping[str, Path | None], *inputs: Path | None) -> None:
@@ -84,14 +86,14 @@ def check_outputs(places: Mapping[str, Path | None], *inputs: Path | None) -> No
             continue
         other = options.setdefault(path.resolve(), option)
         if other != option:
-            raise ValueError(f"{other} and {option} must be two files, got {path} for both")
+            raise InputError(f"{other} and {option} must be two files, got {path} for both")
         check_output(option, path, *inputs)
 
 
 def check_table_output(path: Path, *inputs: Path) -> None:
     """Refuse a place where no table can be written, before anything long is begun."""
     if path.suffix.lower() not in (".csv", ".parquet"):
-        raise ValueError(f"--out must end in .csv or .parquet, got {path}")
+        raise InputError(f"--out must end in .csv or .parquet, got {path}")
     check_output("--out", path, *inputs)
 
 
@@ -106,8 +108,10 @@ def read_rows(path: Path, *, features: str | None, label: str, site: str | None,
         for name, rows in _places(table).items():
             named, counts = np.unique(table.ids[rows], return_counts=True)
             if counts.max() > 1:
-                raise ValueError(f"--id must name every row of a site once, {str(named[counts.argmax()])!r} names "
-                                 f"{counts.max()} rows of site {name!r}")  # fmt: skip
+                raise InputError(
+                    f"--id must name every row of a site once, {str(named[counts.argmax()])!r} names "
+                    f"{counts.max()} rows of site {name!r}"
+                )
     return table
 
 
@@ -146,17 +150,26 @@ def _places(table: "Table") -> dict[str, Any]:
 
 def require_sites(model: Any, column: str | None) -> None:
     """Refuse to test a personalised model without the column of the sites, or one that has weights alone."""
-    from kernfed.federation.predictors import is_personal
+    from kernfed.federation.testing.predictors import is_personal
 
     if is_personal(model):
         model.for_site(model.sites[0])
         if column is None:
-            raise ValueError(f"the model has a predictor for each site, such as {model.sites[0]!r}: name the column of "
-                             "the sites with --site COLUMN")  # fmt: skip
+            raise InputError(
+                f"the model has a predictor for each site, such as {model.sites[0]!r}: name the column of "
+                "the sites with --site COLUMN"
+            )
 
 
-def read_queries(model: Any, path: Path, features: str | None, *, label: str | None = None, site: str | None = None,
-                 ids: str | None = None) -> "Table":  # fmt: skip
+def read_queries(
+    model: Any,
+    path: Path,
+    features: str | None,
+    *,
+    label: str | None = None,
+    site: str | None = None,
+    ids: str | None = None,
+) -> "Table":
     """Table of queries with the columns a model was trained on, in their order, unless ``features`` names others."""
     from kernfed.data import read_table
 
@@ -171,7 +184,7 @@ def read_queries(model: Any, path: Path, features: str | None, *, label: str | N
     table = read_table(path, features=features or _list_column(columns), label=label, site=site, ids=ids)
     width = getattr(model, "width", None) or getattr(model, "n_features_in_", table.X.shape[1])
     if table.X.shape[1] != width:
-        raise ValueError(f"{path}: the model has {width} features, the table has {table.X.shape[1]}; see --features")
+        raise InputError(f"{path}: the model has {width} features, the table has {table.X.shape[1]}; see --features")
     return table
 
 

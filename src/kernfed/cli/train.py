@@ -36,6 +36,7 @@ from kernfed.cli.tables import (
     named_rows_by_site,
     read_rows,
 )
+from kernfed.errors import InputError, LedgerNotKept, UnprotectedClasses
 
 EXAMPLE = """Example: kernfed train --data emb.parquet --features emb --label y --site hospital --out model.kfd
 
@@ -82,25 +83,43 @@ def train(
 
     With --privacy the machines are made of what the sites release under differential privacy, and contain that.
     """
-    from kernfed.federation import Federation, UnprotectedClasses
-    from kernfed.federation.releases import LedgerNotKept
+    from kernfed.federation import Federation
 
     check_outputs({"--out": out, "--traffic": traffic}, data)
     if store is not None and store.exists() and not store.is_dir():
-        raise ValueError(f"--store must be a folder, {store} is none")
+        raise InputError(f"--store must be a folder, {store} is none")
     if k is not None and aggregate == "min":
-        raise ValueError("--k needs --aggregate kth: under min the smallest score counts")
-    given = {"privacy": privacy, "epsilon": epsilon, "delta": delta, "bounds": bounds, "d": d, "radius": radius,
-             "dimension": dimension, "basis": basis, "smoothing": smoothing,
-             "label_epsilon": label_epsilon}  # fmt: skip
-    settings = {"measure": measure, "partition": partition, "layers": layers, "dtype": dtype, "aggregate": aggregate,
-                "k": 2 if k is None else k, "hold": "machines"}  # fmt: skip
+        raise InputError("--k needs --aggregate kth: under min the smallest score counts")
+    given = {
+        "privacy": privacy,
+        "epsilon": epsilon,
+        "delta": delta,
+        "bounds": bounds,
+        "d": d,
+        "radius": radius,
+        "dimension": dimension,
+        "basis": basis,
+        "smoothing": smoothing,
+        "label_epsilon": label_epsilon,
+    }
+    settings = {
+        "measure": measure,
+        "partition": partition,
+        "layers": layers,
+        "dtype": dtype,
+        "aggregate": aggregate,
+        "k": 2 if k is None else k,
+        "hold": "machines",
+    }
     with progress(f"reading {data}"):
         table = read_rows(data, features=features, label=label, site=site, ids=ids)
     learner = make_learner(given, table, settings, batch_size=batch_size)
     started = time.perf_counter()
-    with progress("training"), Federation.local(named_rows_by_site(table), seed=seed, columns=table.columns,
-                                                store=store) as federation, warnings.catch_warnings():  # fmt: skip
+    with (
+        progress("training"),
+        Federation.local(named_rows_by_site(table), seed=seed, columns=table.columns, store=store) as federation,
+        warnings.catch_warnings(),
+    ):
         for said in (UnprotectedClasses, LedgerNotKept):  # by remarks
             warnings.simplefilter("ignore", said)
         model = learner.fit(federation)
@@ -110,20 +129,38 @@ def train(
     if traffic is not None:
         sent.save(traffic)
     size = out.stat().st_size
-    members = [(name, f"{member.rows:,}", f"{len(member.classes)}", f"{member.machines:,}")
-               for name, member in sorted(model.members.items())]  # fmt: skip
+    members = [
+        (name, f"{member.rows:,}", f"{len(member.classes)}", f"{member.machines:,}")
+        for name, member in sorted(model.members.items())
+    ]
     shown = members if len(members) <= 20 else [*members[:19], (f"... {len(members) - 19} more", "", "", "")]
-    result = {"out": out, "bytes": size, "seconds": seconds, "sites": len(model.members), "rows": len(table),
-              "traffic": traffic, "bytes_up": sent.bytes_up, "bytes_down": sent.bytes_down,
-              "classes": model.classes_, "columns": model.width, "features": table.columns,
-              "left_out": table.left_out, "unprotected": model.unprotected_,
-              "parameters": model.parameters.to_values(),
-              "privacy": None if model.privacy is None else statement(model.privacy)}  # fmt: skip
-    emit(result, json, Table(("site", "rows", "classes", "machines"), shown), columns_line(table),
-         f"{len(table):,} rows, {len(model.classes_)} classes and {len(model.members)} site(s) "
-         f"in {format_seconds(seconds)}; wrote {out} ({format_bytes(size)})",
-         *([] if traffic is None else [f"{format_bytes(sent.bytes_up)} left the sites; wrote {traffic}"]),
-         *([] if model.privacy is None else [str(model.privacy)]))  # fmt: skip
+    result = {
+        "out": out,
+        "bytes": size,
+        "seconds": seconds,
+        "sites": len(model.members),
+        "rows": len(table),
+        "traffic": traffic,
+        "bytes_up": sent.bytes_up,
+        "bytes_down": sent.bytes_down,
+        "classes": model.classes_,
+        "columns": model.width,
+        "features": table.columns,
+        "left_out": table.left_out,
+        "unprotected": model.unprotected_,
+        "parameters": model.parameters.to_values(),
+        "privacy": None if model.privacy is None else statement(model.privacy),
+    }
+    emit(
+        result,
+        json,
+        Table(("site", "rows", "classes", "machines"), shown),
+        columns_line(table),
+        f"{len(table):,} rows, {len(model.classes_)} classes and {len(model.members)} site(s) "
+        f"in {format_seconds(seconds)}; wrote {out} ({format_bytes(size)})",
+        *([] if traffic is None else [f"{format_bytes(sent.bytes_up)} left the sites; wrote {traffic}"]),
+        *([] if model.privacy is None else [str(model.privacy)]),
+    )
     for remark in _remarks(model, len(table), store):
         note(remark)
 
@@ -141,6 +178,7 @@ def _remarks(model: Any, rows: int, store: Path | None) -> list[str]:
     if model.privacy is None:
         found.append("The file contains the rows it was trained on: keep it as you keep them.")
     elif store is None:
-        found.append("Nothing remembers this release: a further one from these rows adds to it. "
-                     "Use --store DIR to release once.")  # fmt: skip
+        found.append(
+            "Nothing remembers this release: a further one from these rows adds to it. Use --store DIR to release once."
+        )
     return found

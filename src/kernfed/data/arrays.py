@@ -10,16 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray
-from kernfed.data.table import (
-    LONGEST_NAME,
-    NUMBER,
-    DataError,
-    Table,
-    check_block,
-    check_finite_labels,
-    select_columns,
-    unreadable,
-)
+from kernfed.data.table import LONGEST_NAME, NUMBER, Table, check_block, check_finite_labels, select_columns, unreadable
+from kernfed.errors import DataError, InputError
 
 # Names under which a matrix of features is found without being asked for, in this order.
 FEATURE_KEYS = ("X", "x", "features")
@@ -53,7 +45,7 @@ def open_npz(path: Path) -> Iterator[Arrays]:
     with path.open("rb") as stream:  # opened here, since numpy leaves it open when the archive is damaged
         with _damage_explained(path, "npz"):
             if not zipfile.is_zipfile(stream):
-                raise ValueError("it is no zip archive")
+                raise InputError("it is no zip archive")
             stream.seek(0)
             file = np.load(stream, allow_pickle=False)
         with file:

@@ -16,24 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernfed._validation import FloatArray
-from kernfed.data.table import (
-    LONGEST_NAME,
-    NUMBER,
-    NUMBERS,
-    DataError,
-    Roles,
-    Table,
-    check_block,
-    check_finite_labels,
-    place,
-)
+from kernfed.data.table import LONGEST_NAME, NUMBER, NUMBERS, Roles, Table, check_block, check_finite_labels, place
+from kernfed.errors import DataError
 
 _BATCH_ROWS = 4096
 _PAGE_BUFFER = 1 << 16
 #: Numpy's names of Arrow's numbers, by Arrow's.
-_BUFFERS = {"halffloat": "=f2", "float": "=f4", "double": "=f8",
-            **{f"{sign}int{8 * size}": f"={kind}{size}" for size in (1, 2, 4, 8)
-               for sign, kind in (("", "i"), ("u", "u"))}}  # fmt: skip
+_BUFFERS = {
+    "halffloat": "=f2",
+    "float": "=f4",
+    "double": "=f8",
+    **{f"{sign}int{8 * size}": f"={kind}{size}" for size in (1, 2, 4, 8) for sign, kind in (("", "i"), ("u", "u"))},
+}
 
 
 @dataclass(frozen=True)

@@ -187,28 +187,39 @@ def _xglue(encoders: str, width: int) -> Brought:
 
 #: Files by name, without the ending npz.
 BROUGHT = {
-    "20ng_mxbai": Brought(
-        _NEWSGROUPS, "embeddings by mxbai-embed-large, as they come", 1024, 20, 11314, 7532
-    ),
+    "20ng_mxbai": Brought(_NEWSGROUPS, "embeddings by mxbai-embed-large, as they come", 1024, 20, 11314, 7532),
     "xglue_nc_distiluse": _xglue(_DISTILUSE, 512),
     "xglue_nc_paraphrase": _xglue(_PARAPHRASE, 768),
     "xglue_nc_distiluse_paraphrase": _xglue(f"{_DISTILUSE} and {_PARAPHRASE} side by side", 1280),
     "cifar10_resnet50": Brought(f"CIFAR-10 {_CIFAR}", _RESNET, 2048, 10, 50000, 10000),
     "cifar100_resnet50": Brought(f"CIFAR-100 {_CIFAR}", _RESNET, 2048, 100, 50000, 10000),
     "freiburg_groceries_resnet50": Brought(_GROCERIES, _RESNET, 2048, 25, 3929, 1018),
-    **{f"freiburg_groceries_resnet50_{split}": Brought(f"{_GROCERIES}, its split {split}", _RESNET, 2048, 25)
-       for split in range(1, 6)},
-    **{f"freiburg_groceries_fc6_{split}": Brought(f"{_GROCERIES}, its split {split}", _FC6, 8192, 25)
-       for split in range(1, 6)},
+    **{
+        f"freiburg_groceries_resnet50_{split}": Brought(f"{_GROCERIES}, its split {split}", _RESNET, 2048, 25)
+        for split in range(1, 6)
+    },
+    **{
+        f"freiburg_groceries_fc6_{split}": Brought(f"{_GROCERIES}, its split {split}", _FC6, 8192, 25)
+        for split in range(1, 6)
+    },
     "heart_rate_intervals": Brought(
         "heart rate intervals with stress scores of M. Kumar and others (2021), IEEE Transactions on Fuzzy Systems "
-        "29(12); ask the authors", "R-R intervals, the present one and 216 before, scaled to 0 .. 1", 217, 2,
+        "29(12); ask the authors",
+        "R-R intervals, the present one and 216 before, scaled to 0 .. 1",
+        217,
+        2,
     ),
     "sensorless": Brought(
         "Sensorless Drive Diagnosis of the UCI Machine Learning Repository, of archive.ics.uci.edu",
-        "the 48 features, as they come", 48, 11,
+        "the 48 features, as they come",
+        48,
+        11,
     ),
     "femnist": Brought(
-        "FEMNIST of LEAF by S. Caldas and others, of leaf.cmu.edu", "28 x 28 pixels, 0 .. 1", 784, 62, groups="writer",
+        "FEMNIST of LEAF by S. Caldas and others, of leaf.cmu.edu",
+        "28 x 28 pixels, 0 .. 1",
+        784,
+        62,
+        groups="writer",
     ),
-}  # fmt: skip
+}

@@ -27,15 +27,12 @@ from kernfed.data.catalog import (
     Entry,
 )
 from kernfed.data.partition import holdout
-from kernfed.data.table import DataError, listing
+from kernfed.data.table import listing
+from kernfed.errors import DataError, DatasetNotFoundError, InputError
 
 Features = npt.NDArray[np.float32]
 
 SCALINGS = ("none", "unit", "tanh", "times10")
-
-
-class DatasetNotFoundError(FileNotFoundError):
-    """A data set that is not on this machine; the message says which file is expected where."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,10 +145,20 @@ def describe_file(name: str) -> str:
 def list_brought() -> list[BroughtInfo]:
     """Every file that a user may bring for an experiment, with whether it is here."""
     return [
-        BroughtInfo(name, _is_here(f"{name}.npz"), entry.n_train, entry.n_test, entry.n_features, entry.n_classes,
-                    entry.groups, entry.features, entry.origin, entry.arrays)
+        BroughtInfo(
+            name,
+            _is_here(f"{name}.npz"),
+            entry.n_train,
+            entry.n_test,
+            entry.n_features,
+            entry.n_classes,
+            entry.groups,
+            entry.features,
+            entry.origin,
+            entry.arrays,
+        )
         for name, entry in BROUGHT.items()
-    ]  # fmt: skip
+    ]
 
 
 def list_datasets() -> list[DatasetInfo]:
@@ -173,7 +180,7 @@ def load_dataset(name: str, *, scaling: str = "none", verify: bool = False) -> D
     by ten. ``verify`` compares the file with its known SHA-256 first.
     """
     if name == OFFICE:
-        raise ValueError(f"{OFFICE} has domains instead of training and test rows; use load_domains({OFFICE!r})")
+        raise InputError(f"{OFFICE} has domains instead of training and test rows; use load_domains({OFFICE!r})")
     check_choice(name, "name", ("digits", *ENTRIES))
     check_choice(scaling, "scaling", SCALINGS)
     if name == "digits":
@@ -254,7 +261,7 @@ def _scaled(x: npt.NDArray[Any], scaling: str, largest: float | None) -> Feature
     if scaling == "none":
         return np.asarray(x, np.float32)
     if largest is None:
-        raise ValueError("scaling must be 'none', 'tanh' or 'times10' for features that are not pixels, got 'unit'")
+        raise InputError("scaling must be 'none', 'tanh' or 'times10' for features that are not pixels, got 'unit'")
     return scale_unit(x, largest)
 
 

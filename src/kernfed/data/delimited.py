@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.csv
 
 from kernfed.data.arrow import Source
-from kernfed.data.table import DataError, Roles, place, unreadable
+from kernfed.data.table import Roles, place, unreadable
+from kernfed.errors import DataError
 
 _BLOCK = 1 << 24
 

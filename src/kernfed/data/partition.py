@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from kernfed._random import generator
 from kernfed._validation import check_count, check_number
+from kernfed.errors import InputError
 
 Indices = npt.NDArray[np.intp]
 
@@ -55,7 +56,7 @@ def partition_by_groups(
     codes, _ = _encode(y, "y")
     group_codes, group_names = _encode(groups, "groups")
     if len(group_codes) != len(codes):
-        raise ValueError(f"groups must have one entry per label ({len(codes)}), got {len(group_codes)}")
+        raise InputError(f"groups must have one entry per label ({len(codes)}), got {len(group_codes)}")
     sites: list[Indices] = []
     for rows, name in zip(_rows_by_code(group_codes, len(group_names)), group_names, strict=True):
         n_sites, alpha, min_size = _check_draw(
@@ -102,7 +103,7 @@ def partition_label_skew(
     share = check_number(share, "share", above=0, at_most=1)
     n_labels = max(1, int(np.floor(share * n_classes + 0.5)))
     if n_sites * n_labels < n_classes:
-        raise ValueError(
+        raise InputError(
             f"n_sites * labels per site must be >= the {n_classes} classes, got {n_sites} * {n_labels}; "
             "use more sites or a larger share"
         )
@@ -116,7 +117,7 @@ def partition_label_skew(
     sites = _by_site(site_of, n_sites)
     empty = [number for number, rows in enumerate(sites) if not len(rows)]
     if empty:
-        raise ValueError(
+        raise InputError(
             f"every site must get a row, got none for site {empty[0]} ({len(empty)} in all): its classes "
             "have fewer rows than owners; use fewer sites or a larger share"
         )
@@ -143,7 +144,7 @@ def partition_by_column(values: npt.ArrayLike) -> dict[str, Indices]:
     names = [v.decode(errors="backslashreplace") if isinstance(v, bytes) else str(v) for v in distinct]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"values must have distinct names as text, got {twice!r} for two different values")
+        raise InputError(f"values must have distinct names as text, got {twice!r} for two different values")
     return dict(zip(names, _rows_by_code(codes, len(names)), strict=True))
 
 
@@ -205,12 +206,12 @@ def _encode(values: npt.ArrayLike, name: str) -> tuple[Indices, list[Any]]:
     try:
         array = np.asarray(values)
     except ValueError:
-        raise ValueError(f"{name} must be one-dimensional, got rows of different lengths") from None
+        raise InputError(f"{name} must be one-dimensional, got rows of different lengths") from None
     if array.ndim != 1 or not len(array):
-        raise ValueError(f"{name} must be one-dimensional with at least 1 entry, got shape {array.shape}")
+        raise InputError(f"{name} must be one-dimensional with at least 1 entry, got shape {array.shape}")
     if array.dtype.kind in "fcmM" and (array != array).any():  # NaN and NaT differ from themselves
         place = int(np.argmax(array != array))
-        raise ValueError(f"{name} must have no missing entries, got {array[place]} at index {place}")
+        raise InputError(f"{name} must have no missing entries, got {array[place]} at index {place}")
     if array.dtype.kind in "biufc":
         distinct, codes = np.unique(array, return_inverse=True)
         return codes.astype(np.intp, copy=False), distinct.tolist()
@@ -222,10 +223,10 @@ def _encode_hashable(values: list[Hashable], name: str) -> tuple[Indices, list[A
     try:
         distinct: list[Any] = list(dict.fromkeys(values))
     except TypeError as error:
-        raise ValueError(f"{name} must hold hashable labels, got {error}") from None
+        raise InputError(f"{name} must hold hashable labels, got {error}") from None
     for value in filter(_is_missing, distinct):
         place = next(index for index, entry in enumerate(values) if entry is value)
-        raise ValueError(f"{name} must have no missing entries, got {value} at index {place}")
+        raise InputError(f"{name} must have no missing entries, got {value} at index {place}")
     try:
         distinct.sort()
     except TypeError:  # labels of several types have no order of their own
@@ -244,12 +245,12 @@ def _is_missing(value: object) -> bool:
 def _check_rows(indices: npt.ArrayLike, n_rows: int) -> Indices:
     rows = np.asarray(indices)
     if rows.ndim != 1 or not len(rows) or rows.dtype.kind not in "iu":
-        raise ValueError(f"indices must be at least 1 row number, got shape {rows.shape}, dtype {rows.dtype}")
+        raise InputError(f"indices must be at least 1 row number, got shape {rows.shape}, dtype {rows.dtype}")
     if rows.min() < 0 or rows.max() >= n_rows:
-        raise ValueError(f"indices must lie in 0 .. {n_rows - 1}, got {rows.min()} .. {rows.max()}")
+        raise InputError(f"indices must lie in 0 .. {n_rows - 1}, got {rows.min()} .. {rows.max()}")
     distinct = np.unique(rows).astype(np.intp)
     if len(distinct) < len(rows):
-        raise ValueError(f"indices must be distinct, got {len(rows) - len(distinct)} repeated among {len(rows)}")
+        raise InputError(f"indices must be distinct, got {len(rows) - len(distinct)} repeated among {len(rows)}")
     return distinct
 
 
@@ -260,7 +261,7 @@ def _check_draw(
     alpha = check_number(alpha, "alpha", above=0, at_most=_LARGEST_ALPHA)
     min_size = check_count(min_size, "min_size", at_least=0)
     if n_sites * min_size > n_rows:
-        raise ValueError(
+        raise InputError(
             f"{name} * min_size must be <= the {n_rows} rows{where}, got {n_sites} * {min_size}; use fewer sites"
         )
     return n_sites, alpha, min_size

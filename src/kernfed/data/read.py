@@ -6,7 +6,8 @@ from pathlib import Path
 
 from kernfed._validation import check_choice
 from kernfed.data.arrays import read_npy, read_npz
-from kernfed.data.table import DataError, Table, select_columns, unreadable, warn_of_identifiers
+from kernfed.data.table import Table, select_columns, unreadable, warn_of_identifiers
+from kernfed.errors import DataError
 
 _KINDS = {
     ".parquet": "Parquet",
@@ -63,8 +64,15 @@ def read_table(
         raise unreadable(path, kind, error) from None
 
 
-def _read_columns(path: Path, kind: str, features: str | Sequence[str] | None, label: str | None, site: str | None,
-                  ids: str | None, dtype: str) -> Table:  # fmt: skip
+def _read_columns(
+    path: Path,
+    kind: str,
+    features: str | Sequence[str] | None,
+    label: str | None,
+    site: str | None,
+    ids: str | None,
+    dtype: str,
+) -> Table:
     """Table of a file that Arrow reads; Arrow is imported only here."""
     import pyarrow as pa
 

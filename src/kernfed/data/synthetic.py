@@ -23,8 +23,16 @@ class SyntheticTask:
     y_test: npt.NDArray[np.float64]
 
 
-def fednewton_synthetic(n_sites: int, n_per_site: int, alpha: float = 0.0, beta: float = 0.0, seed: int = 0, *,
-                        width: int = 10, n_test: int = 2500) -> SyntheticTask:  # fmt: skip
+def fednewton_synthetic(
+    n_sites: int,
+    n_per_site: int,
+    alpha: float = 0.0,
+    beta: float = 0.0,
+    seed: int = 0,
+    *,
+    width: int = 10,
+    n_test: int = 2500,
+) -> SyntheticTask:
     """The regression task of FedNewton Section 7.
 
     At site j: x ~ N(u_j, I), ``y = min(-w_j' x, w_j' x) + e`` with e ~ N(0, 0.2). ``alpha`` sets the heterogeneity of

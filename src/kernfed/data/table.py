@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray
+from kernfed.errors import DataError, IdentifierAmongFeatures
 
 # Longer text in a label, site or id column is a document in the wrong column, and would fill the memory.
 LONGEST_NAME = 1000
@@ -26,14 +27,6 @@ _ROW_NUMBERS = re.compile(r"__index_level_\d+__|(Unnamed: 0(\.\d+)*)?")
 #: Rows from which distinct whole numbers are no accident: of any size, and without a gap. More columns than so many
 #: which are like that are what the values of the table are like.
 _ENOUGH_ROWS, _ENOUGH_WITHOUT_GAP, _MOST_IDENTIFIERS = 100, 20, 3
-
-
-class DataError(ValueError):
-    """A file that cannot be used, in one sentence that names the file and, where known, column and row."""
-
-
-class IdentifierAmongFeatures(UserWarning):
-    """A feature that nobody named numbers the rows, as identifiers do; it tells nothing that could be learned."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +96,10 @@ def select_columns(
         _check_column(source, counts, name)
     left_out: dict[str, str] = {}
     if features is None:
-        found = [(name, taken.get(name) or ("index" if _ROW_NUMBERS.fullmatch(name) else kind))
-                 for name, kind in zip(names, kinds, strict=True)]  # fmt: skip
+        found = [
+            (name, taken.get(name) or ("index" if _ROW_NUMBERS.fullmatch(name) else kind))
+            for name, kind in zip(names, kinds, strict=True)
+        ]
         wanted = NUMBER if any(kind == NUMBER for _, kind in found) else NUMBERS
         chosen = [name for name, kind in found if kind == wanted]
         left_out = {name: kind for name, kind in found if kind != wanted}
@@ -113,8 +108,10 @@ def select_columns(
     else:
         chosen = list(features)
     if not chosen:
-        raise DataError(f"{source}: no column to learn from, name one with features= (on the command line --features); "
-                        f"the columns are {listing(names)}")  # fmt: skip
+        raise DataError(
+            f"{source}: no column to learn from, name one with features= (on the command line --features); "
+            f"the columns are {listing(names)}"
+        )
     for name, times in Counter(chosen).items():
         _check_column(source, counts, name)
         if name in taken:
@@ -128,8 +125,11 @@ def warn_of_identifiers(table: Table, columns: Iterable[str]) -> None:
     """Warn of features among ``columns`` of the file that number the rows, all of them or those of each site."""
     known = set(columns)
     groups = [[slice(None)], _large_sites(table.site)]
-    found = [name for name, values in zip(table.columns, table.X.T, strict=True) if name in known
-             and any(rows and all(_number_rows(values[part]) for part in rows) for rows in groups)]  # fmt: skip
+    found = [
+        name
+        for name, values in zip(table.columns, table.X.T, strict=True)
+        if name in known and any(rows and all(_number_rows(values[part]) for part in rows) for rows in groups)
+    ]
     if not 0 < len(found) <= _MOST_IDENTIFIERS:
         return
     named = listing(found)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from kernfed.data.table import DataError
+from kernfed.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,85 +6,87 @@ Names are imported when they are first used: a site that only answers needs no l
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kernfed.files import load, register_later, save
+from kernfed.federation.protocol.task import declare_methods, format_modules
+from kernfed.files import formats_from, load, save
 
 if TYPE_CHECKING:
-    from kernfed.federation.averaging import AveragingLearner
-    from kernfed.federation.averaging_model import AveragingModel
-    from kernfed.federation.calibrating import calibrate
-    from kernfed.federation.engine import Engine, Federation, Replies, TooFewReplies
-    from kernfed.federation.evaluation import Evaluation, evaluate
-    from kernfed.federation.folding import FoldingLearner
-    from kernfed.federation.folding_warnings import TemporaryStores, UnprotectedClasses
-    from kernfed.federation.local import Fault, LocalEngine
-    from kernfed.federation.message import Payload, Refusal
-    from kernfed.federation.missing import MissingSites
-    from kernfed.federation.policy import Policy
-    from kernfed.federation.releases import LedgerNotKept
-    from kernfed.federation.ridge import DivergenceWarning, RidgeLearner
-    from kernfed.federation.schema import ManyClasses, Schema, SchemaMismatch
-    from kernfed.federation.site import Site
-    from kernfed.federation.store import SiteStore
+    from kernfed.federation.asking import Federation, Replies
+    from kernfed.federation.engines.engine import Engine
+    from kernfed.federation.engines.local import Fault, LocalEngine
+    from kernfed.federation.folding.learner import FoldingLearner
+    from kernfed.federation.learner import Learner
+    from kernfed.federation.personal.learner import PersonalLearner
+    from kernfed.federation.protocol.message import Payload, Refusal
+    from kernfed.federation.protocol.schema import Schema
+    from kernfed.federation.protocol.task import Method, task
+    from kernfed.federation.ridge.learner import RidgeLearner
+    from kernfed.federation.site.policy import Policy
+    from kernfed.federation.site.rows import Rows
+    from kernfed.federation.site.site import Site
+    from kernfed.federation.site.store import SiteStore
+    from kernfed.federation.testing.calibrating import calibrate
+    from kernfed.federation.testing.evaluation import Evaluation, evaluate
 
+#: Every method of this package, by its folder. Each says itself what it brings.
+METHODS = ("folding", "ridge", "personal", "release", "testing")
+
+#: Where the public names live.
 _HOMES = {
-    "averaging": ("AveragingLearner",),
-    "averaging_model": ("AveragingModel",),
-    "calibrating": ("calibrate",),
-    "engine": ("Engine", "Federation", "Replies", "TooFewReplies"),
-    "evaluation": ("Evaluation", "evaluate"),
-    "folding": ("FoldingLearner",),
-    "folding_warnings": ("TemporaryStores", "UnprotectedClasses"),
-    "local": ("Fault", "LocalEngine"),
-    "message": ("Payload", "Refusal"),
-    "missing": ("MissingSites",),
-    "policy": ("Policy",),
-    "releases": ("LedgerNotKept",),
-    "ridge": ("DivergenceWarning", "RidgeLearner"),
-    "schema": ("ManyClasses", "Schema", "SchemaMismatch"),
-    "site": ("Site",),
-    "store": ("SiteStore",),
+    "Engine": "engines.engine",
+    "Evaluation": "testing.evaluation",
+    "Fault": "engines.local",
+    "Federation": "asking",
+    "FoldingLearner": "folding.learner",
+    "Learner": "learner",
+    "LocalEngine": "engines.local",
+    "Method": "protocol.task",
+    "Payload": "protocol.message",
+    "PersonalLearner": "personal.learner",
+    "Policy": "site.policy",
+    "Refusal": "protocol.message",
+    "Replies": "asking",
+    "RidgeLearner": "ridge.learner",
+    "Rows": "site.rows",
+    "Schema": "protocol.schema",
+    "Site": "site.site",
+    "SiteStore": "site.store",
+    "calibrate": "testing.calibrating",
+    "evaluate": "testing.evaluation",
+    "task": "protocol.task",
 }
 __all__ = [
-    "AveragingLearner",
-    "AveragingModel",
-    "DivergenceWarning",
     "Engine",
     "Evaluation",
     "Fault",
     "Federation",
     "FoldingLearner",
-    "LedgerNotKept",
+    "Learner",
     "LocalEngine",
-    "ManyClasses",
-    "MissingSites",
+    "Method",
     "Payload",
+    "PersonalLearner",
     "Policy",
     "Refusal",
     "Replies",
     "RidgeLearner",
+    "Rows",
     "Schema",
-    "SchemaMismatch",
     "Site",
     "SiteStore",
-    "TemporaryStores",
-    "TooFewReplies",
-    "UnprotectedClasses",
     "calibrate",
     "evaluate",
     "load",
     "save",
+    "task",
 ]
 
-# Every model that a file or a message may hold.
-_MODELS = ("kahm.model", "ridge.model", "personal.model", "federation.averaging_model", "federation.ridge_private")
-for _module in _MODELS:
-    register_later(f"kernfed.{_module}")
+declare_methods(f"kernfed.federation.{name}" for name in METHODS)
+formats_from(format_modules)
 
 
 def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"kernfed.federation.{home}"), name)
+    if name in _HOMES:
+        return getattr(import_module(f"kernfed.federation.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'kernfed.federation' has no attribute {name!r}")
 
 

@@ -15,12 +15,13 @@ import numpy as np
 
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
 from kernfed.data import read_table, write_table
-from kernfed.federation.engine import Federation
-from kernfed.federation.evaluation import Evaluation, evaluate
-from kernfed.federation.folding import FoldingLearner
-from kernfed.federation.personal import PersonalLearner
-from kernfed.federation.predictors import is_regressor, predictor_for
-from kernfed.federation.ridge import RidgeLearner
+from kernfed.errors import InputError
+from kernfed.federation.asking import Federation
+from kernfed.federation.folding.learner import FoldingLearner
+from kernfed.federation.personal.learner import PersonalLearner
+from kernfed.federation.ridge.learner import RidgeLearner
+from kernfed.federation.testing.evaluation import Evaluation, evaluate
+from kernfed.federation.testing.predictors import is_regressor, predictor_for
 from kernfed.files import atomic_path, load
 from kernfed.kahm.model import FoldingModel, SiteScores
 from kernfed.personal.problem import FEATURES
@@ -28,19 +29,48 @@ from kernfed.personal.weights import KERNELS
 
 #: Settings every job has, with what they are unless they are given. An empty text or 0 stands for "not given".
 DEFAULTS: Mapping[str, str | int | float] = {
-    "job": "train", "results": "", "sites": "", "min-sites": 1, "min-replies": 0, "wait": 60.0, "timeout": 600.0,
-    "seed": 0, "caller": "flower", "model": "", "queries": "", "features": "", "site": "", "rows": "", "nodes": "",
-    "learner": "folding", "privacy": "",
+    "job": "train",
+    "results": "",
+    "sites": "",
+    "min-sites": 1,
+    "min-replies": 0,
+    "wait": 60.0,
+    "timeout": 600.0,
+    "seed": 0,
+    "caller": "flower",
+    "model": "",
+    "queries": "",
+    "features": "",
+    "site": "",
+    "rows": "",
+    "nodes": "",
+    "learner": "folding",
+    "privacy": "",
     # of folding
-    "measure": "rms", "batch-size": 100, "partition": "order", "layers": 1, "dtype": "float64", "aggregate": "min",
-    "k": 2, "hold": "sites",
+    "measure": "rms",
+    "batch-size": 100,
+    "partition": "order",
+    "layers": 1,
+    "dtype": "float64",
+    "aggregate": "min",
+    "k": 2,
+    "hold": "sites",
     # of ridge; its features are "kernel" here, for "features" are the columns of queries
-    "method": "conjugate", "rounds": 10, "n-components": 2000, "bandwidth": "median", "regularization": 1e-3,
-    "task": "classify", "kernel": "fourier",
+    "method": "conjugate",
+    "rounds": 10,
+    "n-components": 2000,
+    "bandwidth": "median",
+    "regularization": 1e-3,
+    "task": "classify",
+    "kernel": "fourier",
     # of personal, with task and bandwidth as above; its weights are a rule, or C_Q,C_P as two numbers
-    "weights": "auto", "predictor": "ridge", "personal-kernel": "given", "personal-components": 200,
-    "embedding": "fourier", "gains": 1,
-}  # fmt: skip
+    "weights": "auto",
+    "predictor": "ridge",
+    "personal-kernel": "given",
+    "personal-components": 200,
+    "embedding": "fourier",
+    "gains": 1,
+}
 RESULT = "result.json"
 
 
@@ -64,14 +94,14 @@ class Job:
         """Job from settings such as a run's configuration; unknown or wrong ones are refused, never ignored."""
         unknown = sorted(set(given) - set(DEFAULTS))
         if unknown:
-            raise ValueError(f"unknown setting {unknown[0]!r}; known are {', '.join(sorted(DEFAULTS))}")
+            raise InputError(f"unknown setting {unknown[0]!r}; known are {', '.join(sorted(DEFAULTS))}")
         found = {**DEFAULTS, **given}
         for name, usual in DEFAULTS.items():
             wanted: Any = (int, float) if isinstance(usual, float) else type(usual)
             if not isinstance(found[name], wanted) or isinstance(found[name], bool):
-                raise ValueError(f"{name} must be {type(usual).__name__}, got {found[name]!r}")
+                raise InputError(f"{name} must be {type(usual).__name__}, got {found[name]!r}")
         if not Path(found["results"]).is_absolute():
-            raise ValueError(f"results must be an absolute path on the ServerApp's machine, got {found['results']!r}")
+            raise InputError(f"results must be an absolute path on the ServerApp's machine, got {found['results']!r}")
         return cls(
             kind=check_choice(found["job"], "job", tuple(JOBS)),
             folder=Path(found["results"]) / run,
@@ -83,7 +113,7 @@ class Job:
             seed=check_count(found["seed"], "seed", at_least=0),
             caller=found["caller"],
             settings=found,
-        )  # fmt: skip
+        )
 
     @property
     def asking(self) -> dict[str, Any]:
@@ -93,7 +123,7 @@ class Job:
     def file(self, name: str) -> Path:
         """The file that setting ``name`` must give."""
         if not self.settings[name]:
-            raise ValueError(f"job {self.kind!r} needs the setting {name}, a path on the ServerApp's machine")
+            raise InputError(f"job {self.kind!r} needs the setting {name}, a path on the ServerApp's machine")
         return Path(self.settings[name])
 
 
@@ -105,8 +135,14 @@ def run_job(federation: Federation, job: Job) -> Path:
         found = JOBS[job.kind](federation, job)
     finally:  # what left the sites must be known even where the job failed
         federation.traffic.save(job.folder / "traffic.json")
-    result = {"job": job.kind, "seconds": time.monotonic() - started, "sites": list(federation.sites), **found,
-              "bytes_up": federation.traffic.bytes_up, "bytes_down": federation.traffic.bytes_down}  # fmt: skip
+    result = {
+        "job": job.kind,
+        "seconds": time.monotonic() - started,
+        "sites": list(federation.sites),
+        **found,
+        "bytes_up": federation.traffic.bytes_up,
+        "bytes_down": federation.traffic.bytes_down,
+    }
     _write_json(job.folder / RESULT, result)
     return job.folder
 
@@ -117,13 +153,30 @@ def _train(federation: Federation, job: Job) -> dict[str, Any]:
 
 
 def _folding(s: Mapping[str, Any]) -> FoldingLearner:
-    return FoldingLearner(s["measure"], s["batch-size"], s["partition"], s["layers"], s["dtype"], s["aggregate"],
-                          s["k"], hold=s["hold"], privacy=_mechanism(s["privacy"]))  # fmt: skip
+    return FoldingLearner(
+        s["measure"],
+        s["batch-size"],
+        s["partition"],
+        s["layers"],
+        s["dtype"],
+        s["aggregate"],
+        s["k"],
+        hold=s["hold"],
+        privacy=_mechanism(s["privacy"]),
+    )
 
 
 def _ridge(s: Mapping[str, Any]) -> RidgeLearner:
-    return RidgeLearner(s["method"], s["rounds"], s["n-components"], _bandwidth(s), s["regularization"], s["task"],
-                        features=s["kernel"], privacy=_mechanism(s["privacy"]))  # fmt: skip
+    return RidgeLearner(
+        s["method"],
+        s["rounds"],
+        s["n-components"],
+        _bandwidth(s),
+        s["regularization"],
+        s["task"],
+        features=s["kernel"],
+        privacy=_mechanism(s["privacy"]),
+    )
 
 
 def _personal(s: Mapping[str, Any]) -> PersonalLearner:
@@ -132,33 +185,37 @@ def _personal(s: Mapping[str, Any]) -> PersonalLearner:
         try:
             weights = tuple(float(number) for number in s["weights"].split(","))
         except ValueError:
-            raise ValueError(f"weights must be a rule or C_Q,C_P such as 0.2,0.1, got {s['weights']!r}") from None
+            raise InputError(f"weights must be a rule or C_Q,C_P such as 0.2,0.1, got {s['weights']!r}") from None
     return PersonalLearner(
-        weights, check_choice(s["embedding"], "embedding", KERNELS), s["task"],
-        model=check_choice(s["predictor"], "predictor", ("ridge", "logistic", "none")), bandwidth=_bandwidth(s),
+        weights,
+        check_choice(s["embedding"], "embedding", KERNELS),
+        s["task"],
+        model=check_choice(s["predictor"], "predictor", ("ridge", "logistic", "none")),
+        bandwidth=_bandwidth(s),
         features=check_choice(s["personal-kernel"], "personal-kernel", FEATURES),
         n_components=check_count(s["personal-components"], "personal-components"),
-        gains=check_count(s["gains"], "gains", at_least=0, at_most=1) == 1, privacy=_mechanism(s["privacy"]),
-    )  # fmt: skip
+        gains=check_count(s["gains"], "gains", at_least=0, at_most=1) == 1,
+        privacy=_mechanism(s["privacy"]),
+    )
 
 
 def _bandwidth(s: Mapping[str, Any]) -> float | str:
     try:
         return "median" if s["bandwidth"] == "median" else float(s["bandwidth"])
     except ValueError:
-        raise ValueError(f"bandwidth must be median or a number, got {s['bandwidth']!r}") from None
+        raise InputError(f"bandwidth must be median or a number, got {s['bandwidth']!r}") from None
 
 
 def _mechanism(text: str) -> Any:
     """The mechanism that a JSON object of ``mechanism_to_values`` names, or None without one."""
     if not text:
         return None
-    from kernfed.federation.private import mechanism_from_values  # most jobs release nothing
+    from kernfed.federation.release.charging import mechanism_from_values  # most jobs release nothing
 
     try:
         return mechanism_from_values(json.loads(text))
     except json.JSONDecodeError as error:
-        raise ValueError(f"privacy must be a JSON object with a mechanism and its parameters: {error}") from None
+        raise InputError(f"privacy must be a JSON object with a mechanism and its parameters: {error}") from None
 
 
 _LEARNERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {"folding": _folding, "ridge": _ridge, "personal": _personal}
@@ -209,14 +266,14 @@ def _evaluate(federation: Federation, job: Job) -> dict[str, Any]:
 def _forget(federation: Federation, job: Job) -> dict[str, Any]:
     site = job.settings["site"]
     if not site:
-        raise ValueError("job 'forget' needs the setting site, and rows to forget only these, as 3,17,20")
+        raise InputError("job 'forget' needs the setting site, and rows to forget only these, as 3,17,20")
     try:
         rows = [int(number) for number in job.settings["rows"].split(",") if number.strip()]
     except ValueError:
-        raise ValueError(f"rows must be row ids such as 3,17,20, got {job.settings['rows']!r}") from None
+        raise InputError(f"rows must be row ids such as 3,17,20, got {job.settings['rows']!r}") from None
     model = _model(federation, job)
     if not hasattr(model, "forget"):
-        raise ValueError(f"job 'forget' needs a folding model, got a {type(model).__name__}: train again without them")
+        raise InputError(f"job 'forget' needs a folding model, got a {type(model).__name__}: train again without them")
     return _saved(model.forget(site, rows=rows or None), job)
 
 
@@ -228,8 +285,7 @@ def _model(federation: Federation, job: Job) -> Any:
 def _saved(model: Any, job: Job) -> dict[str, Any]:
     model.save(job.folder / "model.kfd")
     members = {"members": list(model.sites)} if hasattr(model, "sites") else {}
-    return {"model": "model.kfd", **members, "classes": model.classes_.tolist(),
-            "missing": dict(model.missing)}  # fmt: skip
+    return {"model": "model.kfd", **members, "classes": model.classes_.tolist(), "missing": dict(model.missing)}
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -238,5 +294,8 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 JOBS: dict[str, Callable[[Federation, Job], dict[str, Any]]] = {
-    "train": _train, "predict": _predict, "evaluate": _evaluate, "forget": _forget,
-}  # fmt: skip
+    "train": _train,
+    "predict": _predict,
+    "evaluate": _evaluate,
+    "forget": _forget,
+}

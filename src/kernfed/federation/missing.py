@@ -3,9 +3,7 @@
 import warnings
 from collections.abc import Mapping
 
-
-class MissingSites(UserWarning):
-    """Some sites did not answer, and the result is that of the others."""
+from kernfed.errors import MissingSites
 
 
 def warn_missing(missing: Mapping[str, str], how: str, *, stacklevel: int) -> None:

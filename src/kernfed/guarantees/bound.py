@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernfed._validation import check_choice, check_number
+from kernfed.errors import InputError
 
 #: How far a bound can be relied on, from most to least, in the words it is printed with.
 STATUSES = {
@@ -38,9 +39,9 @@ class Bound:
         check_choice(self.kind, "status", tuple(STATUSES))
         check_number(self.confidence, "confidence", above=0, at_most=1)
         if self.value != self.value:
-            raise ValueError("value must be a number, got nan; a bound that says nothing is infinite")
+            raise InputError("value must be a number, got nan; a bound that says nothing is infinite")
         if isinstance(self.assumptions, str):
-            raise ValueError(f"assumptions must be a tuple of sentences, got the text {self.assumptions!r}")
+            raise InputError(f"assumptions must be a tuple of sentences, got the text {self.assumptions!r}")
 
     @property
     def kind(self) -> str:
@@ -66,5 +67,11 @@ class Bound:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for reports."""
-        return {"value": self.value, "confidence": self.confidence, "assumptions": list(self.assumptions),
-                "status": self.status, "source": self.source, "words": self.words}  # fmt: skip
+        return {
+            "value": self.value,
+            "confidence": self.confidence,
+            "assumptions": list(self.assumptions),
+            "status": self.status,
+            "source": self.source,
+            "words": self.words,
+        }

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from scipy.stats import beta
 
 from kernfed._validation import check_count, check_number
+from kernfed.errors import InputError
 from kernfed.guarantees.bound import Bound
 
 _EXCHANGEABLE = "the new row is drawn as the held-out rows were"
@@ -29,7 +30,7 @@ def conformal_threshold(scores: npt.ArrayLike, coverage: float = 0.9) -> float:
     """
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim != 1 or np.isnan(values).any():
-        raise ValueError(f"scores must be one number per held-out row and no NaN, got shape {values.shape}")
+        raise InputError(f"scores must be one number per held-out row and no NaN, got shape {values.shape}")
     rank = _rank(len(values), _check_share(coverage, "coverage"))
     return float(np.sort(values)[rank - 1]) if rank <= len(values) else math.inf
 
@@ -37,10 +38,10 @@ def conformal_threshold(scores: npt.ArrayLike, coverage: float = 0.9) -> float:
 def conformal_sets(scores: npt.ArrayLike, threshold: float) -> npt.NDArray[np.bool_]:
     """Which classes (n, C) are in the set of each query: those with ``scores`` (n, C) at most ``threshold``."""
     if math.isnan(threshold):
-        raise ValueError("threshold must be a number, got nan")
+        raise InputError("threshold must be a number, got nan")
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim != 2 or np.isnan(values).any():
-        raise ValueError(f"scores must be a matrix (queries, classes) without NaN, got shape {values.shape}")
+        raise InputError(f"scores must be a matrix (queries, classes) without NaN, got shape {values.shape}")
     return np.asarray(values <= threshold)
 
 

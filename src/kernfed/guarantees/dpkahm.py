@@ -15,6 +15,7 @@ import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
 from kernfed._validation import FloatArray, check_choice, check_count, check_number, check_rows
+from kernfed.errors import InputError
 from kernfed.guarantees.bound import Bound
 from kernfed.kahm.compose import KAHM, DeepKAHM, WideKAHM
 from kernfed.kahm.machine import FALLBACK_RATIO, Machine, layer_kernel, recover_rows
@@ -98,7 +99,7 @@ def smoothing_error(mean_square: float, rows: int, width: int, steps: int) -> Bo
 
 def _machines(machine: KAHM | DeepKAHM | WideKAHM) -> list[Machine]:
     if not isinstance(machine, (KAHM, DeepKAHM, WideKAHM)):
-        raise ValueError(f"machine must be a fitted KAHM, DeepKAHM or WideKAHM, got {type(machine).__name__}")
+        raise InputError(f"machine must be a fitted KAHM, DeepKAHM or WideKAHM, got {type(machine).__name__}")
     check_is_fitted(machine, "bank_")
     return list(machine.bank_.machines)
 
@@ -106,7 +107,7 @@ def _machines(machine: KAHM | DeepKAHM | WideKAHM) -> list[Machine]:
 def _only_machine(machine: KAHM) -> Machine:
     machines = _machines(machine)
     if len(machines) != 1:
-        raise ValueError(f"expected a machine of one branch, got {len(machines)}; look at its branches one by one")
+        raise InputError(f"expected a machine of one branch, got {len(machines)}; look at its branches one by one")
     return machines[0]
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
+from kernfed.errors import InputError
 from kernfed.guarantees.bound import Bound
 
 _FORMS = ("sum", "printed")
@@ -42,8 +43,9 @@ def _heterogeneity(pooled: FloatArray, part: FloatArray, scale: float) -> float:
     return ratio * (1 + ratio)
 
 
-def newton_contraction_expected(shares: npt.ArrayLike, moments: npt.ArrayLike, expected: npt.ArrayLike,
-                                regularization: float, *, form: str = "sum") -> Bound:  # fmt: skip
+def newton_contraction_expected(
+    shares: npt.ArrayLike, moments: npt.ArrayLike, expected: npt.ArrayLike, regularization: float, *, form: str = "sum"
+) -> Bound:
     """Upsilon as in Theorem 1, between the distributions the rows come from and the rows.
 
     shares : p_j (m,); moments : C_Dj (m, M, M) of the rows; expected : C_j (m, M, M) of the distributions, whose
@@ -52,7 +54,7 @@ def newton_contraction_expected(shares: npt.ArrayLike, moments: npt.ArrayLike, e
     p, rows = _check_moments(shares, moments, "moments")
     _, C = _check_moments(shares, expected, "expected")
     if C.shape != rows.shape:
-        raise ValueError(f"expected must have the shape of moments, {rows.shape}, got {C.shape}")
+        raise InputError(f"expected must have the shape of moments, {rows.shape}, got {C.shape}")
     scale = check_number(regularization, "regularization", above=0)
     check_choice(form, "form", _FORMS)
     common, pooled = np.tensordot(p, C, axes=1), np.tensordot(p, rows, axes=1)
@@ -80,11 +82,11 @@ def federated_error(contraction: Bound, initial: float, rounds: int) -> Bound:
 def _check_moments(shares: npt.ArrayLike, moments: npt.ArrayLike, name: str) -> tuple[FloatArray, FloatArray]:
     p, C = np.asarray(shares, dtype=np.float64), np.asarray(moments, dtype=np.float64)
     if p.ndim != 1 or not p.size or not (p >= 0).all() or not np.isclose(p.sum(), 1.0):
-        raise ValueError(f"shares must be at least 0 and add up to 1, got {p}")
+        raise InputError(f"shares must be at least 0 and add up to 1, got {p}")
     if C.ndim != 3 or C.shape[0] != len(p) or C.shape[1] != C.shape[2] or not np.isfinite(C).all():
-        raise ValueError(f"{name} must be {len(p)} finite square matrices, got shape {C.shape}")
+        raise InputError(f"{name} must be {len(p)} finite square matrices, got shape {C.shape}")
     if not np.allclose(C, C.transpose(0, 2, 1)):
-        raise ValueError(f"{name} must be symmetric matrices")
+        raise InputError(f"{name} must be symmetric matrices")
     return p, C
 
 

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 from kernfed._validation import check_number
+from kernfed.errors import InputError
 from kernfed.guarantees.bound import Bound
 
 _SOURCE = "the target has regularity r and the kernel capacity gamma, FedNewton Assumptions 1-2"
@@ -31,8 +32,14 @@ class SiteShape:
         check_number(self.concept_shift, "concept_shift", at_least=0)
 
 
-def federated_error_rate(sites: list[SiteShape], regularization: float, effective_dimension: float,
-                         contraction: float, rounds: int, delta: float = 0.05) -> Bound:  # fmt: skip
+def federated_error_rate(
+    sites: list[SiteShape],
+    regularization: float,
+    effective_dimension: float,
+    contraction: float,
+    rounds: int,
+    delta: float = 0.05,
+) -> Bound:
     """FedNewton Theorem 2 with ``R_j = 1/(lambda n_j) + sqrt(1/(lambda n_j))``, its order in (10).
 
     contraction : Upsilon; rounds : t.
@@ -51,8 +58,9 @@ def federated_error_rate(sites: list[SiteShape], regularization: float, effectiv
     return Bound(value, 1 - delta, (_SOURCE,), "rate only", "FedNewton Theorem 2")
 
 
-def excess_risk_rate(sites: list[SiteShape], regularity: float, capacity: float, contraction: float, rounds: int,
-                     delta: float = 0.05) -> Bound:  # fmt: skip
+def excess_risk_rate(
+    sites: list[SiteShape], regularity: float, capacity: float, contraction: float, rounds: int, delta: float = 0.05
+) -> Bound:
     """FedNewton Theorem 4, which is Theorem 3 where no site shifts; lambda is ``|D|^(-1/(2r + gamma))``.
 
     regularity : r > 0; capacity : gamma in [0, 1]; ``2r + gamma >= 1``. The theorem prints Upsilon without the exponent
@@ -61,7 +69,7 @@ def excess_risk_rate(sites: list[SiteShape], regularity: float, capacity: float,
     r = check_number(regularity, "regularity", above=0)
     gamma = check_number(capacity, "capacity", at_least=0, at_most=1)
     if 2 * r + gamma < 1:
-        raise ValueError(f"2 regularity + capacity must be >= 1, got {2 * r + gamma}")
+        raise InputError(f"2 regularity + capacity must be >= 1, got {2 * r + gamma}")
     total, log = sum(site.rows for site in _check_sites(sites)), _log(delta)
     level = total ** (-1 / (2 * r + gamma))
     federated = 0.0
@@ -97,7 +105,7 @@ def _shifted(site: SiteShape, level: float) -> float:
 def _check_sites(sites: list[SiteShape]) -> list[SiteShape]:
     shares = sum(site.share for site in sites)
     if not sites or not math.isclose(shares, 1.0, rel_tol=1e-9):
-        raise ValueError(f"shares of the sites must add up to 1, got {shares}")
+        raise InputError(f"shares of the sites must add up to 1, got {shares}")
     return sites
 
 

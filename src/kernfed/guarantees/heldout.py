@@ -13,6 +13,7 @@ import numpy as np
 from scipy.stats import beta
 
 from kernfed._validation import check_choice, check_count, check_number
+from kernfed.errors import InputError
 from kernfed.guarantees.bound import Bound
 
 _FIXED = "the classifier was fixed before the held-out rows were looked at"
@@ -76,8 +77,13 @@ def clopper_pearson(errors: int, rows: int, confidence: float = 0.95) -> Bound:
     return _bound(clopper_pearson_value, "Clopper and Pearson (1934)", errors, rows, confidence)
 
 
-def heldout_bounds(counts: Mapping[str, tuple[int, int]] | CountedSites, confidence: float = 0.95, *,
-                   method: str = "clopper-pearson", simultaneous: bool = False) -> HeldOutBounds:  # fmt: skip
+def heldout_bounds(
+    counts: Mapping[str, tuple[int, int]] | CountedSites,
+    confidence: float = 0.95,
+    *,
+    method: str = "clopper-pearson",
+    simultaneous: bool = False,
+) -> HeldOutBounds:
     """Bounds per site and pooled; sites without held-out rows are left out.
 
     ``counts`` is ``{site: (errors, rows)}``, or the evaluation of a classifier as ``kernfed.evaluate`` returns it.
@@ -94,12 +100,12 @@ def heldout_bounds(counts: Mapping[str, tuple[int, int]] | CountedSites, confide
     check_choice(method, "method", ("clopper-pearson", "hoeffding"))
     confidence = _check_confidence(confidence)
     if method == "clopper-pearson" and confidence < _LOWEST_POOLED:
-        raise ValueError(f"confidence must be >= {_LOWEST_POOLED} for pooled rows, got {confidence}; use 'hoeffding'")
+        raise InputError(f"confidence must be >= {_LOWEST_POOLED} for pooled rows, got {confidence}; use 'hoeffding'")
     pairs = counts if isinstance(counts, Mapping) else _counted(counts)
     checked = {site: _check_counts(*_pair(site, pairs[site]), at_least=0) for site in sorted(pairs)}
     checked = {site: pair for site, pair in checked.items() if pair[1]}
     if not checked:
-        raise ValueError("at least one site must have held-out rows, got none")
+        raise InputError("at least one site must have held-out rows, got none")
     share = 1 - (1 - confidence) / (len(checked) + 1) if simultaneous else confidence
     alone = hoeffding if method == "hoeffding" else clopper_pearson
     sites = {site: alone(*pair, share) for site, pair in checked.items()}
@@ -137,13 +143,15 @@ def _counted(evaluation: Any) -> dict[str, tuple[int, int]]:
     try:
         return {site: (found.errors, found.rows) for site, found in sites.items()}  # type: ignore[union-attr]
     except AttributeError:
-        raise ValueError("counts must map sites to (errors, rows) or be the evaluation of a classifier, got "
-                         f"{type(evaluation).__name__}") from None  # fmt: skip
+        raise InputError(
+            "counts must map sites to (errors, rows) or be the evaluation of a classifier, got "
+            f"{type(evaluation).__name__}"
+        ) from None
 
 
 def _pair(site: str, counts: Any) -> tuple[Any, Any]:
     if not isinstance(counts, (tuple, list)) or len(counts) != 2:
-        raise ValueError(f"counts of site {site!r} must be (errors, rows), got {counts!r}")
+        raise InputError(f"counts of site {site!r} must be (errors, rows), got {counts!r}")
     return counts[0], counts[1]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_count, check_number, check_rows
+from kernfed.errors import InputError
 from kernfed.guarantees.bound import Bound
 
 _LOSS = "every loss is a constant plus a function of norm at most R in the space of the kernel (KME Assumption 4.1)"
@@ -63,8 +64,15 @@ def excess_risk(distance: float, radius: float) -> Bound:
     return Bound(value, 1.0, (_LOSS, _EXACT, "in expectation over the rows"), "proven", "KME Corollary 4.6")
 
 
-def aggregation_rate(distances: npt.ArrayLike, counts: npt.ArrayLike, spread: Spread, *, target: int = 0,
-                     components: int | None = None, constant: float = 1.0) -> Bound:  # fmt: skip
+def aggregation_rate(
+    distances: npt.ArrayLike,
+    counts: npt.ArrayLike,
+    spread: Spread,
+    *,
+    target: int = 0,
+    components: int | None = None,
+    constant: float = 1.0,
+) -> Bound:
     """Theorem 4.4, (14), from estimates: squared MMD between the aggregated rows and the target's distribution.
 
     distances : MMD (B,) of every site to the target, estimates below 0 as 0. counts : rows (B,). spread : of the target
@@ -75,7 +83,7 @@ def aggregation_rate(distances: npt.ArrayLike, counts: npt.ArrayLike, spread: Sp
     steps = np.maximum(np.asarray(distances, dtype=np.float64), 0.0)
     n = np.asarray(counts, dtype=np.float64)
     if steps.ndim != 1 or steps.shape != n.shape or not np.isfinite(steps).all() or not (n >= 1).all():
-        raise ValueError(f"distances and counts must be one per site, got shapes {steps.shape} and {n.shape}")
+        raise InputError(f"distances and counts must be one per site, got shapes {steps.shape} and {n.shape}")
     own = check_count(target, "target", at_least=0, at_most=len(n) - 1)
     C = check_number(constant, "constant", above=0)
     steps[own] = -1.0  # the target itself comes first
@@ -86,8 +94,12 @@ def aggregation_rate(distances: npt.ArrayLike, counts: npt.ArrayLike, spread: Sp
     if components is not None:
         value += C * float(np.sqrt(np.log(len(n)) / components))
         source, extra = "KME Theorem 5.2", (f"features are {components} random ones",)
-    assumptions = ("the kernel is bounded by 1", "C_Q and C_P are at least of the order 2 log(B n)",
-                   "distances and spread are as estimated", *extra)  # fmt: skip
+    assumptions = (
+        "the kernel is bounded by 1",
+        "C_Q and C_P are at least of the order 2 log(B n)",
+        "distances and spread are as estimated",
+        *extra,
+    )
     return Bound(value, 1.0, assumptions, f"rate only: the constant C is taken as {C:g}", source)
 
 

@@ -63,8 +63,9 @@ def hypothesis_gap(features: npt.ArrayLike) -> Bound:
     return Bound(1 - float(own.mean()), 1.0, (_ENERGY,), "proven", "SFM Proposition 1")
 
 
-def hypothesis_error(rows: int, class_share: float, training_error: float = 0.0, confidence: float = 0.95, *,
-                     disturbance: float = 0.0) -> Bound:  # fmt: skip
+def hypothesis_error(
+    rows: int, class_share: float, training_error: float = 0.0, confidence: float = 0.95, *, disturbance: float = 0.0
+) -> Bound:
     """Printed error of a hypothesis: the smaller of a complexity bound and ``generalized_risk``; false as stated.
 
     class_share : ``N_c / N``. SFM Theorem 7 (96); Theorem 6 (95) with the mean squared ``disturbance``; Proposition 2

@@ -6,7 +6,7 @@ The estimators, and scikit-learn with them, are imported when they are first use
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kernfed.files import register_later
+from kernfed.files import formats_from
 from kernfed.kahm.folding import MEASURES
 
 if TYPE_CHECKING:
@@ -15,9 +15,19 @@ if TYPE_CHECKING:
     from kernfed.kahm.regressor import KAHMRegressor
 
 __all__ = ["KAHM", "MEASURES", "DeepKAHM", "KAHMClassifier", "KAHMRegressor", "WideKAHM"]
-_HOMES = {"KAHM": "compose", "DeepKAHM": "compose", "WideKAHM": "compose", "KAHMClassifier": "classifier",
-          "KAHMRegressor": "regressor"}  # fmt: skip
-register_later("kernfed.kahm.formats")
+_HOMES = {
+    "KAHM": "compose",
+    "DeepKAHM": "compose",
+    "WideKAHM": "compose",
+    "KAHMClassifier": "classifier",
+    "KAHMRegressor": "regressor",
+}
+#: The module of every file format of this package.
+FORMATS = {
+    "FoldingModel": "kernfed.kahm.model",
+    **dict.fromkeys(("KAHM", "DeepKAHM", "WideKAHM", "KAHMClassifier"), "kernfed.kahm.formats"),
+}
+formats_from(lambda: FORMATS)
 
 
 def __getattr__(name: str) -> Any:

@@ -43,8 +43,10 @@ def exposure(classes: npt.NDArray[Any], holds: npt.NDArray[np.bool_], aggregate:
     if k == 1:
         return "with k=1 a single wrong site can decide every class"
     listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return (f"wrong sites can decide {len(names)} of {len(classes)} classes, which fewer than k={k} of {len(holds)} "
-            f"site(s) hold: {listed}")  # fmt: skip
+    return (
+        f"wrong sites can decide {len(names)} of {len(classes)} classes, which fewer than k={k} of {len(holds)} "
+        f"site(s) hold: {listed}"
+    )
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from kernfed._threads import resolve_jobs, single_blas_thread
 from kernfed._validation import FloatArray
+from kernfed.errors import InputError
 from kernfed.kahm.folding import ABSENT, folding, needs_angle
 from kernfed.kahm.machine import LONGEST, Machine, explicit_images, fit_machine, row_lengths
 from kernfed.kahm.tile import QueryBlock, Tile, build_tile, group_machines, score_tile
@@ -49,9 +50,9 @@ class Bank:
     def assemble(cls, machines: Sequence[Machine], groups: Sequence[int], n_groups: int) -> "Bank":
         """Bank of ``machines``; machine i belongs to group ``groups[i]`` of ``n_groups``."""
         if not machines:
-            raise ValueError("a bank needs at least one machine, got none")
+            raise InputError("a bank needs at least one machine, got none")
         if len({(machine.width, machine.directions.dtype) for machine in machines}) > 1:
-            raise ValueError("machines of a bank must have one width and one dtype, got several")
+            raise InputError("machines of a bank must have one width and one dtype, got several")
         weights = np.array([machine.n_rows for machine in machines], dtype=np.float64)
         with single_blas_thread():
             centre = weights @ np.stack([machine.mean for machine in machines]) / weights.sum()
@@ -96,8 +97,9 @@ class Bank:
         alone = Bank(self.machines, np.arange(len(self.machines)), len(self.machines), self.centre, self.tiles)
         return alone.scores(queries, measure, n_jobs).values
 
-    def _score_block(self, queries: FloatArray, start: int, measure: str, values: FloatArray,
-                     winners: npt.NDArray[np.intp]) -> int:  # fmt: skip
+    def _score_block(
+        self, queries: FloatArray, start: int, measure: str, values: FloatArray, winners: npt.NDArray[np.intp]
+    ) -> int:
         """Score queries[start : start + BLOCK] into the rows of ``values`` and ``winners``; count the fallbacks."""
         count = len(queries[start : start + BLOCK])
         block, stretch = self._block(queries[start : start + BLOCK])
@@ -135,8 +137,14 @@ class Bank:
             squares = np.einsum("ij,ij->i", centred, centred)
         return QueryBlock(_columns(centred, self.dtype), squares, centred, self.centre), stretch
 
-    def _look_again(self, tile: Tile, doubtful: npt.NDArray[np.intp], centred: FloatArray, squared: FloatArray,
-                    images: FloatArray | None) -> int:  # fmt: skip
+    def _look_again(
+        self,
+        tile: Tile,
+        doubtful: npt.NDArray[np.intp],
+        centred: FloatArray,
+        squared: FloatArray,
+        images: FloatArray | None,
+    ) -> int:
         """Replace doubtful entries by explicit float64 images; count those that fell back."""
         fallbacks = 0
         for slot in np.unique(doubtful[:, 0]):
@@ -157,8 +165,13 @@ def _columns(centred: FloatArray, kind: np.dtype[np.floating[npt.NBitBase]]) -> 
     return columns
 
 
-def _keep_smallest(found: FloatArray, groups: npt.NDArray[np.intp], members: npt.NDArray[np.intp], rows: FloatArray,
-                   owners: npt.NDArray[np.intp]) -> None:  # fmt: skip
+def _keep_smallest(
+    found: FloatArray,
+    groups: npt.NDArray[np.intp],
+    members: npt.NDArray[np.intp],
+    rows: FloatArray,
+    owners: npt.NDArray[np.intp],
+) -> None:
     """Lower ``rows`` (G, w) to the machines' measures ``found`` (S, w), and note who did; ties go to the first."""
     for slot, (group, member) in enumerate(zip(groups, members, strict=True)):
         better = (found[slot] < rows[group]) | ((found[slot] == rows[group]) & _earlier(member, owners[group]))
@@ -171,8 +184,14 @@ def _earlier(member: np.intp, owners: npt.NDArray[np.intp]) -> npt.NDArray[np.bo
     return earlier
 
 
-def fit_machines(batches: Sequence[FloatArray], *, subspace_dim: int | None = None, layers: int = 1,
-                 dtype: npt.DTypeLike = np.float64, n_jobs: int | None = None) -> list[Machine]:  # fmt: skip
+def fit_machines(
+    batches: Sequence[FloatArray],
+    *,
+    subspace_dim: int | None = None,
+    layers: int = 1,
+    dtype: npt.DTypeLike = np.float64,
+    n_jobs: int | None = None,
+) -> list[Machine]:
     """One machine per batch of rows, in parallel through joblib and independent of the number of jobs."""
     from joblib import Parallel, delayed  # here, for a site that only answers fits nothing
 
@@ -186,8 +205,9 @@ def fit_machines(batches: Sequence[FloatArray], *, subspace_dim: int | None = No
     return machines
 
 
-def _fit_alone(rows: FloatArray, subspace_dim: int | None, layers: int, dtype: npt.DTypeLike,
-               threads: int = 1) -> Machine:  # fmt: skip
+def _fit_alone(
+    rows: FloatArray, subspace_dim: int | None, layers: int, dtype: npt.DTypeLike, threads: int = 1
+) -> Machine:
     # Entered again here because a worker may be another process (dask, ray), where the caller's limit does not hold.
     with single_blas_thread():
         return fit_machine(rows, subspace_dim=subspace_dim, layers=layers, dtype=dtype, threads=threads)

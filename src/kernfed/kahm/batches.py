@@ -14,8 +14,9 @@ def batch_count(rows: int, batch_size: int) -> int:
     return max(1, int(np.floor(rows / batch_size + 0.5))) if rows > batch_size else 1
 
 
-def split_rows(rows: FloatArray, batch_size: int, partition: str,
-               generator: np.random.Generator) -> list[npt.NDArray[np.intp]]:  # fmt: skip
+def split_rows(
+    rows: FloatArray, batch_size: int, partition: str, generator: np.random.Generator
+) -> list[npt.NDArray[np.intp]]:
     """Sorted row numbers of each batch: consecutive rows, a random division, or k-means clusters.
 
     A k-means cluster keeps its own size; the other two divide evenly. The result does not depend on threads.

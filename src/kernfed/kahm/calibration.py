@@ -18,9 +18,14 @@ _USUAL_SHARE = 1 / 3
 
 
 def left_out_scores(
-    bank: Bank, measure: str, draws: np.random.Generator, *, subspace_dim: int | None = None, layers: int = 1,
+    bank: Bank,
+    measure: str,
+    draws: np.random.Generator,
+    *,
+    subspace_dim: int | None = None,
+    layers: int = 1,
     dtype: npt.DTypeLike = np.float64,
-) -> tuple[FloatArray, npt.NDArray[np.intp]]:  # fmt: skip
+) -> tuple[FloatArray, npt.NDArray[np.intp]]:
     """Scores (m, G) of training rows against machines that never saw them, and the rows' classes (m,).
 
     Some machines, drawn at random, are fitted again without a tenth of their rows, which the new machine and all others

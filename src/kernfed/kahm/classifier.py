@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from kernfed._random import generator
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_choice, check_count
+from kernfed.errors import InputError
 from kernfed.files import Savable
 from kernfed.kahm.bank import Bank, BankScores, fit_machines
 from kernfed.kahm.batches import PARTITIONS, split_rows
@@ -54,9 +55,17 @@ class KAHMClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore[m
     n_features_in_, feature_names_in_ : as everywhere in scikit-learn
     """
 
-    def __init__(self, measure: str = "distance", batch_size: int = 1000, partition: str = "kmeans", layers: int = 1,
-                 subspace_dim: int | str = "auto", dtype: str = "float64", n_jobs: int | None = None,
-                 random_state: int | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        measure: str = "distance",
+        batch_size: int = 1000,
+        partition: str = "kmeans",
+        layers: int = 1,
+        subspace_dim: int | str = "auto",
+        dtype: str = "float64",
+        n_jobs: int | None = None,
+        random_state: int | None = None,
+    ) -> None:
         self.measure = measure
         self.batch_size = batch_size
         self.partition = partition
@@ -75,12 +84,14 @@ class KAHMClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore[m
         check_classification_targets(labels)
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"y must have at least 2 classes, got 1 class: {self.classes_[0]!r}")
+            raise InputError(f"y must have at least 2 classes, got 1 class: {self.classes_[0]!r}")
         seed = 0 if self.random_state is None else self.random_state
         batches, groups = self._divide(rows, numbers, size, seed)
-        shape: dict[str, Any] = {"subspace_dim": check_subspace_dim(self.subspace_dim),
-                                 "layers": check_count(self.layers, "layers"),
-                                 "dtype": check_choice(self.dtype, "dtype", DTYPES)}  # fmt: skip
+        shape: dict[str, Any] = {
+            "subspace_dim": check_subspace_dim(self.subspace_dim),
+            "layers": check_count(self.layers, "layers"),
+            "dtype": check_choice(self.dtype, "dtype", DTYPES),
+        }
         machines = fit_machines([rows[part] for part in batches], n_jobs=self.n_jobs, **shape)
         self.bank_ = Bank.assemble(machines, groups, len(self.classes_))
         with single_blas_thread():
@@ -88,8 +99,9 @@ class KAHMClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore[m
         self.temperature_ = fit_temperature(*left_out)
         return self
 
-    def _divide(self, rows: FloatArray, numbers: npt.NDArray[np.intp], size: int,
-                seed: int) -> tuple[list[npt.NDArray[np.intp]], list[int]]:  # fmt: skip
+    def _divide(
+        self, rows: FloatArray, numbers: npt.NDArray[np.intp], size: int, seed: int
+    ) -> tuple[list[npt.NDArray[np.intp]], list[int]]:
         """Row numbers of every machine, and its class number."""
         batches: list[npt.NDArray[np.intp]] = []
         groups: list[int] = []

@@ -162,9 +162,17 @@ class WideKAHM(_Hull):
     The fitted ``subspace_dim_``, ``regularization_`` and ``encoding_`` have one entry per machine.
     """
 
-    def __init__(self, batch_size: int = 1000, partition: str = "kmeans", layers: int = 1,
-                 random_state: int | None = None, *, subspace_dim: int | str = "auto", dtype: str = "float64",
-                 n_jobs: int | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        batch_size: int = 1000,
+        partition: str = "kmeans",
+        layers: int = 1,
+        random_state: int | None = None,
+        *,
+        subspace_dim: int | str = "auto",
+        dtype: str = "float64",
+        n_jobs: int | None = None,
+    ) -> None:
         self.batch_size = batch_size
         self.partition = partition
         self.layers = layers

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from kernfed.errors import InputError
 from kernfed.files import Record, labels_from_values, labels_to_values, register
 from kernfed.kahm.bank import Bank
 from kernfed.kahm.classifier import KAHMClassifier
@@ -31,9 +32,12 @@ def _load_hull(kind: type) -> Any:
 def _dump_classifier(model: KAHMClassifier) -> Record:
     arrays = pack_machines(model.bank_.machines)
     arrays["groups"] = model.bank_.groups.astype(np.int64)
-    values = {"parameters": model.get_params(), "classes": labels_to_values(model.classes_),
-              "temperature": model.temperature_,
-              "feature_names": getattr(model, "feature_names_in_", np.array([])).tolist()}  # fmt: skip
+    values = {
+        "parameters": model.get_params(),
+        "classes": labels_to_values(model.classes_),
+        "temperature": model.temperature_,
+        "feature_names": getattr(model, "feature_names_in_", np.array([])).tolist(),
+    }
     return Record(arrays, values)
 
 
@@ -43,7 +47,7 @@ def _load_classifier(record: Record) -> KAHMClassifier:
     model.classes_ = labels_from_values(record.values["classes"])
     groups = record.arrays["groups"]
     if groups.shape != (len(machines),) or set(groups.tolist()) != set(range(len(model.classes_))):
-        raise ValueError(f"groups must name {len(model.classes_)} classes for {len(machines)} machines")
+        raise InputError(f"groups must name {len(model.classes_)} classes for {len(machines)} machines")
     model.bank_ = Bank.assemble(machines, groups.tolist(), len(model.classes_))
     model.temperature_ = float(record.values["temperature"])
     model.n_features_in_ = model.bank_.width

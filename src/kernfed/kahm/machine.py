@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray
+from kernfed.errors import InputError
 from kernfed.kahm.products import multiply
 from kernfed.kahm.spectrum import Frame, fit_frame, regularization
 
@@ -69,8 +70,14 @@ class Machine:
         return int(self.scores.shape[1])
 
 
-def fit_machine(rows: FloatArray, *, subspace_dim: int | None = None, layers: int = 1,
-                dtype: npt.DTypeLike = np.float64, threads: int = 1) -> Machine:  # fmt: skip
+def fit_machine(
+    rows: FloatArray,
+    *,
+    subspace_dim: int | None = None,
+    layers: int = 1,
+    dtype: npt.DTypeLike = np.float64,
+    threads: int = 1,
+) -> Machine:
     """Fit a KAHM (``layers=1``) or a conditionally deep KAHM (DP-KAHM Definition 3) on ``rows`` (N, p).
 
     Layers use the same rows and dimensions n, n-1, ...; at most as many layers as there are dimensions. Everything is
@@ -80,7 +87,7 @@ def fit_machine(rows: FloatArray, *, subspace_dim: int | None = None, layers: in
     kind = np.dtype(dtype)
     largest = max(float(rows.max()), -float(rows.min()))
     if largest > LONGEST[kind]:
-        raise ValueError(f"X must stay below {LONGEST[kind]:.0e} in {kind}, got {largest:.1e}; rescale it")
+        raise InputError(f"X must stay below {LONGEST[kind]:.0e} in {kind}, got {largest:.1e}; rescale it")
     frame = fit_frame(rows, subspace_dim, threads)
     dim = frame.scores.shape[1]
     depth = max(1, min(layers, dim))

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from kernfed._median import median_by_rows
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_choice, check_count, check_number, check_rows
+from kernfed.errors import InputError, NotConnected
 from kernfed.files import Record, Savable, labels_from_values, labels_to_values, register
 from kernfed.kahm.aggregate import AGGREGATES, Explanation, combine, exposure, unprotected
 from kernfed.kahm.bank import Bank
@@ -20,14 +21,6 @@ from kernfed.kahm.folding import ABSENT, MEASURES
 from kernfed.kahm.packing import pack_machines, unpack_machines
 from kernfed.kahm.spectrum import DTYPES
 from kernfed.kahm.terms import Terms, dump_terms, load_terms
-
-
-class NotConnected(RuntimeError):
-    """A model whose machines are at the sites was used without a federation."""
-
-
-class StaleModel(RuntimeError):
-    """A site does not have the machines this model refers to: they have changed since, or are in another store."""
 
 
 @dataclass(frozen=True)
@@ -86,17 +79,32 @@ class SiteScores:
 
 
 class Connection(Protocol):
-    """What a model needs of a federation; ``kernfed.federation.folding_connection`` provides it."""
+    """What a model needs of a federation; ``kernfed.federation.folding.connection`` provides it."""
 
-    def scores(self, model: "FoldingModel", X: FloatArray, *, explain: bool = False, min_replies: int | None = None,
-               timeout: float = 600.0) -> SiteScores:  # fmt: skip
+    def scores(
+        self,
+        model: "FoldingModel",
+        X: FloatArray,
+        *,
+        explain: bool = False,
+        min_replies: int | None = None,
+        timeout: float = 600.0,
+    ) -> SiteScores:
         """Scores of all members."""
 
     def saved(self, model: "FoldingModel", path: Any) -> None:
         """Hear that the model was saved; warn where the sites will not remember its machines."""
 
-    def secure_predict(self, model: "FoldingModel", X: FloatArray, *, scheme: str, bits: int,
-                       min_replies: int | None = None, timeout: float = 600.0) -> npt.NDArray[Any]:  # fmt: skip
+    def secure_predict(
+        self,
+        model: "FoldingModel",
+        X: FloatArray,
+        *,
+        scheme: str,
+        bits: int,
+        min_replies: int | None = None,
+        timeout: float = 600.0,
+    ) -> npt.NDArray[Any]:
         """Labels by encrypted scores."""
 
     def forget(self, model: "FoldingModel", site: str, rows: Sequence[int] | None) -> "FoldingModel":
@@ -236,9 +244,11 @@ class FoldingModel(Savable):
         column = np.where(self._holds(answers.sites)[:, winners], answers.values[:, every, winners], np.inf)
         nearest = column.argmin(axis=0)
         return Explanation(
-            self.classes_[winners], np.array(answers.sites)[nearest], answers.batches[nearest, every, winners],
+            self.classes_[winners],
+            np.array(answers.sites)[nearest],
+            answers.batches[nearest, every, winners],
             column[nearest, every],
-        )  # fmt: skip
+        )
 
     def local(self, site: str) -> "FoldingModel":
         """Local classifier, GIKM Definition 5 (57), of one site: only its machines answer."""
@@ -272,17 +282,19 @@ class FoldingModel(Savable):
     def _without(self, site: str) -> "FoldingModel":
         members = {name: member for name, member in self.members.items() if name != site}
         if not members:
-            raise ValueError(f"{site!r} is the last site; a model needs at least one")
+            raise InputError(f"{site!r} is the last site; a model needs at least one")
         held = sorted({number for member in members.values() for number in member.classes})  # some may have gone
         position = {number: place for place, number in enumerate(held)}
-        members = {name: replace(member, classes=tuple(position[number] for number in member.classes))
-                   for name, member in members.items()}  # fmt: skip
+        members = {
+            name: replace(member, classes=tuple(position[number] for number in member.classes))
+            for name, member in members.items()
+        }
         banks = None if self.banks is None else {name: bank for name, bank in self.banks.items() if name != site}
         return replace(self, members=members, classes_=self.classes_[held], banks=banks, calibrated=None)
 
     def _check_member(self, site: str) -> None:
         if site not in self.members:
-            raise ValueError(f"no site {site!r} in this model; there are {', '.join(map(repr, self.sites[:20]))}")
+            raise InputError(f"no site {site!r} in this model; there are {', '.join(map(repr, self.sites[:20]))}")
 
     def _connected(self) -> Connection:
         if self.connection is None:
@@ -315,11 +327,15 @@ class FoldingModel(Savable):
 
 def _dump(model: FoldingModel) -> Record:
     values = {
-        "parameters": model.parameters.to_values(), "handle": model.handle, "width": model.width,
-        "classes": labels_to_values(model.classes_), "hold": model.hold,
+        "parameters": model.parameters.to_values(),
+        "handle": model.handle,
+        "width": model.width,
+        "classes": labels_to_values(model.classes_),
+        "hold": model.hold,
         "members": {name: asdict(member) for name, member in sorted(model.members.items())},
-        "missing": dict(model.missing), "columns": list(model.columns),
-    }  # fmt: skip
+        "missing": dict(model.missing),
+        "columns": list(model.columns),
+    }
     arrays: dict[str, npt.NDArray[Any]] = {}
     if model.calibrated is not None:
         values["calibrated"] = model.calibrated
@@ -341,7 +357,7 @@ def _load(record: Record) -> FoldingModel:
     classes = labels_from_values(values["classes"])
     width = check_count(values["width"], "width")
     if not members:
-        raise ValueError("a model needs at least one member")
+        raise InputError("a model needs at least one member")
     for name, member in members.items():
         _check_member(name, member, len(classes))
     banks, privacy, columns = None, None, width
@@ -352,22 +368,31 @@ def _load(record: Record) -> FoldingModel:
         machines = unpack_machines(record.arrays)
         count = sum(member.machines for member in members.values())
         if len(machines) != count or record.arrays["groups"].shape != (count,) or machines[0].width != columns:
-            raise ValueError("the machines do not belong to the members")
+            raise InputError("the machines do not belong to the members")
         banks, start = {}, 0
         for name in sorted(members):
             end = start + members[name].machines
             groups = record.arrays["groups"][start:end].tolist()
             if set(groups) != set(range(len(members[name].classes))):
-                raise ValueError(f"the machines of {name!r} do not cover its classes")
+                raise InputError(f"the machines of {name!r} do not cover its classes")
             with single_blas_thread():
                 banks[name] = Bank.assemble(machines[start:end], groups, len(members[name].classes))
             start = end
     calibrated = values.get("calibrated")
     if calibrated is not None:
         check_number(calibrated, "calibrated", above=0)
-    return FoldingModel(FoldingParameters(**values["parameters"]), str(values["handle"]), classes, width, members,
-                        dict(values["missing"]), tuple(str(name) for name in values["columns"]), banks,
-                        privacy=privacy, calibrated=calibrated)  # fmt: skip
+    return FoldingModel(
+        FoldingParameters(**values["parameters"]),
+        str(values["handle"]),
+        classes,
+        width,
+        members,
+        dict(values["missing"]),
+        tuple(str(name) for name in values["columns"]),
+        banks,
+        privacy=privacy,
+        calibrated=calibrated,
+    )
 
 
 def _check_member(name: str, member: Member, classes: int) -> None:
@@ -377,7 +402,7 @@ def _check_member(name: str, member: Member, classes: int) -> None:
         or len(set(numbers)) != len(numbers)
         or not all(type(n) is int and 0 <= n < classes for n in numbers)
     ):
-        raise ValueError(f"member {name!r} has classes {numbers} of {classes}")
+        raise InputError(f"member {name!r} has classes {numbers} of {classes}")
     for field_name in ("generation", "machines", "rows"):
         check_count(getattr(member, field_name), field_name)
     if member.temperature is not None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernfed.errors import InputError
 from kernfed.kahm.machine import EXTRA_ROWS, Layer, Machine
 from kernfed.kahm.spectrum import MAX_SUBSPACE_DIM, spans
 
@@ -44,17 +45,17 @@ def unpack_machines(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Machine]:
     """Machines from ``pack_machines``; arrays that do not fit together raise ``ValueError``."""
     shapes, means = arrays["shapes"], arrays["mean"]
     if shapes.ndim != 2 or shapes.shape[1] != 5 or means.ndim != 2 or len(means) != len(shapes) or (shapes < 0).any():
-        raise ValueError(f"machines need shapes (M, 5) and means (M, p), got {shapes.shape} and {means.shape}")
+        raise InputError(f"machines need shapes (M, 5) and means (M, p), got {shapes.shape} and {means.shape}")
     take = {name: _Reader(name, arrays[name]) for name in ("directions", "scores", "exponent", "image")}
     if arrays["regularization"].shape != (int(shapes[:, 3].sum()),):
-        raise ValueError(f"regularization must have one number per layer, got shape {arrays['regularization'].shape}")
+        raise InputError(f"regularization must have one number per layer, got shape {arrays['regularization'].shape}")
     levels = iter(arrays["regularization"].tolist())
     width = means.shape[1]
     machines = []
     for (rows, dim, count, depth, spanning), mean in zip(shapes.tolist(), means, strict=True):
         held = (count if spanning else width) + EXTRA_ROWS
         if depth < 1 or rows < 1 or depth > max(dim, 1):
-            raise ValueError(f"a machine has {rows} rows, {dim} dimensions and {depth} layers")
+            raise InputError(f"a machine has {rows} rows, {dim} dimensions and {depth} layers")
         directions, scores = take["directions"](count, width), take["scores"](rows, dim)
         layers = tuple(
             Layer(take["exponent"](rows, dim - level + 1), take["image"](held, rows), float(next(levels)))
@@ -71,20 +72,20 @@ class _Reader:
 
     def __init__(self, name: str, flat: npt.NDArray[Any]) -> None:
         if flat.ndim != 1 or flat.dtype not in (np.float32, np.float64):
-            raise ValueError(f"{name} must be a flat array of floats, got shape {flat.shape} of {flat.dtype}")
+            raise InputError(f"{name} must be a flat array of floats, got shape {flat.shape} of {flat.dtype}")
         self._name, self._flat, self._place = name, flat, 0
 
     def __call__(self, rows: int, columns: int) -> npt.NDArray[Any]:
         end = self._place + rows * columns
         if end > self._flat.size:
-            raise ValueError(f"{self._name} ends early: {end} numbers needed, {self._flat.size} there")
+            raise InputError(f"{self._name} ends early: {end} numbers needed, {self._flat.size} there")
         matrix = self._flat[self._place : end].reshape(rows, columns)
         self._place = end
         return matrix
 
     def finish(self) -> None:
         if self._place != self._flat.size:
-            raise ValueError(f"{self._name} has {self._flat.size - self._place} numbers too many")
+            raise InputError(f"{self._name} has {self._flat.size - self._place} numbers too many")
 
 
 def _flat(matrices: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:

@@ -57,9 +57,15 @@ class KAHMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
     bank_ : the fitted machines; n_features_in_ as everywhere in scikit-learn
     """
 
-    def __init__(self, batch_size: int = 1000, partition: str = "kmeans", subspace_dim: int | str = "auto",
-                 standardize: bool = True, n_jobs: int | None = None,
-                 random_state: int | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        batch_size: int = 1000,
+        partition: str = "kmeans",
+        subspace_dim: int | str = "auto",
+        standardize: bool = True,
+        n_jobs: int | None = None,
+        random_state: int | None = None,
+    ) -> None:
         self.batch_size = batch_size
         self.partition = partition
         self.subspace_dim = subspace_dim

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_number
+from kernfed.errors import InputError
 from kernfed.kahm.bank import BLOCK
 
 
@@ -43,10 +44,10 @@ class Terms:
         """Refuse a site that promises something else than was asked for; ``told`` are its (epsilon, delta) as text."""
         for name, asked in (("element", self.element), ("record", self.record)):
             if not np.allclose(_read_pair(told[name]), asked, rtol=1e-6, atol=0):
-                raise ValueError(f"the site promises {told[name]} per {name}, asked for was {asked}")
+                raise InputError(f"the site promises {told[name]} per {name}, asked for was {asked}")
         epsilon, delta = _read_pair(told["spent"])
         if not (epsilon >= 0 and 0 < delta < 1):
-            raise ValueError(f"a ledger must come to an epsilon and a delta, got {told['spent']}")
+            raise InputError(f"a ledger must come to an epsilon and a delta, got {told['spent']}")
 
     def with_told(self, told: Mapping[str, Mapping[str, Sequence[str]]]) -> "Terms":
         """Terms with what the ledgers of these sites have come to."""
@@ -90,8 +91,13 @@ def dump_terms(terms: Terms) -> dict[str, Any]:
         return [None if math.isinf(number) else number for number in pair]
 
     spent = {site: plain(pair) for site, pair in sorted(terms.spent.items())}
-    return {"request": dict(terms.request), "promises": list(terms.promises), "element": plain(terms.element),
-            "record": plain(terms.record), "spent": spent}  # fmt: skip
+    return {
+        "request": dict(terms.request),
+        "promises": list(terms.promises),
+        "element": plain(terms.element),
+        "record": plain(terms.record),
+        "spent": spent,
+    }
 
 
 def load_terms(values: Mapping[str, Any], basis: npt.NDArray[Any] | None, width: int) -> Terms:
@@ -99,13 +105,21 @@ def load_terms(values: Mapping[str, Any], basis: npt.NDArray[Any] | None, width:
 
     def pair(found: Any) -> tuple[float, float]:
         epsilon, delta = found
-        return (math.inf if epsilon is None else check_number(epsilon, "epsilon", at_least=0),
-                check_number(delta, "delta", at_least=0, at_most=1))  # fmt: skip
+        return (
+            math.inf if epsilon is None else check_number(epsilon, "epsilon", at_least=0),
+            check_number(delta, "delta", at_least=0, at_most=1),
+        )
 
     if basis is not None and (basis.dtype != np.float64 or basis.ndim != 2 or len(basis) != width):
-        raise ValueError(f"the public basis must be float64 with {width} rows, got {basis.dtype} of {basis.shape}")
+        raise InputError(f"the public basis must be float64 with {width} rows, got {basis.dtype} of {basis.shape}")
     spent = {str(site): pair(found) for site, found in values["spent"].items()}
-    terms = Terms(dict(values["request"]), tuple(map(str, values["promises"])), pair(values["element"]),
-                  pair(values["record"]), spent, basis)  # fmt: skip
+    terms = Terms(
+        dict(values["request"]),
+        tuple(map(str, values["promises"])),
+        pair(values["element"]),
+        pair(values["record"]),
+        spent,
+        basis,
+    )
     terms.line()  # what it says must be there
     return terms

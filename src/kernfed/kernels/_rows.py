@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_count, check_rows
+from kernfed.errors import InputError
 
 Float64Array = npt.NDArray[np.float64]
 FeatureMap = Callable[[FloatArray], FloatArray]
@@ -34,7 +35,7 @@ def working_vector(values: Any, name: str, *, length: int) -> Float64Array:
     """Checked vector (length,) of finite numbers in float64."""
     array = np.asarray(values)
     if array.shape != (length,):
-        raise ValueError(f"{name} must be a vector of length {length}, got shape {array.shape}")
+        raise InputError(f"{name} must be a vector of length {length}, got shape {array.shape}")
     # An empty vector has no column for check_rows to look at, and nothing that could be wrong.
     return check_rows(array[:, None], name)[:, 0].astype(np.float64) if length else np.zeros(0)
 
@@ -45,7 +46,7 @@ def feature_rows(rows: FloatArray, features: FeatureMap | None) -> FloatArray:
         return rows
     mapped = working_rows(features(rows), "features(X)")
     if len(mapped) != len(rows):
-        raise ValueError(f"features must return a row for each of the {len(rows)} given, got {len(mapped)}")
+        raise InputError(f"features must return a row for each of the {len(rows)} given, got {len(mapped)}")
     return mapped
 
 

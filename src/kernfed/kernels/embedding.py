@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_number
+from kernfed.errors import InputError
 from kernfed.kernels._rows import (
     BLOCK_ROWS,
     FeatureMap,
@@ -73,7 +74,7 @@ class MeanEmbedding:
     def from_moments(cls, moments: Moments) -> Self:
         """Embedding of the rows (or features) that ``moments`` describe."""
         if moments.n < 1:
-            raise ValueError("a mean embedding needs at least 1 row, got moments of 0")
+            raise InputError("a mean embedding needs at least 1 row, got moments of 0")
         return cls(float(moments.n), float(moments.n), moments.mean, float(np.trace(moments.scatter)))
 
     @classmethod
@@ -84,7 +85,7 @@ class MeanEmbedding:
             mean = w @ phi / weight
             spread = float(w @ np.square(phi - mean).sum(axis=1))
         if not np.isfinite([weight, squared_weight, spread]).all():
-            raise ValueError("weights and squared distances must fit float64, got an overflow; rescale them")
+            raise InputError("weights and squared distances must fit float64, got an overflow; rescale them")
         return cls(weight, squared_weight, mean, spread)
 
     def __add__(self, other: object) -> Self:
@@ -110,7 +111,7 @@ class MeanEmbedding:
     def noise(self) -> float:
         """Unbiased estimate of ``E |v - mu|^2 = Tr(Sigma)/n``, the squared error of ``mean``, KME (6)."""
         if not self.size > 1.0:
-            raise ValueError("the error of a mean needs at least 2 rows with weight, got 1")
+            raise InputError("the error of a mean needs at least 2 rows with weight, got 1")
         return self.spread / self.weight / (self.size - 1.0)
 
     def norm_squared(self, *, unbiased: bool = False) -> float:
@@ -127,7 +128,7 @@ class MeanEmbedding:
         """Embedding from the arrays of ``to_arrays``, which are checked and refused with the reason."""
         names = {"weight", "squared_weight", "spread", "mean"}
         if set(arrays) != names:
-            raise ValueError(f"an embedding must have exactly {sorted(names)}, got {sorted(map(str, arrays))}")
+            raise InputError(f"an embedding must have exactly {sorted(names)}, got {sorted(map(str, arrays))}")
         weight = check_number(plain_scalar(arrays["weight"]), "weight", above=0)
         squared = plain_scalar(arrays["squared_weight"])
         return cls(
@@ -161,7 +162,7 @@ def mmd_squared_gram(
     n, m = K_xy.shape
     K_xx, K_yy = (working_rows(K, name, min_rows=1) for K, name in ((xx, "xx"), (yy, "yy")))
     if K_xx.shape != (n, n) or K_yy.shape != (m, m):
-        raise ValueError(f"xx and yy must have shapes {(n, n)} and {(m, m)} as xy says, got {K_xx.shape}, {K_yy.shape}")
+        raise InputError(f"xx and yy must have shapes {(n, n)} and {(m, m)} as xy says, got {K_xx.shape}, {K_yy.shape}")
     u, v = _shares(x_weights, n, "x_weights"), _shares(y_weights, m, "y_weights")
     own = [(_form(w, K, w), float(w @ np.diag(K)), w) for K, w in ((K_xx, u), (K_yy, v))]
     return _combine(own, _form(u, K_xy, v), unbiased)
@@ -205,7 +206,7 @@ def _combine(own: list[tuple[float, float, Float64Array]], cross: float, unbiase
     for total, diagonal, w in own:
         share = float(w @ w)
         if not share < 1.0:
-            raise ValueError("an unbiased MMD needs at least 2 rows with weight in each sample, got 1")
+            raise InputError("an unbiased MMD needs at least 2 rows with weight in each sample, got 1")
         value -= (diagonal - total) * share / (1.0 - share)
     return value
 
@@ -216,7 +217,7 @@ def _form(u: Float64Array, gram: FloatArray, v: Float64Array) -> float:
 
 def _difference(a: MeanEmbedding, b: MeanEmbedding) -> Float64Array:
     if a.mean.shape != b.mean.shape:
-        raise ValueError(f"embeddings must share one feature space, got widths {len(a.mean)} and {len(b.mean)}")
+        raise InputError(f"embeddings must share one feature space, got widths {len(a.mean)} and {len(b.mean)}")
     return a.mean - b.mean
 
 
@@ -230,5 +231,5 @@ def _check_weights(weights: npt.ArrayLike | None, n: int, name: str) -> Float64A
         return np.ones(n)
     w = working_vector(weights, name, length=n)
     if w.min() < 0 or not w.any():
-        raise ValueError(f"{name} must be >= 0 and not all 0, got a smallest of {w.min()} and a sum of {w.sum()}")
+        raise InputError(f"{name} must be >= 0 and not all 0, got a smallest of {w.min()} and a sum of {w.sum()}")
     return w

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from kernfed._random import generator
 from kernfed._validation import FloatArray, check_choice, check_count
+from kernfed.errors import InputError
 from kernfed.kernels._rows import BLOCK_ROWS, Float64Array, row_blocks, working_rows
 from kernfed.kernels.gram import column_bandwidths
 
@@ -73,7 +74,7 @@ class FourierFeatures:
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if self.kind == "paired" and self.n_components % 2:
-            raise ValueError(f"n_components must be even for kind 'paired', got {self.n_components}")
+            raise InputError(f"n_components must be even for kind 'paired', got {self.n_components}")
 
     @cached_property
     def frequencies(self) -> Float64Array:
@@ -127,4 +128,4 @@ class FourierFeatures:
         with np.errstate(over="ignore"):
             bound = largest * np.abs(self.frequencies).sum(axis=0).max()
         if not bound < np.finfo(rows.dtype).max / 2:
-            raise ValueError(f"angles x W must fit {rows.dtype}, got up to {bound:.3g}; rescale X or enlarge bandwidth")
+            raise InputError(f"angles x W must fit {rows.dtype}, got up to {bound:.3g}; rescale X or enlarge bandwidth")

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import scipy  # its parts are loaded when they are used
 
 from kernfed._validation import FloatArray, check_count, check_number
+from kernfed.errors import InputError
 from kernfed.kernels._rows import (
     Float64Array,
     plain_scalar,
@@ -98,7 +99,7 @@ def median_bandwidth(X: npt.ArrayLike, rng: np.random.Generator, max_rows: int =
     rows = working_rows(X, min_rows=1)
     limit = check_count(max_rows, "max_rows", at_least=2)
     if not isinstance(rng, np.random.Generator):
-        raise ValueError(f"rng must be a numpy.random.Generator, got {rng!r}; use numpy.random.default_rng(seed)")
+        raise InputError(f"rng must be a numpy.random.Generator, got {rng!r}; use numpy.random.default_rng(seed)")
     if len(rows) > limit:
         rows = rows[rng.choice(len(rows), size=limit, replace=False)]
     # Explicit differences: through inner products a duplicate pair has the distance of a rounding error.
@@ -115,7 +116,7 @@ def column_bandwidths(bandwidth: Bandwidth, width: int) -> Float64Array:
         return np.full(width, check_number(plain_scalar(bandwidth), "bandwidth", above=0))
     scale = working_vector(bandwidth, "bandwidth", length=width)
     if scale.min() <= 0:
-        raise ValueError(f"bandwidth must be > 0 in every column, got {scale.min()} in column {scale.argmin()}")
+        raise InputError(f"bandwidth must be > 0 in every column, got {scale.min()} in column {scale.argmin()}")
     return scale
 
 
@@ -125,7 +126,7 @@ def _check_pair(X: npt.ArrayLike, Y: npt.ArrayLike | None) -> tuple[FloatArray, 
         return rows, None
     columns = working_rows(Y, "Y")
     if columns.shape[1] != rows.shape[1]:
-        raise ValueError(f"Y must have as many columns as X, {rows.shape[1]}, got {columns.shape[1]}")
+        raise InputError(f"Y must have as many columns as X, {rows.shape[1]}, got {columns.shape[1]}")
     return rows, columns
 
 
@@ -183,4 +184,4 @@ def _from_products(
 
 def _check_overflow(values: FloatArray) -> None:
     if not np.isfinite(values).all():
-        raise ValueError(f"distances and kernel values must fit {values.dtype}, got an overflow; rescale the rows")
+        raise InputError(f"distances and kernel values must fit {values.dtype}, got an overflow; rescale the rows")

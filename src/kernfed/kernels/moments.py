@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_count
+from kernfed.errors import InputError
 from kernfed.kernels._rows import (
     BLOCK_ROWS,
     FeatureMap,
@@ -107,7 +108,7 @@ class Moments:
             joint -= mean
             scatter = joint.T @ joint
         if not np.isfinite(np.trace(scatter)):
-            raise ValueError("the scatter of the rows must fit float64, got an overflow; rescale the rows")
+            raise InputError("the scatter of the rows must fit float64, got an overflow; rescale the rows")
         return cls(len(rows), rows.shape[1], mean, scatter)
 
     @property
@@ -159,7 +160,7 @@ class Moments:
     def covariance(self) -> Float64Array:
         """Unbiased covariance of x (p, p), scatter over n - 1; needs two rows."""
         if self.n < 2:
-            raise ValueError(f"a covariance needs at least 2 rows, got {self.n}")
+            raise InputError(f"a covariance needs at least 2 rows, got {self.n}")
         return self.scatter / (self.n - 1)
 
     def __add__(self, other: object) -> "Moments":
@@ -185,7 +186,7 @@ class Moments:
         self._check_alike(other)
         n = self.n - other.n
         if n < 0:
-            raise ValueError(f"cannot take {other.n} rows out of the moments of {self.n}")
+            raise InputError(f"cannot take {other.n} rows out of the moments of {self.n}")
         if n == 0:
             _check_same(self, other)
             return self.zero(self.width, self.targets)
@@ -238,14 +239,14 @@ class Moments:
         """
         names = {"n", "width", "mean", "scatter"}
         if set(arrays) != names:
-            raise ValueError(f"moments must have exactly {sorted(names)}, got {sorted(map(str, arrays))}")
+            raise InputError(f"moments must have exactly {sorted(names)}, got {sorted(map(str, arrays))}")
         n = check_count(plain_scalar(arrays["n"]), "n", at_least=0)
         k = np.size(arrays["mean"])
         width = check_count(plain_scalar(arrays["width"]), "width", at_most=k)
         mean = working_vector(arrays["mean"], "mean", length=k)
         triangle = working_vector(arrays["scatter"], "scatter", length=k * (k + 1) // 2)
         if n == 0 and (mean.any() or triangle.any()):
-            raise ValueError("moments of no rows must be zero, got a mean or scatter that is not")
+            raise InputError("moments of no rows must be zero, got a mean or scatter that is not")
         scatter = np.zeros((k, k))
         scatter[np.triu_indices(k)] = triangle
         scatter += np.triu(scatter, 1).T
@@ -259,7 +260,7 @@ class Moments:
     def _check_alike(self, other: "Moments") -> None:
         mine, theirs = (self.width, self.targets), (other.width, other.targets)
         if mine != theirs:
-            raise ValueError(f"moments must have the same (width, targets) {mine}, got {theirs}")
+            raise InputError(f"moments must have the same (width, targets) {mine}, got {theirs}")
 
 
 def _check_targets(y: npt.ArrayLike | None, n: int) -> FloatArray:
@@ -269,7 +270,7 @@ def _check_targets(y: npt.ArrayLike | None, n: int) -> FloatArray:
     array = np.asarray(y)
     targets = working_rows(array[:, None] if array.ndim == 1 else array, "y")
     if len(targets) != n:
-        raise ValueError(f"y must have a row for each of the {n} rows of X, got {len(targets)}")
+        raise InputError(f"y must have a row for each of the {n} rows of X, got {len(targets)}")
     return targets
 
 
@@ -281,7 +282,7 @@ def _check_psd(scatter: Float64Array, size: Float64Array, reason: str) -> None:
     try:
         np.linalg.cholesky(scaled)
     except np.linalg.LinAlgError:
-        raise ValueError(f"the scatter must be positive semi-definite, got a negative eigenvalue: {reason}") from None
+        raise InputError(f"the scatter must be positive semi-definite, got a negative eigenvalue: {reason}") from None
 
 
 def _check_same(a: Moments, b: Moments) -> None:
@@ -292,4 +293,4 @@ def _check_same(a: Moments, b: Moments) -> None:
         np.abs(a.joint_scatter - b.joint_scatter)
         > _ZERO_TOLERANCE * np.outer(spread, spread) + a.n * np.outer(near, near)
     ).any():
-        raise ValueError(f"cannot take all {a.n} rows out: the rows taken out are not the rows of these moments")
+        raise InputError(f"cannot take all {a.n} rows out: the rows taken out are not the rows of these moments")

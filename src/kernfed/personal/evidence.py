@@ -88,8 +88,15 @@ class Spectra:
         outer = self.beside[:, None] * np.log(noise * LEVELS) + self.rest[:, None] / (noise * LEVELS)
         return np.asarray(-0.5 * (inner + outer + self.n_targets * self.counts[:, None] * np.log(2 * np.pi)))
 
-    def fit(self, masses: Sequence[FloatArray], squares: Sequence[FloatArray], ratios: FloatArray, turn: int, *,
-            wide: bool = False) -> tuple[FloatArray, float]:  # fmt: skip
+    def fit(
+        self,
+        masses: Sequence[FloatArray],
+        squares: Sequence[FloatArray],
+        ratios: FloatArray,
+        turn: int,
+        *,
+        wide: bool = False,
+    ) -> tuple[FloatArray, float]:
         """Ratios t/s (C,) of C components and noise s that are likelier than those given.
 
         masses : of each component (R, L), the probability that an axis' site is in it at a level. squares : the same

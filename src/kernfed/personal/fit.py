@@ -20,16 +20,23 @@ from kernfed.personal.weights import Constants, EmbeddingKernel, aggregate, comp
 Statistics = Mapping[str, SiteStatistics]
 
 
-def fit_groups(problem: Problem, sites: Statistics, *, intercept: bool = True, max_groups: int = 8,
-               rule: str = "auto") -> tuple[PersonalModel, Groups]:  # fmt: skip
+def fit_groups(
+    problem: Problem, sites: Statistics, *, intercept: bool = True, max_groups: int = 8, rule: str = "auto"
+) -> tuple[PersonalModel, Groups]:
     """Model with ``weights="auto"`` from the statistics of each site, and the groups behind it."""
     entries = list(sites.values())
     coordinates = Coordinates.pooled(entries, intercept=intercept)
     groups = find_groups(entries, coordinates, max_groups=max_groups)
     model = PersonalModel(
-        problem, tuple(sites), "ridge", coordinates, group_coefficients(entries, coordinates, groups),
-        group_weights(entries, coordinates, groups), rule, groups=_knowledge(entries, coordinates, groups),
-    )  # fmt: skip
+        problem,
+        tuple(sites),
+        "ridge",
+        coordinates,
+        group_coefficients(entries, coordinates, groups),
+        group_weights(entries, coordinates, groups),
+        rule,
+        groups=_knowledge(entries, coordinates, groups),
+    )
     return model, groups
 
 
@@ -42,8 +49,15 @@ def _knowledge(sites: Sequence[SiteStatistics], coordinates: Coordinates, groups
     return GroupKnowledge(prior, sources, second, groups.spread, groups.scale, groups.members)
 
 
-def fit_weighted(problem: Problem, sites: Statistics, weights: npt.ArrayLike, regularization: npt.ArrayLike, *,
-                 intercept: bool = True, rule: str = "given") -> PersonalModel:  # fmt: skip
+def fit_weighted(
+    problem: Problem,
+    sites: Statistics,
+    weights: npt.ArrayLike,
+    regularization: npt.ArrayLike,
+    *,
+    intercept: bool = True,
+    rule: str = "given",
+) -> PersonalModel:
     """Model of the weighted risks for W (B, B) and lambda, one number or (B,), from the statistics of each site."""
     entries = list(sites.values())
     W = check_weights(weights, len(entries))
@@ -52,8 +66,13 @@ def fit_weighted(problem: Problem, sites: Statistics, weights: npt.ArrayLike, re
     return PersonalModel(problem, tuple(sites), "ridge", coordinates, coefficients, W, rule)
 
 
-def site_prior(model: PersonalModel, sites: Statistics, place: int, groups: Groups | None = None,
-               regularization: FloatArray | None = None) -> SitePrior:  # fmt: skip
+def site_prior(
+    model: PersonalModel,
+    sites: Statistics,
+    place: int,
+    groups: Groups | None = None,
+    regularization: FloatArray | None = None,
+) -> SitePrior:
     """What site number ``place`` learns from the others: of groups, or of the weighted risk with lambda (B,)."""
     entries = list(sites.values())
     if groups is not None:
@@ -64,8 +83,14 @@ def site_prior(model: PersonalModel, sites: Statistics, place: int, groups: Grou
     return weighted_prior(entries, model.coordinates, weights, own, entries[place].n, ridge)
 
 
-def choose_regularization(regularization: float | str, weights: FloatArray, sites: Statistics,
-                          penalties: npt.ArrayLike, *, intercept: bool = True) -> FloatArray:  # fmt: skip
+def choose_regularization(
+    regularization: float | str,
+    weights: FloatArray,
+    sites: Statistics,
+    penalties: npt.ArrayLike,
+    *,
+    intercept: bool = True,
+) -> FloatArray:
     """Regularisation (B,) of every weighted risk: a number for all, or "auto".
 
     Then a site that learns alone has its own leave-one-out penalty, of ``penalties`` (B,), and the others the ratio of
@@ -102,13 +127,16 @@ def oracle_weights(labels: Sequence[Any], counts: npt.ArrayLike) -> FloatArray:
     return np.asarray(same / same.sum(axis=1, keepdims=True))
 
 
-def aggregation_weights(rows: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]], kernel: EmbeddingKernel,
-                        constants: Constants) -> FloatArray:  # fmt: skip
+def aggregation_weights(
+    rows: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]], kernel: EmbeddingKernel, constants: Constants
+) -> FloatArray:
     """Weights (B, B) of KME Algorithm 1 or 2 for rows x (n, p) and targets y (n, q) of all sites in one place."""
     embeddings = [kernel.embed(X, Y) for X, Y in rows.values()]
     means = np.stack([entry.mean for entry in embeddings])
-    forms = [kernel.forms(X, Y, means) if entry.size > 1 else np.full(len(means), np.nan)
-             for (X, Y), entry in zip(rows.values(), embeddings, strict=True)]  # fmt: skip
+    forms = [
+        kernel.forms(X, Y, means) if entry.size > 1 else np.full(len(means), np.nan)
+        for (X, Y), entry in zip(rows.values(), embeddings, strict=True)
+    ]
     return aggregate(compare(embeddings, np.stack(forms)), constants, embedding_bounds(kernel, embeddings)).weights
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_count, check_finite, check_number, check_rows
+from kernfed.errors import InputError
 
 Targets = npt.NDArray[np.intp]
 #: Losses (A,) and gradients (A, P) at A parameter vectors.
@@ -62,7 +63,7 @@ def weighted_risks(weights: npt.ArrayLike, ask: Callable[[FloatArray], Iterable[
 
     def evaluate(parameters: FloatArray, targets: Targets) -> Slopes:
         if targets[-1] >= len(W):
-            raise ValueError(f"start must have a row for each of {len(W)} rows of weights, got {targets[-1] + 1}")
+            raise InputError(f"start must have a row for each of {len(W)} rows of weights, got {targets[-1] + 1}")
         risks = np.zeros(len(targets))
         gradients = np.zeros(parameters.shape)
         for shares, (losses, slopes) in zip(W[targets].T, ask(parameters), strict=True):
@@ -77,10 +78,10 @@ def check_simplex(weights: npt.ArrayLike) -> FloatArray:
     """Weights (T, B) in float64 that are at least 0 and sum to 1 in every row."""
     W = check_rows(weights, "weights").astype(np.float64)
     if W.min() < 0:
-        raise ValueError(f"weights must be >= 0, got {W.min()}")
+        raise InputError(f"weights must be >= 0, got {W.min()}")
     worst = int(np.abs(W.sum(axis=1) - 1).argmax())
     if abs(W[worst].sum() - 1) > 1e-6:
-        raise ValueError(f"weights must sum to 1 in every row, got {W[worst].sum():.8g} in row {worst}; divide by it")
+        raise InputError(f"weights must sum to 1 in every row, got {W[worst].sum():.8g} in row {worst}; divide by it")
     return W
 
 
@@ -145,8 +146,9 @@ def descend(evaluate: Evaluate, start: npt.ArrayLike, *, steps: int = 2000, lear
     return Descent(theta, f, norms, steps + 1, np.zeros(len(theta), dtype=bool), (*history, float(f.mean())))
 
 
-def exponentiated_gradient(gram: npt.ArrayLike, linear: npt.ArrayLike, rates: npt.ArrayLike, *,
-                           steps: int = 1000) -> FloatArray:  # fmt: skip
+def exponentiated_gradient(
+    gram: npt.ArrayLike, linear: npt.ArrayLike, rates: npt.ArrayLike, *, steps: int = 1000
+) -> FloatArray:
     """Weights (T, B) on the simplex that bring ``w'G w + b_t'w`` down: KME Algorithm 3, by which KME finds its weights.
 
     gram : G (B, B). linear : b (T, B). rates : eta (T,). Exponentiated gradient with Nemirovski's extra step, from
@@ -171,7 +173,7 @@ def printed_rates(gram: npt.ArrayLike, penalties: npt.ArrayLike, *, c: float = 0
     """
     G, p = check_rows(gram, "gram").astype(np.float64), check_rows(penalties, "penalties")
     if G.shape != p.shape or G.shape[0] != G.shape[1]:
-        raise ValueError(f"gram and penalties must be square and of one shape, got {G.shape} and {p.shape}")
+        raise InputError(f"gram and penalties must be square and of one shape, got {G.shape} and {p.shape}")
     x = 1.0 + np.arange(len(G)) / len(G) + np.zeros_like(G)
     for _ in range(100):
         x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
@@ -254,10 +256,12 @@ def _check_start(start: npt.ArrayLike) -> FloatArray:
 def _checked(slopes: Slopes, parameters: FloatArray, step: int) -> Slopes:
     risks, gradients = np.asarray(slopes[0], dtype=np.float64), np.asarray(slopes[1], dtype=parameters.dtype)
     if risks.shape != (len(parameters),) or gradients.shape != parameters.shape:
-        raise ValueError(f"risks and gradients must have shapes {(len(parameters),)} and {parameters.shape}, "
-                         f"got {risks.shape} and {gradients.shape}")  # fmt: skip
+        raise InputError(
+            f"risks and gradients must have shapes {(len(parameters),)} and {parameters.shape}, "
+            f"got {risks.shape} and {gradients.shape}"
+        )
     hint = "lower learning_rate" if step else "look at the rows or the start"
     if not np.isfinite(risks).all():
-        raise ValueError(f"risks must be finite, got {risks[~np.isfinite(risks)][0]} at step {step}; {hint}")
+        raise InputError(f"risks must be finite, got {risks[~np.isfinite(risks)][0]} at step {step}; {hint}")
     check_finite(gradients, "gradients")
     return risks, gradients

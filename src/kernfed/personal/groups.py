@@ -116,8 +116,17 @@ def no_group(spectra: Spectra) -> Groups:
     squares = np.square(spectra.targets).sum(axis=1)[:, None] * usual
     ratios, noise = spectra.fit([usual], [squares], np.ones(1), 0, wide=True)
     spread = float(ratios[0] * noise)
-    start = Groups(np.ones(1), levels, np.tile(levels, (B, 1, 1)), np.zeros((0, d, spectra.n_targets)),
-                   np.zeros((0, d, d)), spread, spread, 0.0, noise)  # fmt: skip
+    start = Groups(
+        np.ones(1),
+        levels,
+        np.tile(levels, (B, 1, 1)),
+        np.zeros((0, d, spectra.n_targets)),
+        np.zeros((0, d, d)),
+        spread,
+        spread,
+        0.0,
+        noise,
+    )
     return _iterate(spectra, start, hold=1)
 
 
@@ -165,8 +174,10 @@ def _improve(spectra: Spectra, groups: Groups, *, free: bool) -> Groups:
     if free:
         found = _rescale(spectra, found, squares, covariances)
     spreads = [found.spread] * found.count + [found.own_spread]
-    logs = np.stack([spectra.log_densities(part, spread, found.noise)
-                     for part, spread in zip(squares, spreads, strict=True)], axis=1)  # fmt: skip
+    logs = np.stack(
+        [spectra.log_densities(part, spread, found.noise) for part, spread in zip(squares, spreads, strict=True)],
+        axis=1,
+    )
     logs += np.log(shares)[:, None] + np.log(levels)
     top = logs.max(axis=(1, 2), keepdims=True)
     joint = np.exp(logs - top)

@@ -12,6 +12,7 @@ from scipy.special import logsumexp, softmax
 
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, IntArray, check_count, check_number, check_rows
+from kernfed.errors import InputError
 from kernfed.personal.gradient import Slopes
 
 #: Numbers that logits may hold at a time: rows are taken in blocks for many targets.
@@ -94,8 +95,10 @@ def split_parameters(parameters: npt.ArrayLike, width: int, n_classes: int) -> t
     theta = np.asarray(parameters, dtype=np.float64)
     expected = n_parameters(width, n_classes)
     if theta.ndim != 2 or theta.shape[1] != expected:
-        raise ValueError(f"parameters must have shape (targets, {expected}) for {width} columns and {n_classes} "
-                         f"classes, got {theta.shape}")  # fmt: skip
+        raise InputError(
+            f"parameters must have shape (targets, {expected}) for {width} columns and {n_classes} "
+            f"classes, got {theta.shape}"
+        )
     inner = width * n_classes
     return theta[:, :inner].reshape(-1, width, n_classes), theta[:, inner:]
 
@@ -104,7 +107,7 @@ def check_class_numbers(y: npt.ArrayLike, n: int, n_classes: int) -> IntArray:
     """Class numbers (n,), each in 0 .. n_classes - 1."""
     numbers = np.asarray(y)
     if numbers.shape != (n,) or numbers.dtype.kind not in "iu":
-        raise ValueError(f"y must be {n} class numbers, got {numbers.dtype} of shape {numbers.shape}")
+        raise InputError(f"y must be {n} class numbers, got {numbers.dtype} of shape {numbers.shape}")
     if numbers.size and (numbers.min() < 0 or numbers.max() >= n_classes):
-        raise ValueError(f"y must be in 0 .. {n_classes - 1}, got {numbers.min()} .. {numbers.max()}")
+        raise InputError(f"y must be in 0 .. {n_classes - 1}, got {numbers.min()} .. {numbers.max()}")
     return numbers.astype(np.intp)

@@ -13,6 +13,7 @@ from sklearn.metrics import accuracy_score, r2_score
 
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_choice, check_finite, check_rows
+from kernfed.errors import InputError
 from kernfed.files import Record, Savable, register
 from kernfed.kernels.simplex import project_on_simplex
 from kernfed.personal.gradient import check_simplex
@@ -68,7 +69,7 @@ class SiteModel(Savable):
     def predict_proba(self, X: npt.ArrayLike) -> FloatArray:
         """Probabilities (n, C): of ridge, the probability vectors nearest to its values; of a network, its softmax."""
         if self.problem.task != "classify":
-            raise ValueError("probabilities need a model made with task='classify', this one regresses; use predict")
+            raise InputError("probabilities need a model made with task='classify', this one regresses; use predict")
         values = self.decision_function(X)
         if self.kind == "network":
             values = np.exp(values - values.max(axis=1, keepdims=True))
@@ -135,10 +136,13 @@ class PersonalModel(Savable):
         if not self.gains_:
             return text
         better = sum(gain.gain > 0 for gain in self.gains_.values())
-        alone, together = (np.median([getattr(gain, name) for gain in self.gains_.values()])
-                           for name in ("alone", "together"))  # fmt: skip
-        return (f"{text}\nerror on own rows left out, median over {len(self.gains_)} site(s): alone {alone:.3g}, "
-                f"together {together:.3g}; together is better at {better}")  # fmt: skip
+        alone, together = (
+            np.median([getattr(gain, name) for gain in self.gains_.values()]) for name in ("alone", "together")
+        )
+        return (
+            f"{text}\nerror on own rows left out, median over {len(self.gains_)} site(s): alone {alone:.3g}, "
+            f"together {together:.3g}; together is better at {better}"
+        )
 
     __repr__ = __str__
 
@@ -157,12 +161,11 @@ class PersonalModel(Savable):
         if site not in self.sites:
             reason = self.missing.get(site)
             told = f"; it is missing: {reason}" if reason else f"; there are {', '.join(map(repr, self.sites[:20]))}"
-            raise ValueError(f"no model for site {site!r}{told}")
+            raise InputError(f"no model for site {site!r}{told}")
         if self.kind == "none":
-            raise ValueError("this model has weights only; fit with model='ridge' to predict")
+            raise InputError("this model has weights only; fit with model='ridge' to predict")
         place = self.sites.index(site)
-        return SiteModel(self.problem, self.kind, self.coordinates, self.coefficients[place], self.hidden,
-                         self.columns)  # fmt: skip
+        return SiteModel(self.problem, self.kind, self.coordinates, self.coefficients[place], self.hidden, self.columns)
 
     @cached_property
     def groups_(self) -> dict[str, int]:
@@ -184,14 +187,20 @@ class PersonalModel(Savable):
     def join_statistics(self, site: SiteStatistics) -> Newcomer:
         """Weights and predictor of a new site from its one message; nothing of the others changes."""
         if self.groups is None:
-            raise ValueError(f"a site can join a model made with weights='auto', this one has {self.rule!r}: "
-                             "fit again with the new site")  # fmt: skip
+            raise InputError(
+                f"a site can join a model made with weights='auto', this one has {self.rule!r}: "
+                "fit again with the new site"
+            )
         known = self.groups
         X, Y = self.coordinates.compress(site)
         coefficients, members = known.prior.fit(X, Y, site.n)
         values, axes = np.linalg.eigh(X.T @ X)
-        gain = (members.sum(axis=0) * known.spread * values[:, None]
-                / (known.prior.noises + known.spread * np.maximum(values, 0.0)[:, None])).sum(axis=1)  # fmt: skip
+        gain = (
+            members.sum(axis=0)
+            * known.spread
+            * values[:, None]
+            / (known.prior.noises + known.spread * np.maximum(values, 0.0)[:, None])
+        ).sum(axis=1)
         along = np.einsum("dr,de,er->r", axes, known.second, axes)
         own = float(gain @ along) / max(float(along.sum()), 1e-300)
         learned = (1 - min(max(own, 0.0), 1.0)) * known.scale / max(known.scale + known.spread, 1e-300)
@@ -249,8 +258,12 @@ def renumber(labels: npt.NDArray[Any]) -> list[int]:
 
 
 def _dump_site(model: SiteModel) -> Record:
-    values = {"problem": model.problem.to_values(), "kind": model.kind, "hidden": list(model.hidden),
-              "columns": list(model.columns)}  # fmt: skip
+    values = {
+        "problem": model.problem.to_values(),
+        "kind": model.kind,
+        "hidden": list(model.hidden),
+        "columns": list(model.columns),
+    }
     return Record({"coefficients": model.coefficients, **model.coordinates.to_arrays()}, values)
 
 
@@ -262,9 +275,15 @@ def _load_site(record: Record) -> SiteModel:
     check_finite(coefficients, "coefficients")
     expected = (coordinates.dimension, problem.n_targets)
     if kind == "ridge" and coefficients.shape != expected:
-        raise ValueError(f"coefficients must have shape {expected}, got {coefficients.shape}")
-    return SiteModel(problem, kind, coordinates, coefficients, tuple(map(int, record.values["hidden"])),
-                     tuple(map(str, record.values.get("columns", ()))))  # fmt: skip
+        raise InputError(f"coefficients must have shape {expected}, got {coefficients.shape}")
+    return SiteModel(
+        problem,
+        kind,
+        coordinates,
+        coefficients,
+        tuple(map(int, record.values["hidden"])),
+        tuple(map(str, record.values.get("columns", ()))),
+    )
 
 
 def _dump(model: PersonalModel) -> Record:
@@ -272,13 +291,23 @@ def _dump(model: PersonalModel) -> Record:
     groups = model.groups
     if groups is not None:
         arrays |= {f"prior.{name}": array for name, array in groups.prior.to_arrays().items()}
-        arrays |= {"sources": groups.sources, "second": groups.second, "members": groups.members,
-                   "scales": np.array([groups.spread, groups.scale])}  # fmt: skip
+        arrays |= {
+            "sources": groups.sources,
+            "second": groups.second,
+            "members": groups.members,
+            "scales": np.array([groups.spread, groups.scale]),
+        }
     values = {
-        "problem": model.problem.to_values(), "sites": list(model.sites), "kind": model.kind, "rule": model.rule,
-        "hidden": list(model.hidden), "gains": {site: asdict(gain) for site, gain in model.gains_.items()},
-        "missing": dict(model.missing), "groups": groups is not None, "columns": list(model.columns),
-    }  # fmt: skip
+        "problem": model.problem.to_values(),
+        "sites": list(model.sites),
+        "kind": model.kind,
+        "rule": model.rule,
+        "hidden": list(model.hidden),
+        "gains": {site: asdict(gain) for site, gain in model.gains_.items()},
+        "missing": dict(model.missing),
+        "groups": groups is not None,
+        "columns": list(model.columns),
+    }
     return Record(arrays, values)
 
 
@@ -287,7 +316,7 @@ def _load(record: Record) -> PersonalModel:
     sites = tuple(map(str, values["sites"]))
     weights = check_simplex(arrays["weights"])
     if weights.shape != (len(sites), len(sites)) or len(arrays["coefficients"]) != len(sites):
-        raise ValueError(f"weights and coefficients must be of {len(sites)} sites, got {weights.shape}")
+        raise InputError(f"weights and coefficients must be of {len(sites)} sites, got {weights.shape}")
     first = Record({**arrays, "coefficients": arrays["coefficients"][0]}, values)
     checked = _load_site(first)
     check_finite(arrays["coefficients"], "coefficients")
@@ -295,13 +324,23 @@ def _load(record: Record) -> PersonalModel:
     if values["groups"]:
         prior = {name.removeprefix("prior."): array for name, array in arrays.items() if name.startswith("prior.")}
         spread, scale = map(float, arrays["scales"])
-        groups = GroupKnowledge(SitePrior.from_arrays(prior), arrays["sources"], arrays["second"], spread, scale,
-                                arrays["members"])  # fmt: skip
+        groups = GroupKnowledge(
+            SitePrior.from_arrays(prior), arrays["sources"], arrays["second"], spread, scale, arrays["members"]
+        )
     return PersonalModel(
-        checked.problem, sites, checked.kind, checked.coordinates, arrays["coefficients"], weights,
-        str(values["rule"]), checked.hidden, {site: Gain(**gain) for site, gain in values["gains"].items()},
-        dict(values["missing"]), groups, checked.columns,
-    )  # fmt: skip
+        checked.problem,
+        sites,
+        checked.kind,
+        checked.coordinates,
+        arrays["coefficients"],
+        weights,
+        str(values["rule"]),
+        checked.hidden,
+        {site: Gain(**gain) for site, gain in values["gains"].items()},
+        dict(values["missing"]),
+        groups,
+        checked.columns,
+    )
 
 
 register("SiteModel", 1, SiteModel, _dump_site, _load_site)

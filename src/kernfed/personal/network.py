@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from kernfed._random import generator
 from kernfed._validation import FloatArray, check_choice, check_count, check_finite, check_rows
+from kernfed.errors import InputError
 from kernfed.personal.gradient import Slopes, check_simplex
 from kernfed.personal.logistic import check_class_numbers
 
@@ -61,7 +62,7 @@ def initial_parameters(build: Callable[[], torch.nn.Module], names: Sequence[str
     """
     require_torch()
     if not names:
-        raise ValueError("names must have at least one entry, got none")
+        raise InputError("names must have at least one entry, got none")
     modules = []
     for name in names:
         with torch.random.fork_rng(devices=[]):
@@ -102,7 +103,7 @@ class NetworkRisk:
         y = _check_targets(self.y, X.shape[:-1], self.loss)
         weights = np.full(n, 1 / n) if self.row_weights is None else check_rows(self.row_weights, "row_weights")
         if weights.shape[-1] != n:
-            raise ValueError(f"row_weights must have a column for each of {n} rows, got shape {weights.shape}")
+            raise InputError(f"row_weights must have a column for each of {n} rows, got shape {weights.shape}")
         tensors = tuple(torch.as_tensor(part) for part in (X.astype(np.float32), y, weights.astype(np.float32)))
         object.__setattr__(self, "_tensors", tensors)
         risk = grad_and_value(_weighted_loss(copy.deepcopy(self.module).eval(), self.loss))
@@ -110,8 +111,13 @@ class NetworkRisk:
         object.__setattr__(self, "_slopes", vmap(risk, in_dims=(0, own, own, each)))
 
     @classmethod
-    def pooled(cls, module: torch.nn.Module, sites: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]],
-               weights: npt.ArrayLike, loss: str = "squared") -> NetworkRisk:  # fmt: skip
+    def pooled(
+        cls,
+        module: torch.nn.Module,
+        sites: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]],
+        weights: npt.ArrayLike,
+        loss: str = "squared",
+    ) -> NetworkRisk:
         """The weighted risk of all targets on rows that are in one place: sites (X, y), weights (T, B)."""
         sizes = [len(np.asarray(y)) for _, y in sites]
         W = check_rows(check_simplex(weights), "weights", width=len(sizes))
@@ -166,14 +172,14 @@ def _vectors(parameters: npt.ArrayLike, module: torch.nn.Module) -> Any:
     theta = np.asarray(parameters, np.float32)
     expected = n_parameters(module)
     if theta.ndim != 2 or theta.shape[1] != expected:
-        raise ValueError(f"parameters must have shape (targets, {expected}) for this network, got {theta.shape}")
+        raise InputError(f"parameters must have shape (targets, {expected}) for this network, got {theta.shape}")
     return torch.as_tensor(theta)
 
 
 def _check_targets(y: npt.ArrayLike, shape: tuple[int, ...], loss: str) -> npt.NDArray[Any]:
     values = np.asarray(y)
     if values.shape != shape:
-        raise ValueError(f"y must have shape {shape} like the rows, got {values.shape}")
+        raise InputError(f"y must have shape {shape} like the rows, got {values.shape}")
     if loss == "cross-entropy":
         largest = int(values.max(initial=0)) if values.dtype.kind in "iu" else 0
         return check_class_numbers(values.ravel(), values.size, largest + 1).reshape(shape).astype(np.int64)

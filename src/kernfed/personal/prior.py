@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_finite
+from kernfed.errors import InputError
 from kernfed.personal.evidence import LEVELS, Spectra
 from kernfed.personal.groups import Groups
 from kernfed.personal.statistics import Coordinates, SiteStatistics
@@ -58,8 +59,10 @@ class SitePrior:
         logits = np.log(np.maximum(self.shares, 1e-300)) + np.stack(logs)
         members = np.exp(logits - logits.max())
         members /= members.sum()
-        fits = [share.sum() * mean + along @ ((share / variances).sum(axis=1)[:, None] * residuals)
-                for share, (mean, along, residuals, variances) in zip(members, parts, strict=True)]  # fmt: skip
+        fits = [
+            share.sum() * mean + along @ ((share / variances).sum(axis=1)[:, None] * residuals)
+            for share, (mean, along, residuals, variances) in zip(members, parts, strict=True)
+        ]
         return np.asarray(sum(fits)), members
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -72,12 +75,14 @@ class SitePrior:
         found = cls(arrays["shares"], arrays["means"], arrays["covariances"], arrays["noises"])
         K, d = len(found.means), found.means.shape[1] if found.means.ndim == 3 else -1
         if found.shares.shape != (K, found.noises.size) or found.covariances.shape != (K, d, d):
-            raise ValueError(f"a prior needs means (K, d, q) and covariances (K, d, d), got {found.means.shape} and "
-                             f"{found.covariances.shape}")  # fmt: skip
+            raise InputError(
+                f"a prior needs means (K, d, q) and covariances (K, d, d), got {found.means.shape} and "
+                f"{found.covariances.shape}"
+            )
         for name in ("shares", "means", "covariances"):
             check_finite(arrays[name], name)
         if not (found.noises > 0).all():
-            raise ValueError(f"noises must be > 0, got {found.noises}")
+            raise InputError(f"noises must be > 0, got {found.noises}")
         return found
 
 
@@ -98,8 +103,9 @@ class Gain:
         return self.alone - self.together
 
 
-def group_prior(sites: Sequence[SiteStatistics], coordinates: Coordinates, groups: Groups,
-                site: int | None = None) -> SitePrior:  # fmt: skip
+def group_prior(
+    sites: Sequence[SiteStatistics], coordinates: Coordinates, groups: Groups, site: int | None = None
+) -> SitePrior:
     """Prior of a new site, or of one that takes part, from the other sites only.
 
     A mean m_g known with precision P_g is uncertain by P_g^-1, and coefficients spread by t around it.
@@ -120,8 +126,9 @@ def group_prior(sites: Sequence[SiteStatistics], coordinates: Coordinates, group
     return SitePrior(np.outer(others.mean(axis=0), groups.levels), means, covariances, groups.noise * LEVELS)
 
 
-def weighted_prior(sites: Sequence[SiteStatistics], coordinates: Coordinates, weights: FloatArray, own: float,
-                   count: int, ridge: float) -> SitePrior:  # fmt: skip
+def weighted_prior(
+    sites: Sequence[SiteStatistics], coordinates: Coordinates, weights: FloatArray, own: float, count: int, ridge: float
+) -> SitePrior:
     """Prior of a site with ``count`` rows that weighs itself by ``own`` and the others by weights (B,)."""
     d, q = coordinates.dimension, len(coordinates.target_centre)
     second: FloatArray = np.zeros((d, d))
@@ -136,8 +143,7 @@ def weighted_prior(sites: Sequence[SiteStatistics], coordinates: Coordinates, we
     return SitePrior(np.ones((1, 1)), (covariance @ cross)[None], covariance[None], np.array([noise]))
 
 
-def cross_fitted_gain(X: FloatArray, Y: FloatArray, prior: SitePrior,
-                      centre: FloatArray | None = None) -> Gain:  # fmt: skip
+def cross_fitted_gain(X: FloatArray, Y: FloatArray, prior: SitePrior, centre: FloatArray | None = None) -> Gain:
     """Gain on a site's own rows X (n, d), Y (n, q): each is predicted by fits on other rows only.
 
     Rows are dealt in turn to at most ten parts. Alone is ridge regression with a leave-one-out penalty on the same

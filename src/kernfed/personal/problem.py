@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray, IntArray, check_choice, check_count, class_numbers
+from kernfed.errors import InputError
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kernels import FourierFeatures, column_bandwidths
 
@@ -36,7 +37,7 @@ class Problem:
         check_choice(self.task, "task", TASKS)
         check_choice(self.features, "features", FEATURES)
         if (self.task == "classify") != bool(self.classes) or sorted(set(self.classes)) != list(self.classes):
-            raise ValueError(f"classes must be sorted labels to classify and absent to regress, got {self.classes[:5]}")
+            raise InputError(f"classes must be sorted labels to classify and absent to regress, got {self.classes[:5]}")
         column_bandwidths(self.bandwidth, self.width)
         self.feature_map()  # checks the number of features and the seed
 
@@ -79,10 +80,14 @@ class Problem:
     def to_values(self) -> dict[str, Any]:
         """Plain values for messages and files."""
         return {
-            "width": self.width, "task": self.task, "features": self.features, "n_components": self.n_components,
+            "width": self.width,
+            "task": self.task,
+            "features": self.features,
+            "n_components": self.n_components,
             "bandwidth": list(self.bandwidth) if isinstance(self.bandwidth, tuple) else self.bandwidth,
-            "seed": self.seed, "classes": labels_to_values(self.labels) if self.classes else None,
-        }  # fmt: skip
+            "seed": self.seed,
+            "classes": labels_to_values(self.labels) if self.classes else None,
+        }
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> "Problem":

@@ -16,6 +16,7 @@ from joblib import Parallel, delayed
 
 from kernfed._threads import resolve_jobs, single_blas_thread
 from kernfed._validation import FloatArray, check_rows
+from kernfed.errors import InputError
 from kernfed.kernels.simplex import project_on_simplex
 
 #: Gap to the minimum, in units of the largest entry of the centred G, at which a solution is taken.
@@ -43,7 +44,7 @@ def minimise_on_simplex(gram: npt.ArrayLike, linear: npt.ArrayLike, *, n_jobs: i
     b = check_rows(linear, "linear").astype(np.float64, copy=False)
     G = check_rows(gram, "gram", width=b.shape[1]).astype(np.float64, copy=False)
     if G.shape != (b.shape[1], b.shape[1]) or not np.allclose(G, G.T, rtol=1e-8, atol=1e-10 * np.abs(G).max()):
-        raise ValueError(f"gram must be a symmetric matrix of {b.shape[1]} rows and columns, got shape {G.shape}")
+        raise InputError(f"gram must be a symmetric matrix of {b.shape[1]} rows and columns, got shape {G.shape}")
     # Subtracting a vector from all embeddings changes nothing on the simplex, and takes out what they have in common.
     centre = G.mean(axis=0)
     b = b + 2 * (centre - centre.mean())
@@ -99,8 +100,7 @@ def _alternate(G: FloatArray, b: FloatArray) -> FloatArray:
     return weights
 
 
-def _active_set(G: FloatArray, b: FloatArray, start: FloatArray,
-                factors: dict[bytes, FloatArray]) -> FloatArray:  # fmt: skip
+def _active_set(G: FloatArray, b: FloatArray, start: FloatArray, factors: dict[bytes, FloatArray]) -> FloatArray:
     """Minimiser (B,) of one programme from a feasible start."""
     w = start.copy()
     free = w > 1e-12
@@ -128,8 +128,9 @@ def _active_set(G: FloatArray, b: FloatArray, start: FloatArray,
     return w
 
 
-def _minimum_on(G: FloatArray, b: FloatArray, free: npt.NDArray[np.bool_],
-                factors: dict[bytes, FloatArray]) -> FloatArray:  # fmt: skip
+def _minimum_on(
+    G: FloatArray, b: FloatArray, free: npt.NDArray[np.bool_], factors: dict[bytes, FloatArray]
+) -> FloatArray:
     """Minimiser (B,) with sum 1 and zeros outside ``free``, whatever its signs."""
     places = np.flatnonzero(free)
     key = np.packbits(free).tobytes()

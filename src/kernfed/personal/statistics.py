@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_count, check_finite, check_rows
+from kernfed.errors import InputError
 from kernfed.kernels import FeatureMap, Moments
 
 #: Singular values below this share of the largest are rounding.
@@ -50,7 +51,7 @@ class SiteStatistics:
             return cls.from_moments(Moments.from_rows(rows, targets, features=features))
         check_rows(targets, "y", min_rows=len(rows))
         if len(targets) != len(rows):
-            raise ValueError(f"y must have a row for each of the {len(rows)} rows of X, got {len(targets)}")
+            raise InputError(f"y must have a row for each of the {len(rows)} rows of X, got {len(targets)}")
         joint = np.hstack([rows if features is None else features(rows), targets], dtype=np.float64)
         mean = joint.mean(axis=0)
         _, values, axes = np.linalg.svd(joint - mean, full_matrices=False)
@@ -61,7 +62,7 @@ class SiteStatistics:
     def from_moments(cls, moments: Moments) -> "SiteStatistics":
         """Statistics of the rows that ``moments`` describe, at least 1."""
         if moments.n < 1:
-            raise ValueError("statistics need at least 1 row, got moments of 0")
+            raise InputError("statistics need at least 1 row, got moments of 0")
         values, vectors = np.linalg.eigh(moments.joint_scatter)
         kept = values > _RANK * max(float(values[-1]), 0.0)
         factor = np.sqrt(values[kept])[:, None] * vectors[:, kept].T
@@ -86,22 +87,22 @@ class SiteStatistics:
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "SiteStatistics":
         """Statistics from ``to_arrays``, checked and refused with the reason."""
         if set(arrays) not in ({"counts", "mean", "factor"}, {"counts", "mean", "scatter"}):
-            raise ValueError(f"statistics must have counts, mean and factor or scatter, got {sorted(arrays)}")
+            raise InputError(f"statistics must have counts, mean and factor or scatter, got {sorted(arrays)}")
         counts = np.asarray(arrays["counts"], dtype=np.float64)
         if counts.shape != (2,) or not np.isfinite(counts).all() or (counts != np.floor(counts)).any():
-            raise ValueError(f"counts must be two whole numbers, got {counts}")
+            raise InputError(f"counts must be two whole numbers, got {counts}")
         n, width = check_count(int(counts[0]), "n", at_most=2**40), check_count(int(counts[1]), "width")
         if "scatter" in arrays:
             parts = {"n": np.asarray(n), "width": np.asarray(width), "mean": arrays["mean"]}
             return cls.from_moments(Moments.from_arrays({**parts, "scatter": arrays["scatter"]}))
         mean, factor = arrays["mean"], arrays["factor"]
         if mean.ndim != 1 or factor.ndim != 2 or factor.shape[1] != len(mean) or len(mean) <= width:
-            raise ValueError(f"mean and factor must have more than {width} columns, got {mean.shape}, {factor.shape}")
+            raise InputError(f"mean and factor must have more than {width} columns, got {mean.shape}, {factor.shape}")
         if len(factor) > min(n - 1, len(mean)):
-            raise ValueError(f"a factor of {n} rows has at most {min(n - 1, len(mean))} rows, got {len(factor)}")
+            raise InputError(f"a factor of {n} rows has at most {min(n - 1, len(mean))} rows, got {len(factor)}")
         for name in ("mean", "factor"):
             if arrays[name].dtype != np.float64:
-                raise ValueError(f"{name} must be float64, got {arrays[name].dtype}")
+                raise InputError(f"{name} must be float64, got {arrays[name].dtype}")
             check_finite(arrays[name], name)
         return cls(n, width, mean, factor)
 
@@ -126,10 +127,10 @@ class Coordinates:
         the features explain together.
         """
         if not sites:
-            raise ValueError("at least 1 site is needed, got none")
+            raise InputError("at least 1 site is needed, got none")
         shapes = {(site.width, site.targets) for site in sites}
         if len(shapes) != 1:
-            raise ValueError(f"sites must have the same numbers of features and targets, got {sorted(shapes)}")
+            raise InputError(f"sites must have the same numbers of features and targets, got {sorted(shapes)}")
         p, q = shapes.pop()
         if not intercept:
             return cls(np.zeros(p), np.zeros(q), 0.0)
@@ -173,7 +174,7 @@ class Coordinates:
         for name in ("centre", "target_centre"):
             check_finite(arrays[name], name)
             if arrays[name].ndim != 1:
-                raise ValueError(f"{name} must be a vector, got shape {arrays[name].shape}")
+                raise InputError(f"{name} must be a vector, got shape {arrays[name].shape}")
         if not 0 <= found.constant < np.inf:
-            raise ValueError(f"constant must be at least 0, got {found.constant}")
+            raise InputError(f"constant must be at least 0, got {found.constant}")
         return found

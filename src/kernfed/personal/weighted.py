@@ -16,6 +16,7 @@ import scipy.linalg
 
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray
+from kernfed.errors import InputError
 from kernfed.personal.gradient import check_simplex
 from kernfed.personal.statistics import Coordinates, SiteStatistics
 
@@ -29,7 +30,7 @@ def check_weights(weights: npt.ArrayLike, sites: int) -> FloatArray:
     """Weights (T, B) whose rows are on the simplex, with a column for each of so many sites."""
     W = check_simplex(weights)
     if W.shape[1] != sites:
-        raise ValueError(f"weights must have a column for each of the {sites} sites, got {W.shape[1]}")
+        raise InputError(f"weights must have a column for each of the {sites} sites, got {W.shape[1]}")
     return W
 
 
@@ -38,8 +39,9 @@ def effective_rows(weights: FloatArray, counts: npt.ArrayLike) -> FloatArray:
     return np.asarray(1.0 / (np.square(weights) / np.asarray(counts, dtype=np.float64)).sum(axis=1))
 
 
-def common_regularization(weights: FloatArray, counts: npt.ArrayLike, penalties: npt.ArrayLike,
-                          ratio: float) -> FloatArray:  # fmt: skip
+def common_regularization(
+    weights: FloatArray, counts: npt.ArrayLike, penalties: npt.ArrayLike, ratio: float
+) -> FloatArray:
     """Regularisation lambda_t (T,) of each weighted risk: a penalty over the rows that the risk is worth.
 
     A target that learns alone has its own leave-one-out penalty, of ``penalties`` (B,). One that learns from others has
@@ -71,8 +73,9 @@ def own_penalty(X: FloatArray, Y: FloatArray) -> float:
     return unit * float(PENALTIES[int(np.argmin(losses))])
 
 
-def weighted_ridge(sites: Sequence[SiteStatistics], weights: npt.ArrayLike, regularization: npt.ArrayLike,
-                   coordinates: Coordinates) -> FloatArray:  # fmt: skip
+def weighted_ridge(
+    sites: Sequence[SiteStatistics], weights: npt.ArrayLike, regularization: npt.ArrayLike, coordinates: Coordinates
+) -> FloatArray:
     """Coefficients (T, d, q) of the weighted risks for W (T, B) and lambda, one number or (T,).
 
     The column of the intercept is penalised as the others are; its constant makes that little.
@@ -80,15 +83,16 @@ def weighted_ridge(sites: Sequence[SiteStatistics], weights: npt.ArrayLike, regu
     W = check_weights(weights, len(sites))
     ridge = np.broadcast_to(np.asarray(regularization, dtype=np.float64), (len(W),))
     if not np.isfinite(ridge).all() or ridge.min() < 0:
-        raise ValueError(f"regularization must be at least 0, got {ridge.min()}")
+        raise InputError(f"regularization must be at least 0, got {ridge.min()}")
     with single_blas_thread():
         rows = [coordinates.compress(site) for site in sites]
         scaled = [(X / np.sqrt(site.n), Y / np.sqrt(site.n)) for (X, Y), site in zip(rows, sites, strict=True)]
         return np.stack([_solve(scaled, w, float(value)) for w, value in zip(W, ridge, strict=True)])
 
 
-def weighted_moments(rows: Sequence[tuple[FloatArray, FloatArray]],
-                     weights: FloatArray) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+def weighted_moments(
+    rows: Sequence[tuple[FloatArray, FloatArray]], weights: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """``sum_k w_k X_k'X_k`` (d, d) and ``sum_k w_k X_k'Y_k`` (d, q) over sites whose weight is not 0."""
     used = np.flatnonzero(weights)
     X = np.concatenate([np.sqrt(weights[k]) * rows[int(k)][0] for k in used])

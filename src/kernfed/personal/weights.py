@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_choice, check_count, check_number, check_rows
+from kernfed.errors import InputError
 from kernfed.kernels import FeatureMap, FourierFeatures, MeanEmbedding, column_bandwidths, quadratic_features
 from kernfed.personal.simplex import SimplexSolution, minimise_on_simplex
 
@@ -57,7 +58,7 @@ class EmbeddingKernel:
             object.__setattr__(self, "bandwidth", tuple(scales.tolist()))
         check_number(self.target_bandwidth, "target_bandwidth", above=0)
         if len(self._places) == 0 or self._places.max() >= self.width + self.targets:
-            raise ValueError(f"columns must be among the {self.width + self.targets} of (x, y), got {self.columns}")
+            raise InputError(f"columns must be among the {self.width + self.targets} of (x, y), got {self.columns}")
         if self.kind == "fourier":
             self._fourier()  # checks the number of features and the seed
 
@@ -80,8 +81,9 @@ class EmbeddingKernel:
 
     def rows(self, X: npt.ArrayLike, Y: npt.ArrayLike) -> FloatArray:
         """The compared columns of (x, y), in units of their bandwidths (n, k)."""
-        scales = np.concatenate([column_bandwidths(self.bandwidth, self.width),
-                                 np.full(self.targets, self.target_bandwidth)])  # fmt: skip
+        scales = np.concatenate(
+            [column_bandwidths(self.bandwidth, self.width), np.full(self.targets, self.target_bandwidth)]
+        )
         x = check_rows(X, width=self.width).astype(np.float64, copy=False)
         y = np.asarray(Y, dtype=np.float64).reshape(len(x), self.targets)
         return np.asarray((np.hstack([x, y]) / scales)[:, self._places])
@@ -99,7 +101,7 @@ class EmbeddingKernel:
         """Embeddings of the even-numbered and of the odd-numbered rows; needs 2 rows."""
         rows = self.rows(X, Y)
         if len(rows) < 2:
-            raise ValueError("two halves need at least 2 rows, got 1")
+            raise InputError("two halves need at least 2 rows, got 1")
         one, other = (MeanEmbedding.from_rows(rows[half::2], features=self.features) for half in (0, 1))
         return one, other
 
@@ -107,7 +109,7 @@ class EmbeddingKernel:
         """q_tk (B,) of this site t against embeddings (B, D), KME (23); needs 2 rows."""
         phi = self.features(self.rows(X, Y))
         if len(phi) < 2:
-            raise ValueError("the spread of features needs at least 2 rows, got 1")
+            raise InputError("the spread of features needs at least 2 rows, got 1")
         centre = phi.mean(axis=0)
         return np.asarray(np.square((phi - centre) @ (means - centre).T).sum(axis=0) / (len(phi) - 1))
 
@@ -127,7 +129,7 @@ def check_columns(columns: Any) -> str | tuple[int, ...]:
     if isinstance(columns, str):
         return check_choice(columns, "columns", COLUMNS)
     if not isinstance(columns, (list, tuple)) or len(set(columns)) != len(columns) or not columns:
-        raise ValueError(f"columns must be 'features', 'both' or different numbers, got {columns!r}")
+        raise InputError(f"columns must be 'features', 'both' or different numbers, got {columns!r}")
     return tuple(check_count(number, "column", at_least=0) for number in columns)
 
 
@@ -137,7 +139,7 @@ def penalty_constants(constants: Any, sites: int) -> Constants:
         check_choice(constants, "weights", ("printed",))
         return float(np.sqrt(np.log(sites))), float(np.log(sites))
     if not isinstance(constants, (list, tuple)) or len(constants) != 2:
-        raise ValueError(f"weights must be 'auto', 'printed' or (C_Q, C_P), got {constants!r}")
+        raise InputError(f"weights must be 'auto', 'printed' or (C_Q, C_P), got {constants!r}")
     return check_number(constants[0], "C_Q", at_least=0), check_number(constants[1], "C_P", at_least=0)
 
 
@@ -167,20 +169,20 @@ def compare(embeddings: Sequence[MeanEmbedding], forms: npt.ArrayLike | None = N
     of them, or rows of NaN) are taken at their upper bound ``Tr(Sigma_t) |v_k - v_t|^2``.
     """
     if not embeddings:
-        raise ValueError("at least 1 site is needed, got none")
+        raise InputError("at least 1 site is needed, got none")
     means = np.stack([entry.mean for entry in embeddings])
     counts = np.array([entry.size for entry in embeddings])
     traces = np.array([entry.trace if entry.size > 1 else np.nan for entry in embeddings])
     known = np.isfinite(traces)
     if not known.any() and len(embeddings) > 1:
-        raise ValueError("at least 1 site must have 2 rows, got 1 row everywhere; weights need a variance estimate")
+        raise InputError("at least 1 site must have 2 rows, got 1 row everywhere; weights need a variance estimate")
     traces = np.where(known, traces, np.median(traces[known]) if known.any() else 0.0)
     gram = means @ means.T
     blank = Comparison(gram, counts, traces, np.zeros_like(gram))
     upper = traces[:, None] * np.square(blank.distances)
     given = np.full_like(gram, np.nan) if forms is None else np.asarray(forms, dtype=np.float64)
     if given.shape != gram.shape:
-        raise ValueError(f"forms must have shape {gram.shape}, got {given.shape}")
+        raise InputError(f"forms must have shape {gram.shape}, got {given.shape}")
     return Comparison(gram, counts, traces, np.where(np.isfinite(given), given, upper))
 
 

@@ -19,7 +19,6 @@ from kernfed.privacy.embedding import EmbeddingRelease, RecordEmbedding
 from kernfed.privacy.gaussian import DiscreteGaussian
 from kernfed.privacy.generator import NoiseGenerator
 from kernfed.privacy.gradient import LogisticRelease, RecordLogistic
-from kernfed.privacy.guarantee import Guarantee
 from kernfed.privacy.labels import RandomizedLabels
 from kernfed.privacy.ledger import BudgetExceeded, Entry, Ledger, data_hash
 from kernfed.privacy.mechanism import ElementLaplace, ElementStaircase, RecordGaussian
@@ -35,6 +34,7 @@ from kernfed.privacy.noise import DiscreteLaplace, DiscreteStaircase
 from kernfed.privacy.officer import officer_page
 from kernfed.privacy.release import Release
 from kernfed.privacy.ridge import RecordRidge, RidgeRelease
+from kernfed.promise import Guarantee
 
 __all__ = [
     "AuditReport",

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from scipy.special import log_ndtr
 
 from kernfed._validation import check_number
+from kernfed.errors import InputError
 
 Floats = npt.NDArray[np.float64]
 
@@ -188,7 +189,7 @@ def event_from_dict(values: dict[str, Any]) -> Event:
     """The event of ``event_to_dict``."""
     kind = values.get("kind")
     if kind not in EVENTS:
-        raise ValueError(f"kind of a privacy event must be one of {', '.join(map(repr, EVENTS))}, got {kind!r}")
+        raise InputError(f"kind of a privacy event must be one of {', '.join(map(repr, EVENTS))}, got {kind!r}")
     return EVENTS[kind](**{name: value for name, value in values.items() if name != "kind"})
 
 

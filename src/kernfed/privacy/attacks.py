@@ -15,6 +15,7 @@ from scipy.special import logsumexp
 
 from kernfed._random import generator
 from kernfed._validation import FloatArray, check_count, check_rows
+from kernfed.errors import InputError
 from kernfed.privacy.gaussian import DiscreteGaussian
 from kernfed.privacy.generator import Bools, Ints
 from kernfed.privacy.grid import clip_rows, nearest, toward_zero
@@ -48,7 +49,7 @@ class RowLaw:
         """Released ``values`` (count, width) as the integers nearest to them."""
         rows = check_rows(values, "released values")
         if rows.shape != (count, self.width):
-            raise ValueError(f"released values must have shape {(count, self.width)}, got {rows.shape}")
+            raise InputError(f"released values must have shape {(count, self.width)}, got {rows.shape}")
         limit = 2.0**52 * self.step  # beyond, integers would overflow
         return nearest(np.clip(rows, -limit, limit), self.step)
 
@@ -65,7 +66,7 @@ def row_law(mechanism: Mechanism, width: int) -> RowLaw:
         bounds, step = mechanism.bounds, mechanism.step
         return RowLaw(mechanism.noise, step, width, lambda X: nearest(np.clip(X.astype(np.float64), *bounds), step))
     names = "ElementLaplace, ElementStaircase or RecordGaussian"
-    raise ValueError(
+    raise InputError(
         f"mechanism must release rows ({names}), got {type(mechanism).__name__}; use audit_pair for others"
     )
 
@@ -103,8 +104,16 @@ def log_ratio(noise: Noise, noisy: Ints, first: Ints, second: Ints) -> Floats:
     return np.round(log_mass(noise, noisy - first) - log_mass(noise, noisy - second), 9)
 
 
-def known_pair(release: ReleaseRows, law: RowLaw, rows: npt.ArrayLike, others: npt.ArrayLike, *, trials: int = 2000,
-               confidence: float = 0.95, seed: int = 0) -> Attack:  # fmt: skip
+def known_pair(
+    release: ReleaseRows,
+    law: RowLaw,
+    rows: npt.ArrayLike,
+    others: npt.ArrayLike,
+    *,
+    trials: int = 2000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Attack:
     """The attacker that differential privacy is about: knows a row and its substitute, sees the noisy row.
 
     In each trial a row of ``rows`` (n, p) is released and attacked, and so is its substitute from ``others`` (m, p);
@@ -124,8 +133,17 @@ def known_pair(release: ReleaseRows, law: RowLaw, rows: npt.ArrayLike, others: n
     return Attack("known pair", knows, roc(inside, outside, confidence=confidence))
 
 
-def known_row(release: ReleaseRows, law: RowLaw, rows: npt.ArrayLike, others: npt.ArrayLike, *, trials: int = 1000,
-              references: int = 200, confidence: float = 0.95, seed: int = 0) -> Attack:  # fmt: skip
+def known_row(
+    release: ReleaseRows,
+    law: RowLaw,
+    rows: npt.ArrayLike,
+    others: npt.ArrayLike,
+    *,
+    trials: int = 1000,
+    references: int = 200,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Attack:
     """The attacker knows a row and sees its noisy row, or that of somebody else in its place.
 
     The score of a row x is ``log p(y | x) / q(y)``, q the noisy copies of rows that the attacker has of the same
@@ -145,9 +163,17 @@ def known_row(release: ReleaseRows, law: RowLaw, rows: npt.ArrayLike, others: np
     return Attack("known row", knows, roc(inside, outside, confidence=confidence))
 
 
-def unknown_position(release: ReleaseRows, law: RowLaw, rows: npt.ArrayLike, others: npt.ArrayLike, *,
-                     candidates: int = 500, references: int = 200, confidence: float = 0.95,
-                     seed: int = 0) -> Attack:  # fmt: skip
+def unknown_position(
+    release: ReleaseRows,
+    law: RowLaw,
+    rows: npt.ArrayLike,
+    others: npt.ArrayLike,
+    *,
+    candidates: int = 500,
+    references: int = 200,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Attack:
     """The attacker knows a row, not where it would be: sees all noisy rows of one release of ``rows`` (n, p).
 
     The score of a row x is ``log mean_i p(y_i | x) / q(y_i)``, q as in ``known_row``: the likelihood ratio of x in a
@@ -173,7 +199,7 @@ def _population(
     data, population = check_pair(rows, others)
     check_count(references, "references")
     if len(population) < 4:
-        raise ValueError(f"others must have at least 4 rows, half of them for the attacker, got {len(population)}")
+        raise InputError(f"others must have at least 4 rows, half of them for the attacker, got {len(population)}")
     rng = generator(seed, "privacy", "audit", name)
     mixed, half = population[rng.permutation(len(population))], len(population) // 2
     return data, mixed[:half][:references], mixed[half:], rng

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from kernfed._random import generator as seeded_generator
 from kernfed._validation import FloatArray, check_count, check_rows
+from kernfed.errors import InputError
 from kernfed.privacy.attacks import (
     Mechanism,
     ReleaseRows,
@@ -28,10 +29,10 @@ from kernfed.privacy.attacks import (
 )
 from kernfed.privacy.density import MembershipScore, membership_score
 from kernfed.privacy.generator import NoiseGenerator, check_generator
-from kernfed.privacy.guarantee import Guarantee, round_up
 from kernfed.privacy.lower_bound import EpsilonBound, one_run_bound, round_down, split_bound
 from kernfed.privacy.mechanism import RecordGaussian
 from kernfed.privacy.roc import Attack, check_confidence, check_scores, roc
+from kernfed.promise import Guarantee, round_up
 
 # Elements are cheaper to try than rows.
 _ELEMENTS = 10
@@ -62,14 +63,14 @@ class AuditReport:
         for name in ("element", "record"):
             guarantee = getattr(self, name)
             if not isinstance(guarantee, Guarantee) or guarantee.unit != name:
-                raise ValueError(f"{name} must be a Guarantee of unit {name!r}, got {guarantee!r}")
+                raise InputError(f"{name} must be a Guarantee of unit {name!r}, got {guarantee!r}")
         if not isinstance(self.released, str):
-            raise ValueError(f"released must say in words what was released, got {self.released!r}")
+            raise InputError(f"released must say in words what was released, got {self.released!r}")
         if not isinstance(self.subject, str) or not self.subject.strip():
-            raise ValueError(f"subject must say in words what was audited, got {self.subject!r}")
+            raise InputError(f"subject must say in words what was audited, got {self.subject!r}")
         for name, kind in (("attacks", Attack), ("bounds", EpsilonBound)):
             if not all(isinstance(finding, kind) for finding in getattr(self, name)):
-                raise ValueError(f"{name} must be of type {kind.__name__}, got {getattr(self, name)!r}")
+                raise InputError(f"{name} must be of type {kind.__name__}, got {getattr(self, name)!r}")
 
     def plus(self, *findings: Finding) -> "AuditReport":
         """The report with more attacks, bounds, or the membership score."""
@@ -82,7 +83,7 @@ class AuditReport:
             elif isinstance(finding, MembershipScore):
                 report = replace(report, membership=finding)
             else:
-                raise ValueError(f"a finding must be an Attack, EpsilonBound or MembershipScore, got {finding!r}")
+                raise InputError(f"a finding must be an Attack, EpsilonBound or MembershipScore, got {finding!r}")
         return report
 
     @property
@@ -119,8 +120,10 @@ class AuditReport:
             f", and finds {point.tpr:.1%} of the members at {point.rate:.1%} false alarms"
             for point in best.roc.points[-1:]
         )
-        achieved = (f"the best attack tried, {best.name}, has an area under the curve of {best.roc.auc:.3f} "
-                    f"[{low:.3f}, {high:.3f}], where guessing has 0.5{found}")  # fmt: skip
+        achieved = (
+            f"the best attack tried, {best.name}, has an area under the curve of {best.roc.auc:.3f} "
+            f"[{low:.3f}, {high:.3f}], where guessing has 0.5{found}"
+        )
         if not claimed:
             return f"{start}; {achieved}; nothing bounds what other attacks achieve"
         limit = attack_limit(self.record)
@@ -186,9 +189,17 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
     return {key: None if isinstance(v, float) and math.isinf(v) else v for key, v in values.items()}
 
 
-def audit_release(mechanism: Mechanism, rows: npt.ArrayLike, others: npt.ArrayLike, *,
-                  release: ReleaseRows | None = None, trials: int = 2000, confidence: float = 0.95, seed: int = 0,
-                  generator: NoiseGenerator | None = None) -> AuditReport:  # fmt: skip
+def audit_release(
+    mechanism: Mechanism,
+    rows: npt.ArrayLike,
+    others: npt.ArrayLike,
+    *,
+    release: ReleaseRows | None = None,
+    trials: int = 2000,
+    confidence: float = 0.95,
+    seed: int = 0,
+    generator: NoiseGenerator | None = None,
+) -> AuditReport:
     """Attack a mechanism that releases rows: known pair, known row and unknown position, and canaries for the bounds.
 
     ``rows`` (n, p) are those of the data, ``others`` (m, p) rows of the same population that are not in it. The noise
@@ -219,9 +230,16 @@ def _describe(mechanism: Mechanism, rows: FloatArray) -> str:
     return f"noisy rows by {what}, {rows.shape[0]} rows of {rows.shape[1]} elements"
 
 
-def canary_bounds(mechanism: Mechanism, width: int, *, release: ReleaseRows,
-                  stated: tuple[Guarantee, Guarantee] | None = None, trials: int = 2000, confidence: float = 0.95,
-                  seed: int = 0) -> tuple[EpsilonBound, ...]:  # fmt: skip
+def canary_bounds(
+    mechanism: Mechanism,
+    width: int,
+    *,
+    release: ReleaseRows,
+    stated: tuple[Guarantee, Guarantee] | None = None,
+    trials: int = 2000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> tuple[EpsilonBound, ...]:
     """Lower bounds on epsilon from made-up worst cases, all holding together with ``confidence``.
 
     For the record, ``trials`` rows at one end of what clipping allows or at the other, by a coin each. For the element
@@ -281,7 +299,7 @@ def audit_answers(
 def _answers(answer: Answer, rows: FloatArray) -> npt.NDArray[np.float64]:
     values = check_scores(answer(rows), "answers")
     if len(values) != len(rows):
-        raise ValueError(f"answer must return one number for each of {len(rows)} rows, got {len(values)}")
+        raise InputError(f"answer must return one number for each of {len(rows)} rows, got {len(values)}")
     return values
 
 
@@ -303,10 +321,10 @@ def audit_training(
     first = check_rows(canaries, "canaries", min_rows=2)
     second = check_rows(substitutes, "substitutes", width=first.shape[1])
     if len(second) != len(first):
-        raise ValueError(f"substitutes must have a row for each of the {len(first)} canaries, got {len(second)}")
+        raise InputError(f"substitutes must have a row for each of the {len(first)} canaries, got {len(second)}")
     included = seeded_generator(seed, "privacy", "audit", "training canaries").random(len(first)) < 0.5
     if included.all() or not included.any():
-        raise ValueError(f"canaries must be more: the coins of all {len(first)} fell on the same side")
+        raise InputError(f"canaries must be more: the coins of all {len(first)} fell on the same side")
     answer = train(np.where(included[:, None], first, second))
     scores = _answers(answer, second) - _answers(answer, first)
     knows = "the row, its substitute, and what the model answers to both"
@@ -314,8 +332,16 @@ def audit_training(
     return attack, one_run_bound(scores, included, guarantee, confidence=confidence, seed=seed)
 
 
-def audit_pair(run: Callable[[FloatArray], float], rows: npt.ArrayLike, neighbour: npt.ArrayLike, guarantee: Guarantee,
-               *, runs: int = 500, confidence: float = 0.95, seed: int = 0) -> tuple[Attack, EpsilonBound]:  # fmt: skip
+def audit_pair(
+    run: Callable[[FloatArray], float],
+    rows: npt.ArrayLike,
+    neighbour: npt.ArrayLike,
+    guarantee: Guarantee,
+    *,
+    runs: int = 500,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> tuple[Attack, EpsilonBound]:
     """Attack any mechanism by repeated runs on ``rows`` (n, p) and on a ``neighbour`` that differs in one unit.
 
     ``run`` releases from the rows it gets and returns a score that should be larger for ``rows``, such as the released

@@ -13,6 +13,7 @@ from scipy.fft import idct
 
 from kernfed._random import generator
 from kernfed._validation import check_choice, check_count, check_rows
+from kernfed.errors import InputError
 from kernfed.privacy.noise import Floats
 
 BASES = ("random", "dct")
@@ -42,9 +43,9 @@ def public_basis(
 def _check_basis(basis: npt.ArrayLike, width: int, dimension: int) -> Floats:
     matrix = check_rows(basis, "basis").astype(np.float64)
     if matrix.shape != (width, dimension):
-        raise ValueError(f"basis must have shape {(width, dimension)} (columns of X, dimension), got {matrix.shape}")
+        raise InputError(f"basis must have shape {(width, dimension)} (columns of X, dimension), got {matrix.shape}")
     if np.abs(matrix.T @ matrix - np.eye(dimension)).max() > 1e-6:
-        raise ValueError("basis must have orthonormal columns; numpy.linalg.qr(basis)[0] has")
+        raise InputError("basis must have orthonormal columns; numpy.linalg.qr(basis)[0] has")
     return matrix
 
 
@@ -53,7 +54,7 @@ def check_shape(shape: Any) -> tuple[int, ...] | None:
     if shape is None:
         return None
     if not isinstance(shape, (tuple, list)) or not shape:
-        raise ValueError(f"shape must be a tuple such as (28, 28), got {shape!r}")
+        raise InputError(f"shape must be a tuple such as (28, 28), got {shape!r}")
     return tuple(check_count(side, "shape") for side in shape)
 
 
@@ -63,7 +64,7 @@ def _check_shape(shape: Any, width: int) -> tuple[int, ...]:
         side = math.isqrt(width)
         return (side, side) if side**2 == width else (width,)
     if math.prod(sides) != width:
-        raise ValueError(f"shape must hold the {width} columns of X, got {sides}")
+        raise InputError(f"shape must hold the {width} columns of X, got {sides}")
     return sides
 
 

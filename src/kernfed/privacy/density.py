@@ -47,8 +47,9 @@ class MembershipScore:
         )
 
 
-def membership_score(members: npt.ArrayLike, others: npt.ArrayLike, *, permutations: int = 200,
-                     seed: int = 0) -> MembershipScore:  # fmt: skip
+def membership_score(
+    members: npt.ArrayLike, others: npt.ArrayLike, *, permutations: int = 200, seed: int = 0
+) -> MembershipScore:
     """Score of distances at training rows ``members`` (n,) against those at other rows ``others`` (m,).
 
     Width and regularisation are chosen anew for every relabelling, as they were for the true labels: so the p-value is

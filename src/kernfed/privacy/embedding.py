@@ -8,15 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import check_rows
+from kernfed.errors import InputError
 from kernfed.kernels.embedding import MeanEmbedding
 from kernfed.kernels.fourier import FourierFeatures
 from kernfed.privacy.accounting import Event
 from kernfed.privacy.generator import NoiseGenerator, check_generator
-from kernfed.privacy.guarantee import Guarantee
 from kernfed.privacy.ledger import Ledger
 from kernfed.privacy.noise import Floats
 from kernfed.privacy.release import NUDGE, charge
 from kernfed.privacy.sums import BITS, Budget, add_gaussian, unit_grid
+from kernfed.promise import Guarantee
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,7 @@ class EmbeddingRelease:
         Paired features have norm 1, so ``Tr(Sigma)`` is ``1 - |v|^2`` times n/(n-1): no further release is needed.
         """
         if self.n < 2:
-            raise ValueError(f"the error of a mean needs at least 2 rows, got {self.n}")
+            raise InputError(f"the error of a mean needs at least 2 rows, got {self.n}")
         within = min(max(1.0 - self.squared_norm, 0.0), 1.0)
         spread = self.n * within + self.bias * self.n * (self.n - 1)
         return MeanEmbedding(float(self.n), float(self.n), self.vector, spread)
@@ -76,7 +77,7 @@ class RecordEmbedding:
             "paired",
             "unbiased",
         ):
-            raise ValueError(
+            raise InputError(
                 "features must be FourierFeatures(kind='paired', scale='unbiased'), whose rows have norm 1"
             )
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from kernfed._validation import check_count
+from kernfed.errors import InputError
 
 WORD = 64
 BLOCK = 1 << 15  # elements drawn at a time: their words stay in the cache
@@ -52,7 +53,7 @@ class NoiseGenerator:
     def words(self, count: int) -> Words:
         """The next ``count`` words, read-only; at most ``BLOCK`` at a time."""
         if count > BLOCK:
-            raise ValueError(f"count must be <= {BLOCK}, got {count}")
+            raise InputError(f"count must be <= {BLOCK}, got {count}")
         if self.private and os.getpid() != self._process:
             self._rekey()
         return np.frombuffer(self._stream.update(_ZEROS[: 8 * count]), dtype="<u8")
@@ -68,7 +69,7 @@ def check_generator(generator: Any) -> NoiseGenerator:
     if generator is None:
         return NoiseGenerator()
     if not isinstance(generator, NoiseGenerator):
-        raise ValueError(
+        raise InputError(
             f"generator must be a NoiseGenerator or None, got {type(generator).__name__}; "
             "NumPy's generators are not made for secrets, use NoiseGenerator(seed) in tests"
         )

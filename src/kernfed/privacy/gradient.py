@@ -16,15 +16,16 @@ from scipy.special import softmax
 
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_count, check_number, check_rows
+from kernfed.errors import InputError
 from kernfed.privacy.accounting import GaussianEvent
 from kernfed.privacy.generator import NoiseGenerator, check_generator
 from kernfed.privacy.grid import clip_rows
-from kernfed.privacy.guarantee import Guarantee
 from kernfed.privacy.ledger import Ledger
 from kernfed.privacy.moments import check_labels
 from kernfed.privacy.noise import Floats
 from kernfed.privacy.release import charge
 from kernfed.privacy.sums import BITS, Budget, add_gaussian, exact_product, unit_grid
+from kernfed.promise import Guarantee
 
 #: Rows a b' of two vectors in unit balls: replacing one moves their sum by at most this in L2.
 GRADIENT_SENSITIVITY = 2.0
@@ -109,10 +110,10 @@ class RecordLogistic:
         labels = check_labels(y, len(rows))
         unknown = np.setdiff1d(labels, names).tolist()
         if unknown:
-            raise ValueError(f"y must hold only the public classes, got {unknown[0]!r}")
+            raise InputError(f"y must hold only the public classes, got {unknown[0]!r}")
         home = np.zeros(len(rows)) if sites is None else np.asarray(sites)
         if home.shape != (len(rows),):
-            raise ValueError(f"sites must name the site of each of the {len(rows)} rows, got shape {home.shape}")
+            raise InputError(f"sites must name the site of each of the {len(rows)} rows, got shape {home.shape}")
         event = Budget(self.epsilon, self.delta).event(self.rounds * len(names) * (rows.shape[1] + 1))
         note = f"RecordLogistic({self.epsilon:g}, {self.delta:g}), {self.rounds} rounds"
         charge(ledger, (event,), rows, ids, source, note)
@@ -122,8 +123,14 @@ class RecordLogistic:
         element, record = self.guarantees()
         return LogisticRelease(found, names, self.radius, element, record, source.private, (event,))
 
-    def _descend(self, rows: FloatArray, targets: Floats, parts: Sequence[npt.NDArray[np.intp]], mu: float,
-                 source: NoiseGenerator) -> Floats:  # fmt: skip
+    def _descend(
+        self,
+        rows: FloatArray,
+        targets: Floats,
+        parts: Sequence[npt.NDArray[np.intp]],
+        mu: float,
+        source: NoiseGenerator,
+    ) -> Floats:
         """Coefficients after all rounds; squared mu is shared out evenly among them."""
         grid = unit_grid(_with_constant(rows, self.radius), 1.0)
         inputs = grid / 2.0**BITS

@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from kernfed._validation import FloatArray
+from kernfed.errors import InputError
 from kernfed.privacy.generator import Ints
 from kernfed.privacy.noise import Floats
 
@@ -28,7 +29,7 @@ def grid_step(limit: float) -> float:
 def check_grid(largest: float, step: float, what: str) -> None:
     """Refuse a grid too fine for the largest value on it."""
     if largest / step > _LARGEST:
-        raise ValueError(
+        raise InputError(
             f"{what} must fit a grid of 2^50 steps, got {largest:g} at a step of {step:g}; "
             "narrow the bounds or raise the noise (a larger d, radius or a smaller epsilon)"
         )

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernfed.errors import InputError
 from kernfed.privacy.accounting import PureEvent
 from kernfed.privacy.generator import WORD, Coin, NoiseGenerator, blocks, check_generator, uniform
-from kernfed.privacy.guarantee import Guarantee
 from kernfed.privacy.ledger import Ledger
 from kernfed.privacy.release import Release, charge, check_epsilon
+from kernfed.promise import Guarantee
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class RandomizedLabels:
         check_epsilon(self.epsilon)
         classes = tuple(np.asarray(self.classes).tolist()) if np.ndim(self.classes) == 1 else ()
         if len(classes) < 2 or len(set(classes)) != len(classes):
-            raise ValueError(f"classes must be two or more different labels, got {self.classes!r}")
+            raise InputError(f"classes must be two or more different labels, got {self.classes!r}")
         object.__setattr__(self, "classes", classes)
 
     @cached_property
@@ -69,9 +70,9 @@ class RandomizedLabels:
     def _numbers(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
         labels = np.asarray(y)
         if labels.ndim != 1 or not len(labels):
-            raise ValueError(f"y must be a vector of labels, got shape {labels.shape}")
+            raise InputError(f"y must be a vector of labels, got shape {labels.shape}")
         place = {label: number for number, label in enumerate(self.classes)}
         missing = set(labels.tolist()) - set(place)
         if missing:
-            raise ValueError(f"y must hold only the classes declared, got {sorted(map(repr, missing))[0]}")
+            raise InputError(f"y must hold only the classes declared, got {sorted(map(repr, missing))[0]}")
         return np.array([place[label] for label in labels.tolist()], dtype=np.int64)

@@ -25,16 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import check_number
+from kernfed.errors import BudgetExceeded, InputError
 from kernfed.privacy.accounting import Event, epsilon_for, event_from_dict, event_to_dict
-from kernfed.privacy.guarantee import Guarantee, round_up
+from kernfed.promise import Guarantee, round_up
 
 _FORMAT = "kernfed privacy ledger 1"
 
 Keys = npt.NDArray[np.uint64]
-
-
-class BudgetExceeded(ValueError):
-    """A release would cost some person more than the site's budget; nothing was charged."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +73,12 @@ class Ledger:
         kept: dict[str, Any] = lines[0] if lines else given
         for name, value in given.items():
             if value is not None and value != kept[name]:
-                raise ValueError(f"{name} must be {kept[name]!r} as the ledger at {path} has it, got {value!r}")
+                raise InputError(f"{name} must be {kept[name]!r} as the ledger at {path} has it, got {value!r}")
         self.epsilon, self.delta = float(kept["epsilon"]), float(kept["delta"])
 
     def _need(self, budget: dict[str, float | None]) -> None:
         if None in budget.values():
-            raise ValueError(f"epsilon and delta must be given for a new ledger, there is none at {self.path}")
+            raise InputError(f"epsilon and delta must be given for a new ledger, there is none at {self.path}")
 
     def charge(
         self,
@@ -98,7 +95,7 @@ class Ledger:
         by looking at the data.
         """
         if not private:
-            raise ValueError("a ledger takes private releases only, got one marked not private (seeded noise?)")
+            raise InputError("a ledger takes private releases only, got one marked not private (seeded noise?)")
         persons = None if ids is None else person_keys(ids)
         with _locked(self.path) as descriptor:
             lines = _read(descriptor, self.path)
@@ -147,7 +144,7 @@ def person_keys(ids: Sequence[Any] | npt.NDArray[Any]) -> Keys:
     """
     values = np.asarray(ids)
     if values.ndim != 1 or values.dtype.kind not in "iuUS" or not len(values):
-        raise ValueError(f"ids must be a list of strings or integers, got shape {values.shape} of {values.dtype}")
+        raise InputError(f"ids must be a list of strings or integers, got shape {values.shape} of {values.dtype}")
     digests = (hashlib.blake2b(str(value).encode(), digest_size=8).digest() for value in values.tolist())
     return np.unique(np.frombuffer(b"".join(digests), dtype="<u8"))
 
@@ -211,7 +208,7 @@ def _read(descriptor: int, path: Path) -> list[dict[str, Any]]:
             if line["chain"] != chain or (number == 1 and line["format"] != _FORMAT):
                 raise ValueError
         except (ValueError, KeyError, AttributeError):
-            raise ValueError(
+            raise InputError(
                 f"the ledger {path} is damaged at line {number}: what was spent is not known. "
                 "Restore it from a copy; nothing is released until then"
             ) from None

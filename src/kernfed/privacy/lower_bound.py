@@ -14,9 +14,10 @@ from scipy.special import betainc
 
 from kernfed._random import generator
 from kernfed._validation import check_count, check_number
-from kernfed.privacy.guarantee import Guarantee, delta_words, round_up
+from kernfed.errors import InputError
 from kernfed.privacy.noise import Floats
 from kernfed.privacy.roc import check_confidence, check_scores, upper_rates
+from kernfed.promise import Guarantee, delta_words, round_up
 
 # Thresholds tried on the half that chooses one.
 _THRESHOLDS = 200
@@ -58,8 +59,9 @@ def round_down(value: float) -> float:
     return -round_up(-value, 3)
 
 
-def epsilon_from_errors(false_positives: int, others: int, false_negatives: int, members: int, *, delta: float,
-                        confidence: float = 0.95) -> float:  # fmt: skip
+def epsilon_from_errors(
+    false_positives: int, others: int, false_negatives: int, members: int, *, delta: float, confidence: float = 0.95
+) -> float:
     """Lower bound on epsilon from the errors of one fixed test on independent trials.
 
     Both rates get an upper Clopper-Pearson bound, each wrong with probability (1 - confidence)/2.
@@ -74,16 +76,23 @@ def epsilon_from_errors(false_positives: int, others: int, false_negatives: int,
     return float(_bounds(np.array([alarms]), others, np.array([misses]), members, delta, confidence)[0])
 
 
-def _bounds(alarms: npt.NDArray[np.intp], others: int, misses: npt.NDArray[np.intp], members: int, delta: float,
-            confidence: float) -> Floats:  # fmt: skip
+def _bounds(
+    alarms: npt.NDArray[np.intp],
+    others: int,
+    misses: npt.NDArray[np.intp],
+    members: int,
+    delta: float,
+    confidence: float,
+) -> Floats:
     fpr = upper_rates(alarms, others, (1.0 - confidence) / 2)
     fnr = upper_rates(misses, members, (1.0 - confidence) / 2)
     ratio = np.maximum((1.0 - fnr - delta) / fpr, (1.0 - fpr - delta) / fnr)
     return np.log(np.maximum(ratio, 1.0))
 
 
-def split_bound(members: npt.ArrayLike, others: npt.ArrayLike, guarantee: Guarantee, *, confidence: float = 0.95,
-                seed: int = 0) -> EpsilonBound:  # fmt: skip
+def split_bound(
+    members: npt.ArrayLike, others: npt.ArrayLike, guarantee: Guarantee, *, confidence: float = 0.95, seed: int = 0
+) -> EpsilonBound:
     """Lower bound from scores of independent trials with the record (``members``, (n,)) and without it (``others``).
 
     A threshold is chosen on a random half of each and judged on the other half. ``guarantee`` gives unit and delta.
@@ -163,9 +172,15 @@ def one_run_epsilon(correct: int, guesses: int, canaries: int, *, delta: float, 
     return low
 
 
-def one_run_bound(scores: npt.ArrayLike, included: npt.ArrayLike, guarantee: Guarantee, *,
-                  shares: Sequence[float] = _SHARES, confidence: float = 0.95,
-                  seed: int = 0) -> EpsilonBound:  # fmt: skip
+def one_run_bound(
+    scores: npt.ArrayLike,
+    included: npt.ArrayLike,
+    guarantee: Guarantee,
+    *,
+    shares: Sequence[float] = _SHARES,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> EpsilonBound:
     """Lower bound from one run of a mechanism with many canaries (Steinke, Nasr and Jagielski 2023).
 
     ``included`` (m,): for each canary an independent fair coin that decided whether it or its substitute was in the
@@ -175,9 +190,9 @@ def one_run_bound(scores: npt.ArrayLike, included: npt.ArrayLike, guarantee: Gua
     """
     values, bits = check_scores(scores, "scores", at_least=2), np.asarray(included)
     if bits.dtype != np.bool_ or bits.shape != values.shape:
-        raise ValueError(f"included must be {len(values)} booleans, got shape {bits.shape} of dtype {bits.dtype}")
+        raise InputError(f"included must be {len(values)} booleans, got shape {bits.shape} of dtype {bits.dtype}")
     if len(shares) == 0:
-        raise ValueError("shares must name at least one share of the canaries, got none")
+        raise InputError("shares must name at least one share of the canaries, got none")
     _check_guarantee(guarantee)
     check_confidence(confidence)
     m = len(values)
@@ -198,7 +213,7 @@ def one_run_bound(scores: npt.ArrayLike, included: npt.ArrayLike, guarantee: Gua
 
 def _check_guarantee(guarantee: Guarantee) -> None:
     if not isinstance(guarantee, Guarantee):
-        raise ValueError(f"guarantee must be a Guarantee, got {type(guarantee).__name__}")
+        raise InputError(f"guarantee must be a Guarantee, got {type(guarantee).__name__}")
 
 
 def _check(delta: float, confidence: float) -> None:

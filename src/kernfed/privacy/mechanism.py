@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_count, check_finite, check_number, check_rows
+from kernfed.errors import InputError
 from kernfed.privacy.accounting import (
     Event,
     GaussianEvent,
@@ -31,10 +32,10 @@ from kernfed.privacy.basis import public_basis
 from kernfed.privacy.gaussian import SAMPLING_ERROR, SMOOTHING, DiscreteGaussian
 from kernfed.privacy.generator import NoiseGenerator, check_generator
 from kernfed.privacy.grid import check_grid, clip_rows, grid_step, nearest, toward_zero
-from kernfed.privacy.guarantee import Guarantee
 from kernfed.privacy.ledger import Ledger
 from kernfed.privacy.noise import DiscreteLaplace, DiscreteStaircase, Noise
 from kernfed.privacy.release import NUDGE, SMALLEST_DELTA, Release, charge, check_epsilon
+from kernfed.promise import Guarantee
 
 #: Delta at which the record guarantee of element mechanisms is stated.
 RECORD_DELTA = 1e-5
@@ -128,7 +129,7 @@ class _ElementNoise(ABC):
 
 def _check_bounds(bounds: Any) -> tuple[float, float]:
     if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
-        raise ValueError(f"bounds must be (lo, hi), known without looking at the data, got {bounds!r}")
+        raise InputError(f"bounds must be (lo, hi), known without looking at the data, got {bounds!r}")
     low = check_number(bounds[0], "bounds[0]")
     return low, check_number(bounds[1], "bounds[1]", above=low)
 

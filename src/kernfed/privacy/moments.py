@@ -18,16 +18,17 @@ import numpy.typing as npt
 
 from kernfed._random import generator as seeded_generator
 from kernfed._validation import FloatArray, check_choice, check_count, check_finite, check_number, check_rows
+from kernfed.errors import InputError
 from kernfed.kernels.moments import Moments
 from kernfed.privacy.accounting import Event, epsilon_for
 from kernfed.privacy.basis import BASES, check_shape, public_basis
 from kernfed.privacy.generator import NoiseGenerator, check_generator
 from kernfed.privacy.grid import clip_rows
-from kernfed.privacy.guarantee import Guarantee
 from kernfed.privacy.ledger import Ledger
 from kernfed.privacy.noise import Floats
 from kernfed.privacy.release import charge
 from kernfed.privacy.sums import BITS, Budget, add_gaussian, add_symmetric_gaussian, exact_product, unit_grid
+from kernfed.promise import Guarantee
 
 METHODS = ("centred", "joint")
 
@@ -59,7 +60,7 @@ class ClassMoments:
     def eigen(self) -> tuple[Floats, Floats]:
         """Eigenvalues (k,) and eigenvectors (k, k) of the nearest covariance: negative eigenvalues become 0."""
         if math.isinf(self.noise):
-            raise ValueError(
+            raise InputError(
                 "a covariance is needed, got means only: use release, or release_spreads around these means"
             )
         values, vectors = np.linalg.eigh(self.covariance)
@@ -169,9 +170,9 @@ class RecordMoments:
         means = {part.label: part.moments.mean for part in centres}
         missing = sorted(set(np.unique(np.asarray(y)).tolist()) - set(means))
         if missing:
-            raise ValueError(f"centres must hold every class of y, got none for {missing[0]!r}")
+            raise InputError(f"centres must hold every class of y, got none for {missing[0]!r}")
         if any(mean.shape != (self.dimension,) for mean in means.values()):
-            raise ValueError(f"centres must have {self.dimension} coordinates, got {centres[0].moments.width}")
+            raise InputError(f"centres must have {self.dimension} coordinates, got {centres[0].moments.width}")
 
         def step(label: Any, rows: FloatArray, mu: float, source: NoiseGenerator) -> ClassMoments:
             return self._spread(label, rows, means[label], mu, source)
@@ -240,9 +241,9 @@ def check_labels(y: npt.ArrayLike, n: int) -> npt.NDArray[Any]:
     """Labels (n,), one per row."""
     labels = np.asarray(y)
     if labels.shape != (n,):
-        raise ValueError(f"y must have a label for each of the {n} rows of X, got shape {labels.shape}")
+        raise InputError(f"y must have a label for each of the {n} rows of X, got shape {labels.shape}")
     if labels.dtype.kind not in "iubfUS":
-        raise ValueError(f"y must hold numbers or strings, got dtype {labels.dtype}")
+        raise InputError(f"y must hold numbers or strings, got dtype {labels.dtype}")
     if labels.dtype.kind == "f":
         check_finite(labels, "y")
     return labels
@@ -266,7 +267,7 @@ def _pool(parts: Sequence[ClassMoments]) -> ClassMoments:
 
 def _check_classes(classes: Sequence[ClassMoments]) -> None:
     if not classes:
-        raise ValueError("classes must hold the moments of at least one class, got none")
+        raise InputError("classes must hold the moments of at least one class, got none")
 
 
 def fabricate_rows(

@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kernfed.errors import InputError
 from kernfed.privacy.audit import AuditReport, attack_limit, stated_epsilon
-from kernfed.privacy.guarantee import Guarantee, delta_words, round_up
 from kernfed.privacy.lower_bound import round_down
 from kernfed.privacy.roc import Attack
+from kernfed.promise import Guarantee, delta_words, round_up
 
 _COLUMNS = ("site", "task", "information", "messages", "bytes_up", "scalars_up")
 _UNITS = {"element": "One element (a single number of a row)", "record": "One record (a whole row, a person)"}
@@ -20,7 +21,7 @@ def officer_page(report: AuditReport, traffic: Iterable[Mapping[str, Any]] | Non
     bytes_up and scalars_up, as a federation's ``traffic.to_json()`` gives it.
     """
     if not isinstance(report, AuditReport):
-        raise ValueError(f"report must be an AuditReport, got {type(report).__name__}")
+        raise InputError(f"report must be an AuditReport, got {type(report).__name__}")
     parts = (
         f"# Privacy of {_cell(report.subject)}",
         f"**In one line.** {_cell(report.verdict)}",
@@ -58,7 +59,7 @@ def _messages(traffic: Iterable[Mapping[str, Any]] | None) -> str:
     entries = list(traffic)
     for entry in entries:
         if not isinstance(entry, Mapping) or not set(_COLUMNS) <= set(entry):
-            raise ValueError(f"traffic must be mappings with the keys {', '.join(_COLUMNS)}, got {entry!r}")
+            raise InputError(f"traffic must be mappings with the keys {', '.join(_COLUMNS)}, got {entry!r}")
     if not entries:
         return "Nothing left any site."
     head = ("site", "question asked", "kind of answer", "messages", "bytes", "numbers")
@@ -70,8 +71,10 @@ def _messages(traffic: Iterable[Mapping[str, Any]] | None) -> str:
 def _guarantees(report: AuditReport) -> str:
     lines = [f"- **{_UNITS[g.unit]}.** {_promise(g)}" for g in (report.element, report.record)]
     if not report.private:
-        lines.append("- **The release is marked not private (its noise came from a seed, or a step looked at the raw "
-                     "rows): neither guarantee holds.**")  # fmt: skip
+        lines.append(
+            "- **The release is marked not private (its noise came from a seed, or a step looked at the raw "
+            "rows): neither guarantee holds.**"
+        )
     return "\n".join(lines)
 
 
@@ -143,10 +146,16 @@ def _bounds(report: AuditReport) -> str:
     if not report.bounds:
         return _untested(report)
     rows = [
-        [bound.unit, _cell(bound.method), f"{round_down(bound.value):g}", stated_epsilon(getattr(report, bound.unit)),
-         f"{bound.ceiling:.3g}", f"{bound.trials:,}"]
+        [
+            bound.unit,
+            _cell(bound.method),
+            f"{round_down(bound.value):g}",
+            stated_epsilon(getattr(report, bound.unit)),
+            f"{bound.ceiling:.3g}",
+            f"{bound.trials:,}",
+        ]
         for bound in report.bounds
-    ]  # fmt: skip
+    ]
     head = ("unit", "judged by", "audited epsilon is at least", "stated epsilon", "most that could show", "trials")
     words = (
         "An audited epsilon above the stated one would prove the guarantee wrong. One below does not prove it right: "
@@ -179,12 +188,17 @@ def _not_promised(report: AuditReport) -> str:
         "A site is not protected against its own staff, who see the rows.",
     ]
     if report.attacks or report.bounds:
-        lines.append("The attacks are those listed; that none worked does not mean that none can. Their figures come "
-                     "from the raw rows and are not protected by the guarantee: give this page only to those who may "
-                     "know them.")  # fmt: skip
+        lines.append(
+            "The attacks are those listed; that none worked does not mean that none can. Their figures come "
+            "from the raw rows and are not protected by the guarantee: give this page only to those who may "
+            "know them."
+        )
     if report.record.epsilon > report.element.epsilon:
-        lines.insert(0, "The guarantee for one element is not one for a person: a whole row has the weaker guarantee "
-                        "for one record above.")  # fmt: skip
+        lines.insert(
+            0,
+            "The guarantee for one element is not one for a person: a whole row has the weaker guarantee "
+            "for one record above.",
+        )
     return "\n".join(f"- {line}" for line in lines)
 
 

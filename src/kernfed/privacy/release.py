@@ -7,10 +7,11 @@ from typing import Any
 import numpy.typing as npt
 
 from kernfed._validation import check_number
+from kernfed.errors import InputError
 from kernfed.privacy.accounting import Event
 from kernfed.privacy.generator import NoiseGenerator
-from kernfed.privacy.guarantee import Guarantee
 from kernfed.privacy.ledger import Ledger, data_hash
+from kernfed.promise import Guarantee
 
 # Above, epsilon protects nothing and the noise would not be exact to the stated precision; below, it would overflow.
 _LARGEST_EPSILON, _SMALLEST_EPSILON = 100.0, 1e-6
@@ -52,9 +53,9 @@ def charge(
 ) -> None:
     """Charge a release of ``rows`` (n, ...) to the ledger if there is one. To be called before any noise is drawn."""
     if ids is not None and len(ids) != len(rows):
-        raise ValueError(f"ids must name each of the {len(rows)} rows, got {len(ids)}")
+        raise InputError(f"ids must name each of the {len(rows)} rows, got {len(ids)}")
     if ledger is not None:
         if not isinstance(ledger, Ledger):
-            raise ValueError(f"ledger must be a Ledger, got {type(ledger).__name__}")
+            raise InputError(f"ledger must be a Ledger, got {type(ledger).__name__}")
         note = f"{note}, {len(rows)} rows"
         ledger.charge(events, data=data_hash(rows), ids=ids, private=source.private, note=note)

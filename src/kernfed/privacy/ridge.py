@@ -9,15 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_number, check_rows
+from kernfed.errors import InputError
 from kernfed.kernels.moments import Moments
 from kernfed.privacy.accounting import Event
 from kernfed.privacy.generator import Ints, NoiseGenerator, check_generator
-from kernfed.privacy.guarantee import Guarantee
 from kernfed.privacy.ledger import Ledger
 from kernfed.privacy.moments import SECOND_SENSITIVITY
 from kernfed.privacy.noise import Floats
 from kernfed.privacy.release import charge
 from kernfed.privacy.sums import BITS, Budget, add_gaussian, add_symmetric_gaussian, exact_product, unit_grid
+from kernfed.promise import Guarantee
 
 # The regularisation suffices with probability 1 - _FAILURE.
 _FAILURE = 0.05
@@ -128,5 +129,5 @@ def _check_targets(y: npt.ArrayLike, n: int) -> FloatArray:
     values = np.asarray(y)
     targets = check_rows(values[:, None] if values.ndim == 1 else values, "y")
     if len(targets) != n:
-        raise ValueError(f"y must have a target for each of the {n} rows of X, got {len(targets)}")
+        raise InputError(f"y must have a target for each of the {n} rows of X, got {len(targets)}")
     return targets

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from scipy.special import betaincinv, rel_entr
 
 from kernfed._validation import check_count, check_finite, check_number
+from kernfed.errors import InputError
 from kernfed.privacy.noise import Floats
 
 #: Shares of others that may be called members where the share of members found is reported.
@@ -88,8 +89,9 @@ def upper_rates(successes: npt.ArrayLike, trials: int, alpha: float) -> Floats:
     return np.where(count == trials, 1.0, bounds)
 
 
-def roc(members: npt.ArrayLike, others: npt.ArrayLike, *, rates: Sequence[float] = RATES,
-        confidence: float = 0.95) -> Roc:  # fmt: skip
+def roc(
+    members: npt.ArrayLike, others: npt.ArrayLike, *, rates: Sequence[float] = RATES, confidence: float = 0.95
+) -> Roc:
     """The curve of scores of ``members`` (n,) and ``others`` (m,), where a larger score speaks for a member.
 
     Scores are taken as independent draws of each kind.
@@ -146,9 +148,9 @@ def check_scores(values: npt.ArrayLike, name: str, *, at_least: int = 1) -> Floa
     """Finite numbers (n,) as float64."""
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "fiub":
-        raise ValueError(f"{name} must be a vector of numbers, got shape {array.shape} of dtype {array.dtype}")
+        raise InputError(f"{name} must be a vector of numbers, got shape {array.shape} of dtype {array.dtype}")
     if len(array) < at_least:
-        raise ValueError(f"{name} must have at least {at_least} value(s), got {len(array)}")
+        raise InputError(f"{name} must have at least {at_least} value(s), got {len(array)}")
     array = array.astype(np.float64)
     check_finite(array, name)
     return array

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from kernfed._random import generator
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_count, check_number, check_rows
+from kernfed.errors import InputError
 from kernfed.kahm.batches import split_rows
 from kernfed.kahm.machine import EXTRA_ROWS, explicit_images, fit_machine
 from kernfed.kahm.spectrum import check_subspace_dim
@@ -55,9 +56,16 @@ def modelling_error(rows: FloatArray, subspace_dim: int | None = None) -> float:
     return float(np.sqrt(explicit_images(machine, rows).squared_distance).sum())
 
 
-def smooth(values: npt.ArrayLike, *, noise: float, steps: Rule = "coupled_bootstrap",
-           clean: npt.ArrayLike | None = None, subspace_dim: int | str = "auto", batch_size: int = 1000,
-           seed: int = 0) -> Smoothed:  # fmt: skip
+def smooth(
+    values: npt.ArrayLike,
+    *,
+    noise: float,
+    steps: Rule = "coupled_bootstrap",
+    clean: npt.ArrayLike | None = None,
+    subspace_dim: int | str = "auto",
+    batch_size: int = 1000,
+    seed: int = 0,
+) -> Smoothed:
     """Smooth noisy rows ``values`` (N, p) whose elements carry noise of standard deviation ``noise``.
 
     ``steps`` is a number, ``"coupled_bootstrap"``, or ``"oracle"``: the rule of SFM (145), which compares with the
@@ -77,9 +85,16 @@ def smooth(values: npt.ArrayLike, *, noise: float, steps: Rule = "coupled_bootst
     return _by_parts(rows, batch_size, seed, choose, private=raw is None)
 
 
-def fabricate(values: npt.ArrayLike, *, noise: float, steps: Rule = "coupled_bootstrap",
-              clean: npt.ArrayLike | None = None, subspace_dim: int | str = "auto", batch_size: int = 1000,
-              seed: int = 0) -> Smoothed:  # fmt: skip
+def fabricate(
+    values: npt.ArrayLike,
+    *,
+    noise: float,
+    steps: Rule = "coupled_bootstrap",
+    clean: npt.ArrayLike | None = None,
+    subspace_dim: int | str = "auto",
+    batch_size: int = 1000,
+    seed: int = 0,
+) -> Smoothed:
     """Fabricated rows of DP-KAHM Definition 14: smoothed, then mapped once onto the affine hull of themselves.
 
     ``steps`` as in ``smooth``; here ``"oracle"`` is DP-KAHM (92), which smooths until the modelling error is no larger
@@ -101,25 +116,27 @@ def fabricate(values: npt.ArrayLike, *, noise: float, steps: Rule = "coupled_boo
     return _by_parts(rows, batch_size, seed, choose, private=raw is None)
 
 
-def _check(values: npt.ArrayLike, noise: float, steps: Rule, clean: npt.ArrayLike | None,
-           rules: tuple[str, ...]) -> tuple[FloatArray, FloatArray | None]:  # fmt: skip
+def _check(
+    values: npt.ArrayLike, noise: float, steps: Rule, clean: npt.ArrayLike | None, rules: tuple[str, ...]
+) -> tuple[FloatArray, FloatArray | None]:
     rows = check_rows(values, "values").astype(np.float64)
     check_number(noise, "noise", at_least=0)
     if isinstance(steps, str):
         if steps not in rules:
-            raise ValueError(f"steps must be a number or one of {', '.join(map(repr, rules))}, got {steps!r}")
+            raise InputError(f"steps must be a number or one of {', '.join(map(repr, rules))}, got {steps!r}")
     else:
         check_count(steps, "steps", at_least=0)
     if (steps == "oracle") != (clean is not None):
-        raise ValueError("the rule 'oracle' needs clean=, the raw rows, and no other rule may see them")
+        raise InputError("the rule 'oracle' needs clean=, the raw rows, and no other rule may see them")
     raw = None if clean is None else check_rows(clean, "clean", width=rows.shape[1]).astype(np.float64)
     if raw is not None and len(raw) != len(rows):
-        raise ValueError(f"clean must have {len(rows)} rows as values has, got {len(raw)}")
+        raise InputError(f"clean must have {len(rows)} rows as values has, got {len(raw)}")
     return rows, raw
 
 
-def _by_parts(rows: FloatArray, batch_size: int, seed: int, choose: Callable[..., tuple[FloatArray, int]], *,
-              private: bool) -> Smoothed:  # fmt: skip
+def _by_parts(
+    rows: FloatArray, batch_size: int, seed: int, choose: Callable[..., tuple[FloatArray, int]], *, private: bool
+) -> Smoothed:
     parts = split_rows(rows, check_count(batch_size, "batch_size"), "random", generator(seed, "smoothing parts"))
     values = np.empty_like(rows)
     counts = []

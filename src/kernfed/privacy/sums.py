@@ -13,6 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from kernfed._validation import FloatArray, check_number
+from kernfed.errors import InputError
 from kernfed.privacy.accounting import GaussianEvent, analytic_gaussian_mu
 from kernfed.privacy.gaussian import SAMPLING_ERROR, SMOOTHING, DiscreteGaussian
 from kernfed.privacy.generator import Ints, NoiseGenerator
@@ -44,7 +45,7 @@ class Budget:
         slack = numbers * SAMPLING_ERROR
         mu = analytic_gaussian_mu(self.epsilon, self.delta - slack)
         if mu < _SMALLEST_MU:
-            raise ValueError(
+            raise InputError(
                 f"epsilon and delta must allow noise of less than {1 / _SMALLEST_MU:g} rows, got {self.epsilon!r} and "
                 f"{self.delta!r}, which take {1 / mu:.3g}"
             )

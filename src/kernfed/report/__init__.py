@@ -3,14 +3,15 @@
 ``write_html(model_report(model, gather_evidence(model, {site: (X, y)})), "report.html")``
 """
 
+from kernfed_papers.pages.document import write_document
+from kernfed_papers.pages.result_pages import results_report
+from kernfed_papers.pages.results import read_results
+
 from kernfed.report.audits import audit_from_json, audit_report
 from kernfed.report.content import ReportData
-from kernfed.report.document import write_document
 from kernfed.report.evidence import Evidence, gather_evidence
 from kernfed.report.html import render_html, write_html
 from kernfed.report.models import model_report
-from kernfed.report.result_pages import results_report
-from kernfed.report.results import read_results
 from kernfed.report.source import read_source
 
 __all__ = [

@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from kernfed.federation.evaluation import Evaluation
+from kernfed.federation.testing.evaluation import Evaluation
 from kernfed.guarantees import STATUSES, Bound, HeldOutBounds, heldout_bounds
 from kernfed.guarantees.catalog import grouped_theorems
 from kernfed.privacy.audit import AuditReport
-from kernfed.privacy.guarantee import round_up
 from kernfed.privacy.officer import protection
+from kernfed.promise import round_up
 from kernfed.report.content import SHARE, Assumption, Claim, Section, Table, written
 from kernfed.report.evidence import Evidence
 from kernfed.report.officer import officer_sections
@@ -23,16 +23,19 @@ def privacy_section(promise: Promise | None, words: Sequence[str]) -> Section:
     """The promise for one element and for one record, in the officer's words; without noise, that there is none."""
     if promise is None:
         none = "no noise was added, so differential privacy promises nothing"
-        claims = tuple(Claim(f"One {unit}", f"For one {unit} ({meaning}) {none}.", "no guarantee", False)
-                       for unit, meaning in (("element", "a single number of a row"),
-                                             ("record", "a whole row, a person")))  # fmt: skip
+        claims = tuple(
+            Claim(f"One {unit}", f"For one {unit} ({meaning}) {none}.", "no guarantee", False)
+            for unit, meaning in (("element", "a single number of a row"), ("record", "a whole row, a person"))
+        )
         return Section("Privacy", tuple(words), claims=claims)
     said = tuple(f"{remark[:1].upper()}{remark[1:]}." for remark in promise.remarks)
     section = replace(promise_section(promise), title="Privacy", words=(*words, *said))
     if not promise.spent:
         return section
-    rows = tuple((site, f"{round_up(epsilon):g}", f"{round_up(delta):g}")
-                 for site, (epsilon, delta) in sorted(promise.spent.items()))  # fmt: skip
+    rows = tuple(
+        (site, f"{round_up(epsilon):g}", f"{round_up(delta):g}")
+        for site, (epsilon, delta) in sorted(promise.spent.items())
+    )
     head = ("site", "epsilon of one record", "delta")
     return replace(section, tables=(Table(head, rows, "What each site's ledger has come to, all releases together"),))
 
@@ -75,25 +78,38 @@ def bounds_section(known: Evidence, further: Iterable[Claim] = (), papers: Seque
 def _heldout_words(rows: int, bounds: HeldOutBounds) -> str:
     """What is assumed, and why each bound is surer than all are together."""
     several = f"the {len(bounds.sites)} bounds for sites and the one for all" if len(bounds.sites) > 1 else "the bounds"
-    return (f"From {rows:,} held-out rows. Whatever the model and the kind of data, {several} are true together with "
-            f"{CONFIDENCE:.0%} confidence if the conditions under them hold, which nobody can check from here. So that "
-            "all are true at once each has to be surer than that: probability "
-            f"{bounds.pooled.confidence:.4g}.")  # fmt: skip
+    return (
+        f"From {rows:,} held-out rows. Whatever the model and the kind of data, {several} are true together with "
+        f"{CONFIDENCE:.0%} confidence if the conditions under them hold, which nobody can check from here. So that "
+        "all are true at once each has to be surer than that: probability "
+        f"{bounds.pooled.confidence:.4g}."
+    )
 
 
 def _bounded_images(unbounded: int, checked: int) -> Claim:
     """The condition on which the theorems about images and distances rest, as seen on the tested rows."""
-    given = Assumption(f"the memberships of every machine have a positive sum, checked on {checked:,} queries"
-                       + (f": {unbounded:,} times they do not" if unbounded else ""), not unbounded)  # fmt: skip
+    given = Assumption(
+        f"the memberships of every machine have a positive sum, checked on {checked:,} queries"
+        + (f": {unbounded:,} times they do not" if unbounded else ""),
+        not unbounded,
+    )
     statement = "Images are bounded by the rows of a machine, and distances compare as the papers say."
-    return Claim("Images and distances", statement, STATUSES["holds where sum(h) > 0"], not unbounded,
-                 "DP-KAHM Theorems 2-5, GIKM Theorems 1, 2 and 8, SFM Theorems 8-9", (given,))  # fmt: skip
+    return Claim(
+        "Images and distances",
+        statement,
+        STATUSES["holds where sum(h) > 0"],
+        not unbounded,
+        "DP-KAHM Theorems 2-5, GIKM Theorems 1, 2 and 8, SFM Theorems 8-9",
+        (given,),
+    )
 
 
 def _theorems_table(papers: Sequence[str]) -> Table:
     """Statements of these papers with their status; those of one kind share a row."""
-    rows = tuple((statement, function, STATUSES[status], remark)
-                 for statement, function, status, remark in grouped_theorems(papers))  # fmt: skip
+    rows = tuple(
+        (statement, function, STATUSES[status], remark)
+        for statement, function, status, remark in grouped_theorems(papers)
+    )
     head = ("statement", "function in kernfed.guarantees", "status", "remark")
     return Table(head, rows, "What the published theorems are worth", folded=True)
 
@@ -106,8 +122,7 @@ def bound_claim(title: str, beginning: str, bound: Bound, checks: Mapping[str, b
     chance = "" if bound.confidence == 1 else f", with probability {bound.confidence:.4g}"
     remark = bound.status.partition(":")[2].strip()
     status = STATUSES[bound.kind] + (f" ({remark})" if remark else "")
-    return Claim(title, f"{beginning} {bound.statement}{chance}.", status, bound.reliable, bound.source,
-                 tuple(given))  # fmt: skip
+    return Claim(title, f"{beginning} {bound.statement}{chance}.", status, bound.reliable, bound.source, tuple(given))
 
 
 def all_bounds(evaluation: Evaluation) -> HeldOutBounds:
@@ -117,7 +132,17 @@ def all_bounds(evaluation: Evaluation) -> HeldOutBounds:
 
 
 def _bounds_table(evaluation: Evaluation, bounds: HeldOutBounds) -> Table:
-    rows = [(site, f"{evaluation.sites[site].rows:,}", written(evaluation.sites[site].accuracy, SHARE),
-             written(1 - bound.value, SHARE)) for site, bound in bounds.sites.items()]  # fmt: skip
-    return Table(("site", "rows", "accuracy", "accuracy is at least"), tuple(rows),
-                 "What each site can rely on, if the conditions above hold")  # fmt: skip
+    rows = [
+        (
+            site,
+            f"{evaluation.sites[site].rows:,}",
+            written(evaluation.sites[site].accuracy, SHARE),
+            written(1 - bound.value, SHARE),
+        )
+        for site, bound in bounds.sites.items()
+    ]
+    return Table(
+        ("site", "rows", "accuracy", "accuracy is at least"),
+        tuple(rows),
+        "What each site can rely on, if the conditions above hold",
+    )

@@ -7,10 +7,11 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from kernfed._validation import check_choice
+from kernfed.errors import InputError
 from kernfed.privacy.audit import AuditReport, stated_epsilon
-from kernfed.privacy.guarantee import UNITS, Guarantee, delta_words
 from kernfed.privacy.officer import protection, told_apart
 from kernfed.privacy.roc import Attack
+from kernfed.promise import UNITS, Guarantee, delta_words
 from kernfed.report.assurance import promise_section
 from kernfed.report.content import SHARE, Bars, Fact, Figure, ReportData
 from kernfed.report.officer import officer_sections
@@ -20,9 +21,11 @@ from kernfed.report.sections import traffic_section
 _KEYS = {"subject", "element", "record", "attacks", "bounds"}
 #: What JSON may have for a plain type, and how that is called.
 _PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
-    str: ((str,), "a text"), bool: ((bool,), "true or false"), int: ((int,), "an integer"),
+    str: ((str,), "a text"),
+    bool: ((bool,), "true or false"),
+    int: ((int,), "an integer"),
     float: ((int, float), "a finite number"),
-}  # fmt: skip
+}
 
 
 def is_audit(values: Any) -> bool:
@@ -33,13 +36,13 @@ def is_audit(values: Any) -> bool:
 def audit_from_json(values: Mapping[str, Any]) -> AuditReport:
     """An ``AuditReport`` again from its ``to_json``; a field that is missing or of another kind is refused by name."""
     if not is_audit(values):
-        raise ValueError(f"an audit must have {', '.join(sorted(_KEYS))}, got {', '.join(sorted(map(str, values)))}")
+        raise InputError(f"an audit must have {', '.join(sorted(_KEYS))}, got {', '.join(sorted(map(str, values)))}")
     try:
         audit: AuditReport = _decoded(AuditReport, values, "")
         for place, bound in enumerate(audit.bounds):
             check_choice(bound.unit, f"bounds[{place}].unit", UNITS)
     except ValueError as error:
-        raise ValueError(f"the audit is damaged: {error}") from None
+        raise InputError(f"the audit is damaged: {error}") from None
     return audit
 
 
@@ -57,34 +60,35 @@ def _decoded(kind: Any, value: Any, where: str) -> Any:
     types, words = _PLAIN[kind]
     fits = isinstance(value, types) and (kind is bool or not isinstance(value, bool))
     if not fits or (kind is float and not math.isfinite(value)):
-        raise ValueError(f"{where} must be {words}, got {value!r:.80}")
+        raise InputError(f"{where} must be {words}, got {value!r:.80}")
     return value
 
 
 def _decoded_items(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
-        raise ValueError(f"{where} must be a list, got {value!r:.80}")
+        raise InputError(f"{where} must be a list, got {value!r:.80}")
     if kinds[-1] is Ellipsis:
         kinds = kinds[:1] * len(value)
     if len(kinds) != len(value):
-        raise ValueError(f"{where} must have {len(kinds)} entries, got {len(value)}")
-    return tuple(_decoded(kind, entry, f"{where}[{place}]")
-                 for place, (kind, entry) in enumerate(zip(kinds, value, strict=True)))  # fmt: skip
+        raise InputError(f"{where} must have {len(kinds)} entries, got {len(value)}")
+    return tuple(
+        _decoded(kind, entry, f"{where}[{place}]") for place, (kind, entry) in enumerate(zip(kinds, value, strict=True))
+    )
 
 
 def _decoded_fields(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, Mapping):
-        raise ValueError(f"{where} must be an object, got {value!r:.80}")
+        raise InputError(f"{where} must be an object, got {value!r:.80}")
     hints = get_type_hints(kind)
     start = f"{where}." if where else ""
     for name in hints:
         if name not in value:
-            raise ValueError(f"{start}{name} is missing")
+            raise InputError(f"{start}{name} is missing")
     found = {name: _decoded(hint, value[name], start + name) for name, hint in hints.items()}
     try:
         return kind(**found)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}" if where else str(error)) from None
+        raise InputError(f"{where}: {error}" if where else str(error)) from None
 
 
 def audit_report(audit: AuditReport, traffic: Sequence[Mapping[str, Any]] = ()) -> ReportData:
@@ -146,10 +150,17 @@ def _attack_figures(audit: AuditReport) -> tuple[Figure, ...]:
         f"Area under the curve of each attack; the best, {names[0]}, has {ordered[0].roc.auc:.3f}. Guessing has 0.5."
     )
     figures: list[Figure] = [
-        Bars("How well attacks tell members from others", words, names, tuple(a.roc.auc for a in ordered), unit="",
-             value_name="area under the curve", lines={"guessing": 0.5},
-             intervals=tuple(attack.roc.auc_interval for attack in ordered))
-    ]  # fmt: skip
+        Bars(
+            "How well attacks tell members from others",
+            words,
+            names,
+            tuple(a.roc.auc for a in ordered),
+            unit="",
+            value_name="area under the curve",
+            lines={"guessing": 0.5},
+            intervals=tuple(attack.roc.auc_interval for attack in ordered),
+        )
+    ]
     rates = sorted({point.rate for attack in ordered for point in attack.roc.points})
     if rates:
         figures.append(_found_bars(ordered, rates[0]))
@@ -159,11 +170,19 @@ def _attack_figures(audit: AuditReport) -> tuple[Figure, ...]:
 def _found_bars(attacks: Sequence[Attack], rate: float) -> Bars:
     """Members found at the smallest rate of false alarms: the few who are exposed."""
     found = [(attack.name, point) for attack in attacks for point in attack.roc.points if point.rate == rate]
-    words = (f"Share of members found when at most {100 * rate:g} % of all others are named wrongly; "
-             f"guessing finds {100 * rate:g} %.")  # fmt: skip
-    return Bars(f"Found at {100 * rate:g} % false alarms", words, tuple(name for name, _ in found),
-                tuple(point.tpr for _, point in found), SHARE, "found",
-                intervals=tuple(point.interval for _, point in found))  # fmt: skip
+    words = (
+        f"Share of members found when at most {100 * rate:g} % of all others are named wrongly; "
+        f"guessing finds {100 * rate:g} %."
+    )
+    return Bars(
+        f"Found at {100 * rate:g} % false alarms",
+        words,
+        tuple(name for name, _ in found),
+        tuple(point.tpr for _, point in found),
+        SHARE,
+        "found",
+        intervals=tuple(point.interval for _, point in found),
+    )
 
 
 def _bound_figures(audit: AuditReport) -> tuple[Figure, ...]:
@@ -178,7 +197,16 @@ def _bound_figures(audit: AuditReport) -> tuple[Figure, ...]:
         marks: dict[str, tuple[float | None, ...]] = {"could show at most": tuple(bound.ceiling for bound in bounds)}
         # A stated epsilon far beyond what trials can show would squeeze the bars to nothing: then it is in words only.
         near = math.isfinite(stated) and stated <= 4 * max(bound.ceiling for bound in bounds)
-        figures.append(Bars(f"Audited epsilon of one {unit}", words, tuple(bound.method for bound in bounds),
-                            tuple(bound.value for bound in bounds), "", "audited epsilon", marks,
-                            {"stated": stated} if near else {}))  # fmt: skip
+        figures.append(
+            Bars(
+                f"Audited epsilon of one {unit}",
+                words,
+                tuple(bound.method for bound in bounds),
+                tuple(bound.value for bound in bounds),
+                "",
+                "audited epsilon",
+                marks,
+                {"stated": stated} if near else {},
+            )
+        )
     return tuple(figures)

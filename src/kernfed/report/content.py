@@ -170,15 +170,19 @@ def figure_table(figure: Figure) -> Table:
         return _bars_table(figure)
     if isinstance(figure, HeatMap):
         columns = (f"{figure.row_name} \\ {figure.column_name}", *figure.columns)
-        cells = [(name, *(written(value, figure.unit) for value in line))
-                 for name, line in zip(figure.rows, figure.values, strict=True)]  # fmt: skip
+        cells = [
+            (name, *(written(value, figure.unit) for value in line))
+            for name, line in zip(figure.rows, figure.values, strict=True)
+        ]
         return Table(columns, tuple(cells), figure.title)
     if isinstance(figure, Pictures):
         return _pictures_table(figure)
     spreads = any(value is not None for series in figure.series for value in series.spread)
-    points = [(series.name, written(x), written(y), *((written(_at(series.spread, place)),) if spreads else ()))
-              for series in figure.series
-              for place, (x, y) in enumerate(zip(series.x, series.y, strict=True))]  # fmt: skip
+    points = [
+        (series.name, written(x), written(y), *((written(_at(series.spread, place)),) if spreads else ()))
+        for series in figure.series
+        for place, (x, y) in enumerate(zip(series.x, series.y, strict=True))
+    ]
     columns = ("curve", figure.x_name, figure.y_name, *(("standard deviation",) if spreads else ()))
     return Table(columns, tuple(points), figure.title)
 
@@ -187,8 +191,10 @@ def _bars_table(figure: Bars) -> Table:
     columns: dict[str, Sequence[float | None]] = {figure.value_name: figure.values, **figure.marks}
     if figure.intervals:
         columns |= {"at least": [low for low, _ in figure.intervals], "at most": [high for _, high in figure.intervals]}
-    rows = [(label, *(written(values[place], figure.unit) for values in columns.values()))
-            for place, label in enumerate(figure.labels)]  # fmt: skip
+    rows = [
+        (label, *(written(values[place], figure.unit) for values in columns.values()))
+        for place, label in enumerate(figure.labels)
+    ]
     rows += [(name, written(value, figure.unit), *[""] * (len(columns) - 1)) for name, value in figure.lines.items()]
     return Table(("", *columns), tuple(rows), figure.title)
 
@@ -198,8 +204,15 @@ def _pictures_table(figure: Pictures) -> Table:
     rows = []
     for name, matrix in figure.panels:
         values = [value for line in matrix for value in line]
-        rows.append((name, f"{len(matrix)} by {len(matrix[0])}", written(min(values)), written(max(values)),
-                     written(sum(values) / len(values))))  # fmt: skip
+        rows.append(
+            (
+                name,
+                f"{len(matrix)} by {len(matrix[0])}",
+                written(min(values)),
+                written(max(values)),
+                written(sum(values) / len(values)),
+            )
+        )
     return Table(("picture", "size", "smallest", "largest", "mean"), tuple(rows), figure.title)
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed.federation.evaluation import Evaluation, evaluate_rows
-from kernfed.federation.predictors import is_regressor
-from kernfed.federation.regression import RegressionEvaluation, regression_rows
-from kernfed.federation.site import check_site_rows
+from kernfed.errors import InputError
+from kernfed.federation.site.site import check_site_rows
+from kernfed.federation.testing.evaluation import Evaluation, evaluate_rows
+from kernfed.federation.testing.predictors import is_regressor
+from kernfed.federation.testing.regression import RegressionEvaluation, regression_rows
 from kernfed.kahm.model import FoldingModel
 
 #: Queries on which the sum of memberships is looked at; all would double the time of a report.
@@ -116,10 +117,10 @@ def check_traffic(entries: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, An
     found = tuple(entries) if isinstance(entries, (list, tuple)) else (entries,)
     for entry in found:
         if not isinstance(entry, Mapping) or not set(TRAFFIC_KEYS) <= set(entry):
-            raise ValueError(
+            raise InputError(
                 f"traffic must be a list of objects with the keys {', '.join(TRAFFIC_KEYS)}, got {entry!r}"
             )
         for name in TRAFFIC_KEYS[3:]:
             if isinstance(entry[name], bool) or not isinstance(entry[name], int) or entry[name] < 0:
-                raise ValueError(f"traffic: {name} must be an integer of at least 0, got {entry[name]!r}")
+                raise InputError(f"traffic: {name} must be an integer of at least 0, got {entry[name]!r}")
     return found

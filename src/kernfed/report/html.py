@@ -61,8 +61,13 @@ def style_variables() -> str:
 
 @cache
 def _environment() -> Environment:
-    return Environment(loader=PackageLoader("kernfed.report"), autoescape=True, undefined=StrictUndefined,
-                       trim_blocks=True, finalize=_shown)  # fmt: skip
+    return Environment(
+        loader=PackageLoader("kernfed.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        finalize=_shown,
+    )
 
 
 def _shown(value: Any) -> Any:
@@ -74,16 +79,29 @@ def _shown(value: Any) -> Any:
 
 def _section_view(section: Section, name: str, numbers: Any) -> dict[str, Any]:
     figures = [_figure_view(figure, f"f{next(numbers)}") for figure in section.figures]
-    return {"id": name, "title": section.title, "short": section.short or section.title, "words": section.words,
-            "figures": figures, "points": section.points, "claims": [asdict(claim) for claim in section.claims],
-            "tables": [view for table in section.tables for view in _table_views(table)]}  # fmt: skip
+    return {
+        "id": name,
+        "title": section.title,
+        "short": section.short or section.title,
+        "words": section.words,
+        "figures": figures,
+        "points": section.points,
+        "claims": [asdict(claim) for claim in section.claims],
+        "tables": [view for table in section.tables for view in _table_views(table)],
+    }
 
 
 def _figure_view(figure: Figure, name: str) -> dict[str, Any]:
     # The drawing is ours and escapes what it is given; see plots.
     tables = _table_views(figure_table(figure))
-    return {"title": figure.title, "words": figure.words, "wide": is_wide(figure), "svg": Markup(draw(figure, name)),
-            "tables": tables, "broad": any(table["broad"] for table in tables)}  # fmt: skip
+    return {
+        "title": figure.title,
+        "words": figure.words,
+        "wide": is_wide(figure),
+        "svg": Markup(draw(figure, name)),
+        "tables": tables,
+        "broad": any(table["broad"] for table in tables),
+    }
 
 
 def _table_views(table: Table) -> list[dict[str, Any]]:
@@ -98,9 +116,12 @@ def _table_views(table: Table) -> list[dict[str, Any]]:
     size = -(-numbers // -(-numbers // fitting))  # parts of about one size
     for start in range(1, len(kinds), size):
         kept = [0, *range(start, min(start + size, len(kinds)))]
-        part = replace(table, columns=tuple(table.columns[place] for place in kept),
-                       caption=f"{table.caption}, columns {kept[1]} to {kept[-1]} of {numbers}",
-                       rows=tuple(tuple(row[place] for place in kept) for row in table.rows))  # fmt: skip
+        part = replace(
+            table,
+            columns=tuple(table.columns[place] for place in kept),
+            caption=f"{table.caption}, columns {kept[1]} to {kept[-1]} of {numbers}",
+            rows=tuple(tuple(row[place] for place in kept) for row in table.rows),
+        )
         views.append(_table_view(part, [kinds[place] for place in kept], [widths[place] for place in kept]))
     return views
 
@@ -108,9 +129,15 @@ def _table_views(table: Table) -> list[dict[str, Any]]:
 def _table_view(table: Table, kinds: list[str], widths: list[float]) -> dict[str, Any]:
     rows = [list(zip(row, kinds, table.columns, strict=True)) for row in table.rows[:MOST_ROWS]]
     stacked = 2 < len(kinds) <= _MATRIX and (sum(widths) > _PHONE or "words" in kinds)
-    return {"caption": table.caption, "columns": list(zip(table.columns, kinds, strict=True)), "rows": rows,
-            "left_out": max(0, len(table.rows) - MOST_ROWS), "folded": table.folded, "stacked": stacked,
-            "broad": sum(widths) > _SHEET / 2}  # fmt: skip
+    return {
+        "caption": table.caption,
+        "columns": list(zip(table.columns, kinds, strict=True)),
+        "rows": rows,
+        "left_out": max(0, len(table.rows) - MOST_ROWS),
+        "folded": table.folded,
+        "stacked": stacked,
+        "broad": sum(widths) > _SHEET / 2,
+    }
 
 
 def _width(table: Table, place: int, kind: str) -> float:

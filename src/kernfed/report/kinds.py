@@ -74,18 +74,35 @@ _ENDED = {
 def _folding(model: Any) -> Parts:
     members = model.members
     rows = sum(member.rows for member in members.values())
-    lead = (f"{len(members)} sites classify together into {len(model.classes_)} classes, in one round and without "
-            "gradients: a query gets the class whose machines, at any site, come nearest.")  # fmt: skip
-    facts = (Fact("Sites", f"{len(members):,}", _missing_note(model.missing)),
-             Fact("Rows", f"{rows:,}", f"in {sum(member.machines for member in members.values()):,} machines"),
-             Fact("Classes", f"{len(model.classes_):,}", f"{model.width:,} columns"))  # fmt: skip
-    table = Table(("site", "rows", "classes", "machines"), tuple(
-        (site, f"{members[site].rows:,}", f"{len(members[site].classes):,}", f"{members[site].machines:,}")
-        for site in model.sites), "Sites")  # fmt: skip
+    lead = (
+        f"{len(members)} sites classify together into {len(model.classes_)} classes, in one round and without "
+        "gradients: a query gets the class whose machines, at any site, come nearest."
+    )
+    facts = (
+        Fact("Sites", f"{len(members):,}", _missing_note(model.missing)),
+        Fact("Rows", f"{rows:,}", f"in {sum(member.machines for member in members.values()):,} machines"),
+        Fact("Classes", f"{len(model.classes_):,}", f"{model.width:,} columns"),
+    )
+    table = Table(
+        ("site", "rows", "classes", "machines"),
+        tuple(
+            (site, f"{members[site].rows:,}", f"{len(members[site].classes):,}", f"{members[site].machines:,}")
+            for site in model.sites
+        ),
+        "Sites",
+    )
     settings = {**_folding_settings(model.parameters), "machines are": _PLACES[model.hold]}
     sent = _SENT[model.hold if model.privacy is None else "released"]
-    return Parts("A classifier of several sites", lead, facts, (sent,), settings, claims=_wrong_site(model),
-                 tables=(table, *_missing_tables(model.missing)), papers=("SFM", "DP-KAHM", "GIKM"))  # fmt: skip
+    return Parts(
+        "A classifier of several sites",
+        lead,
+        facts,
+        (sent,),
+        settings,
+        claims=_wrong_site(model),
+        tables=(table, *_missing_tables(model.missing)),
+        papers=("SFM", "DP-KAHM", "GIKM"),
+    )
 
 
 def _folding_settings(parameters: Any) -> dict[str, Any]:
@@ -107,8 +124,10 @@ def _wrong_site(model: Any) -> tuple[Claim, ...]:
     if kth:
         statement = f"{total - len(open_classes)} of {total} classes cannot be decided by one wrong site alone."
     held = bool((model.holds.sum(axis=0) >= max(2, p.k)).all())
-    checks = {"the k-th smallest score counts, with k of at least 2": kth,
-              "every class is held by at least k sites": held}  # fmt: skip
+    checks = {
+        "the k-th smallest score counts, with k of at least 2": kth,
+        "every class is held by at least k sites": held,
+    }
     given = tuple(Assumption(text, holds) for text, holds in checks.items())
     safe = kth and not open_classes
     status = "holds by construction" if safe else "not protected" if not kth else "protected in part"
@@ -122,15 +141,32 @@ def _ridge(model: Any) -> Parts:
     lasted, note = _lasted(rounds, model.stopped_)
     lead = f"Sites {what} together by kernel ridge regression ({model.method}): {lasted}."
     up = sum(entry.bytes_up for entry in model.history_)
-    facts = (Fact("Rounds", f"{rounds:,}", note),
-             Fact("Features", f"{p.n_features:,}", f"{model.width:,} columns"),
-             *((Fact("Sent by the sites", written(up, BYTES), "in training"),) if model.history_ else ()))  # fmt: skip
-    settings = {"method": model.method, "regularization": model.regularization_, "features": p.features,
-                "number of features": p.n_features, "task": p.task, "seed": p.seed}  # fmt: skip
+    facts = (
+        Fact("Rounds", f"{rounds:,}", note),
+        Fact("Features", f"{p.n_features:,}", f"{model.width:,} columns"),
+        *((Fact("Sent by the sites", written(up, BYTES), "in training"),) if model.history_ else ()),
+    )
+    settings = {
+        "method": model.method,
+        "regularization": model.regularization_,
+        "features": p.features,
+        "number of features": p.n_features,
+        "task": p.task,
+        "seed": p.seed,
+    }
     tables = (*_site_heterogeneity(model), *_missing_tables(model.missing))
     sent = _SENT["ridge" if getattr(model, "privacy", None) is None else "released sums"]
-    return Parts("Kernel ridge regression over sites", lead, facts, (sent,), settings, _ridge_sections(model),
-                 _ridge_claims(model), tables, ("FedNewton",))  # fmt: skip
+    return Parts(
+        "Kernel ridge regression over sites",
+        lead,
+        facts,
+        (sent,),
+        settings,
+        _ridge_sections(model),
+        _ridge_claims(model),
+        tables,
+        ("FedNewton",),
+    )
 
 
 def _lasted(rounds: int, stopped: str) -> tuple[str, str]:
@@ -144,19 +180,34 @@ def _lasted(rounds: int, stopped: str) -> tuple[str, str]:
 def _ridge_sections(model: Any) -> tuple[Section, ...]:
     history = model.history_
     figures: list[Any] = []
-    for name, words in (("objective", "Objective: mean squared loss and penalty over all sites"),
-                        ("gradient_norm", "Norm of the gradient")):  # fmt: skip
+    for name, words in (
+        ("objective", "Objective: mean squared loss and penalty over all sites"),
+        ("gradient_norm", "Norm of the gradient"),
+    ):
         points = [(entry.round, getattr(entry, name)) for entry in history if getattr(entry, name) is not None]
         if len(points) > 1:
             figures.append(_history_curve(points, words))
     if len(history) > 1:
-        figures.append(_bytes_curve([entry.round for entry in history], [entry.bytes_up for entry in history],
-                                    [entry.bytes_down for entry in history]))  # fmt: skip
+        figures.append(
+            _bytes_curve(
+                [entry.round for entry in history],
+                [entry.bytes_up for entry in history],
+                [entry.bytes_down for entry in history],
+            )
+        )
     if model.path_:
         points = [(candidate, loss) for candidate, loss in sorted(model.path_.items()) if candidate > 0]
         words = f"Leave-one-out error of {len(points)} candidates; chosen was {model.regularization_:g}."
-        figures.append(Curves("Choice of the regularisation", words, (_series("error", points),), "regularisation",
-                              "leave-one-out squared error", log_x=True))  # fmt: skip
+        figures.append(
+            Curves(
+                "Choice of the regularisation",
+                words,
+                (_series("error", points),),
+                "regularisation",
+                "leave-one-out squared error",
+                log_x=True,
+            )
+        )
     return (Section("Training", figures=tuple(figures)),) if figures else ()
 
 
@@ -166,13 +217,17 @@ def _ridge_claims(model: Any) -> tuple[Claim, ...]:
     if found.upsilon is not None:
         method = "the loss is squared and every round uses the global gradient"
         bound = Bound(found.upsilon, 1.0, (method,), "proven", "FedNewton Theorem 1, with C = C_D and C_j = C_Dj")
-        checks = {method: model.method == "newton",
-                  "the factor is below 1, without which nothing follows": found.upsilon < 1}  # fmt: skip
+        checks = {
+            method: model.method == "newton",
+            "the factor is below 1, without which nothing follows": found.upsilon < 1,
+        }
         claims.append(bound_claim("FedNewton on these sites", "A round multiplies the error by", bound, checks))
     if found.largest_eigenvalue is not None:
         seen = found.largest_eigenvalue
-        statement = (f"The largest eigenvalue of the preconditioned system is at least {seen:.3g}; FedNewton converges "
-                     "if and only if it is below 2. Conjugate gradients converge in any case.")  # fmt: skip
+        statement = (
+            f"The largest eigenvalue of the preconditioned system is at least {seen:.3g}; FedNewton converges "
+            "if and only if it is below 2. Conjugate gradients converge in any case."
+        )
         given = (Assumption("the eigenvalue is below 2", False if seen > 2 else None),)
         claims.append(Claim("Would FedNewton converge?", statement, "measured from below", False, assumptions=given))
     return tuple(claims)
@@ -182,29 +237,48 @@ def _site_heterogeneity(model: Any) -> tuple[Table, ...]:
     sites = model.heterogeneity_.sites
     if not sites:
         return ()
-    rows = tuple((name, written(s.share, SHARE), written(s.data), written(s.model), written(s.effective_dimension))
-                 for name, s in sorted(sites.items()))  # fmt: skip
+    rows = tuple(
+        (name, written(s.share, SHARE), written(s.data), written(s.model), written(s.effective_dimension))
+        for name, s in sorted(sites.items())
+    )
     head = ("site", "share", "difference of data", "difference of models", "effective dimension")
     return (Table(head, rows, "How much the sites differ"),)
 
 
 def _averaging(model: Any) -> Parts:
     history = model.history
-    lead = (f"Federated averaging of a {model.parameters.model} model into {len(model.classes_)} classes, "
-            f"{len(history)} rounds.")  # fmt: skip
+    lead = (
+        f"Federated averaging of a {model.parameters.model} model into {len(model.classes_)} classes, "
+        f"{len(history)} rounds."
+    )
     figures: list[Any] = []
     if len(history) > 1:
         figures.append(_history_curve([(entry.number, entry.loss) for entry in history], "Mean loss in training"))
-        figures.append(_bytes_curve([entry.number for entry in history], [entry.bytes_up for entry in history],
-                                    [entry.bytes_down for entry in history], total=True))  # fmt: skip
-    facts = (Fact("Rounds", f"{len(history):,}"),
-             Fact("Classes", f"{len(model.classes_):,}", f"{model.width:,} columns"))  # fmt: skip
+        figures.append(
+            _bytes_curve(
+                [entry.number for entry in history],
+                [entry.bytes_up for entry in history],
+                [entry.bytes_down for entry in history],
+                total=True,
+            )
+        )
+    facts = (
+        Fact("Rounds", f"{len(history):,}"),
+        Fact("Classes", f"{len(model.classes_):,}", f"{model.width:,} columns"),
+    )
     sections = (Section("Training", figures=tuple(figures)),) if figures else ()
     settings = dict(model.parameters.to_values())
     if model.parameters.model == "linear":
         del settings["hidden"]
-    return Parts("Federated averaging", lead, facts, (_SENT["averaging"],), settings, sections,
-                 tables=_missing_tables(model.missing))  # fmt: skip
+    return Parts(
+        "Federated averaging",
+        lead,
+        facts,
+        (_SENT["averaging"],),
+        settings,
+        sections,
+        tables=_missing_tables(model.missing),
+    )
 
 
 def _classifier(model: Any) -> Parts:
@@ -219,19 +293,44 @@ def _personal(model: Any) -> Parts:
     sites = tuple(model.sites[place] for place in order)
     weights = np.clip(np.asarray(model.weights_, dtype=float), 0, None)[np.ix_(order, order)]
     own, count = float(np.diag(weights).mean()), len(set(groups.values()))
-    words = (f"Each row is a site and how much it learns from every site; from itself {own:.0%} on average. Sites of a "
-             "group stand together.")  # fmt: skip
-    drawn = HeatMap("Collaboration weights", words, sites, sites, tuple(map(tuple, weights.tolist())), "site",
-                    "learns from", SHARE, 1.0)  # fmt: skip
-    facts = (Fact("Sites", f"{len(sites):,}", _missing_note(model.missing)), Fact("Groups", f"{count:,}", "found"),
-             Fact("Learned from itself", written(own, SHARE), "mean over sites"))  # fmt: skip
-    settings = {"weights by": model.rule, "model": model.kind, "task": model.problem.task,
-                "features": model.problem.features, "columns": model.problem.width}  # fmt: skip
+    words = (
+        f"Each row is a site and how much it learns from every site; from itself {own:.0%} on average. Sites of a "
+        "group stand together."
+    )
+    drawn = HeatMap(
+        "Collaboration weights",
+        words,
+        sites,
+        sites,
+        tuple(map(tuple, weights.tolist())),
+        "site",
+        "learns from",
+        SHARE,
+        1.0,
+    )
+    facts = (
+        Fact("Sites", f"{len(sites):,}", _missing_note(model.missing)),
+        Fact("Groups", f"{count:,}", "found"),
+        Fact("Learned from itself", written(own, SHARE), "mean over sites"),
+    )
+    settings = {
+        "weights by": model.rule,
+        "model": model.kind,
+        "task": model.problem.task,
+        "features": model.problem.features,
+        "columns": model.problem.width,
+    }
     table = Table(("site", "group"), tuple((site, f"{groups[site] + 1}") for site in sites), "Groups", folded=True)
-    return Parts("A model for every site", f"{len(sites)} sites, each with a model of its own that borrows from sites "
-                 "like it.", facts, (_SENT["personal"],), settings,
-                 (Section("Who learns from whom", figures=(drawn, *_gains(model))),),
-                 tables=(table, *_missing_tables(model.missing)), papers=("KME",))  # fmt: skip
+    return Parts(
+        "A model for every site",
+        f"{len(sites)} sites, each with a model of its own that borrows from sites like it.",
+        facts,
+        (_SENT["personal"],),
+        settings,
+        (Section("Who learns from whom", figures=(drawn, *_gains(model))),),
+        tables=(table, *_missing_tables(model.missing)),
+        papers=("KME",),
+    )
 
 
 def _gains(model: Any) -> tuple[Bars, ...]:
@@ -239,22 +338,38 @@ def _gains(model: Any) -> tuple[Bars, ...]:
     if not model.gains_:
         return ()
     ordered = sorted(model.gains_, key=lambda site: (-model.gains_[site].gain, site))
-    together, alone = (tuple(float(getattr(model.gains_[site], name)) for site in ordered)
-                       for name in ("together", "alone"))  # fmt: skip
+    together, alone = (
+        tuple(float(getattr(model.gains_[site], name)) for site in ordered) for name in ("together", "alone")
+    )
     classify = model.problem.task == "classify"
     better = sum(model.gains_[site].gain > 0 for site in ordered)
     measured = "Share of wrong labels" if classify else "Mean squared error"
-    words = (f"{measured} on a site's own rows that were left out; {better} of {len(ordered)} sites do better "
-             "together. Largest gain first.")  # fmt: skip
-    return (Bars("Error with the others and alone", words, tuple(ordered), together, SHARE if classify else "",
-                 "together", {"alone": alone}),)  # fmt: skip
+    words = (
+        f"{measured} on a site's own rows that were left out; {better} of {len(ordered)} sites do better "
+        "together. Largest gain first."
+    )
+    return (
+        Bars(
+            "Error with the others and alone",
+            words,
+            tuple(ordered),
+            together,
+            SHARE if classify else "",
+            "together",
+            {"alone": alone},
+        ),
+    )
 
 
 #: By the name of the model's class.
 DESCRIPTIONS: Mapping[str, Callable[[Any], Parts]] = {
-    "FoldingModel": _folding, "RidgeModel": _ridge, "PrivateRidgeModel": _ridge, "PersonalModel": _personal,
-    "AveragingModel": _averaging, "KAHMClassifier": _classifier,
-}  # fmt: skip
+    "FoldingModel": _folding,
+    "RidgeModel": _ridge,
+    "PrivateRidgeModel": _ridge,
+    "PersonalModel": _personal,
+    "AveragingModel": _averaging,
+    "KAHMClassifier": _classifier,
+}
 
 
 def _history_curve(points: Sequence[tuple[float, float]], what: str) -> Curves:
@@ -269,8 +384,10 @@ def _history_curve(points: Sequence[tuple[float, float]], what: str) -> Curves:
 def _bytes_curve(rounds: Sequence[int], up: Sequence[float], down: Sequence[float], *, total: bool = False) -> Curves:
     """Bytes added up over rounds; ``total`` where they are added up already."""
     sums = [np.asarray(values, dtype=float) if total else np.cumsum(values, dtype=float) for values in (up, down)]
-    series = tuple(_series(name, list(zip(rounds, (values / 1e6).tolist(), strict=True)))
-                   for name, values in zip(("from the sites", "to the sites"), sums, strict=True))  # fmt: skip
+    series = tuple(
+        _series(name, list(zip(rounds, (values / 1e6).tolist(), strict=True)))
+        for name, values in zip(("from the sites", "to the sites"), sums, strict=True)
+    )
     ends = [written(float(values[-1]), BYTES) for values in sums]
     words = f"{ends[0]} from all sites and {ends[1]} to them in the end."
     return Curves("Bytes over the rounds", words, series, "round", "MB, added up")

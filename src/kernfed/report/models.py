@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from kernfed.errors import InputError
 from kernfed.privacy.audit import stated_epsilon
-from kernfed.privacy.guarantee import delta_words
 from kernfed.privacy.officer import protection
+from kernfed.promise import delta_words
 from kernfed.report.assurance import bounds_section, privacy_section
 from kernfed.report.content import BYTES, SHARE, Fact, ReportData, Section, Table, written
 from kernfed.report.evidence import Evidence, model_labels
@@ -21,7 +22,7 @@ def is_model(value: Any) -> bool:
 def model_report(model: Any, evidence: Evidence | None = None, *, title: str = "") -> ReportData:
     """The report of any model of this package, with the ``evidence`` there is."""
     if not is_model(model):
-        raise ValueError(f"model must be one of {', '.join(DESCRIPTIONS)}, got {type(model).__name__}")
+        raise InputError(f"model must be one of {', '.join(DESCRIPTIONS)}, got {type(model).__name__}")
     known = evidence or Evidence()
     parts = DESCRIPTIONS[type(model).__name__](model)
     sections = (

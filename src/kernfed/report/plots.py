@@ -91,8 +91,16 @@ def _bars(figure: Bars) -> Drawing:
     axes.barh(places, values, height=0.62 if labelled else 0.9, color=color("series-1"), label=figure.value_name)
     for number, (name, marks) in enumerate(figure.marks.items(), 1):
         kept = [place for place, mark in enumerate(marks) if mark is not None]
-        axes.plot([(marks[place] or 0.0) / divisor for place in kept], kept, linestyle="", marker=_MARKERS[number + 1],
-                  markersize=7, color=color(SERIES[number]), markeredgecolor=color("paper"), label=name)  # fmt: skip
+        axes.plot(
+            [(marks[place] or 0.0) / divisor for place in kept],
+            kept,
+            linestyle="",
+            marker=_MARKERS[number + 1],
+            markersize=7,
+            color=color(SERIES[number]),
+            markeredgecolor=color("paper"),
+            label=name,
+        )
     for number, (name, value) in enumerate(figure.lines.items(), 1 + len(figure.marks)):
         style = ("--", ":", "-.")[(number - 1) % 3]
         axes.axvline(value / divisor, color=color(SERIES[number % 8]), linestyle=style, linewidth=1.6, label=name)
@@ -100,8 +108,16 @@ def _bars(figure: Bars) -> Drawing:
         axes.set_xlim(0, 100 if len(values) == 0 or max(values) <= 100 else None)
     if figure.intervals:
         ends = np.asarray(figure.intervals) / divisor
-        axes.errorbar(values, places, xerr=np.clip([values - ends[:, 0], ends[:, 1] - values], 0, None), fmt="none",
-                      color=color("ink"), elinewidth=1.6, capsize=4, label="sure to be within")  # fmt: skip
+        axes.errorbar(
+            values,
+            places,
+            xerr=np.clip([values - ends[:, 0], ends[:, 1] - values], 0, None),
+            fmt="none",
+            color=color("ink"),
+            elinewidth=1.6,
+            capsize=4,
+            label="sure to be within",
+        )
     _label_bars(axes, figure, labelled, suffix)
     axes.invert_yaxis()
     axes.set_ylim(count - 0.4, -0.6)
@@ -134,8 +150,15 @@ def _label_bars(axes: Axes, figure: Bars, labelled: bool, suffix: str) -> None:
         return
     axes.set_yticklabels([shortened(label) for label in figure.labels])
     for place, value in enumerate(figure.values):
-        axes.text(1.19, place, written(value, figure.unit), ha="right", va="center", color=color("ink"),
-                  transform=axes.get_yaxis_transform())  # fmt: skip
+        axes.text(
+            1.19,
+            place,
+            written(value, figure.unit),
+            ha="right",
+            va="center",
+            color=color("ink"),
+            transform=axes.get_yaxis_transform(),
+        )
 
 
 def _legend_columns(names: Sequence[str], most: int) -> int:
@@ -147,8 +170,14 @@ def _legend_columns(names: Sequence[str], most: int) -> int:
 def _legend(drawing: Drawing, axes: Axes, most: int) -> None:
     handles, names = axes.get_legend_handles_labels()
     # Names are set on the texts: a legend leaves out what begins with an underscore.
-    legend = drawing.legend(handles, [str(place) for place in range(len(handles))], loc="outside lower center",
-                            ncols=_legend_columns(names, most), frameon=False, fontsize=_TEXT - 0.5)  # fmt: skip
+    legend = drawing.legend(
+        handles,
+        [str(place) for place in range(len(handles))],
+        loc="outside lower center",
+        ncols=_legend_columns(names, most),
+        frameon=False,
+        fontsize=_TEXT - 0.5,
+    )
     for text, name in zip(legend.get_texts(), names, strict=True):
         text.set_text(shortened(name, _LEGEND))
         text.set_color(color("ink"))
@@ -171,10 +200,12 @@ def _heat_map(figure: HeatMap) -> Drawing:
     axes.set_xlim(0, columns)
     axes.set_ylim(rows, 0)
     _cells(axes, figure, labels=labelled and columns <= _WRITTEN_CELLS)
-    axes.set_xticks(np.arange(columns) + 0.5, [shortened(name) for name in figure.columns],
-                    rotation=90 if turned else 0)  # fmt: skip
-    axes.set_yticks(np.arange(rows) + 0.5 if labelled else [],
-                    [shortened(name) for name in figure.rows] if labelled else [])  # fmt: skip
+    axes.set_xticks(
+        np.arange(columns) + 0.5, [shortened(name) for name in figure.columns], rotation=90 if turned else 0
+    )
+    axes.set_yticks(
+        np.arange(rows) + 0.5 if labelled else [], [shortened(name) for name in figure.rows] if labelled else []
+    )
     axes.tick_params(length=0, top=False, bottom=False, labeltop=True, labelbottom=False, labelcolor=color("ink"))
     if turned:
         for text in axes.get_xticklabels():
@@ -195,9 +226,16 @@ def _cells(axes: Axes, figure: HeatMap, *, labels: bool) -> None:
     _shade(axes, opacity, 0.03)
     for (row, column), value in np.ndenumerate(values):
         if labels and value > 0:
-            axes.text(column + 0.5, row + 0.5, cell_text(value, figure.unit), ha="center", va="center",
-                      fontsize=_TEXT, in_layout=False,
-                      color=color("on-high" if opacity[row, column] > DARK_CELL else "on-low"))  # fmt: skip
+            axes.text(
+                column + 0.5,
+                row + 0.5,
+                cell_text(value, figure.unit),
+                ha="center",
+                va="center",
+                fontsize=_TEXT,
+                in_layout=False,
+                color=color("on-high" if opacity[row, column] > DARK_CELL else "on-low"),
+            )
 
 
 def _opacity(values: FloatArray, scale: float | None, levels: int = 50) -> FloatArray:
@@ -215,8 +253,9 @@ def _shade(axes: Axes, opacity: FloatArray, gap: float) -> None:
         for level, run in groupby(line):
             width = len(list(run))
             ends = [(column, width)] if gap == 0 else [(column + place, 1) for place in range(width)]
-            boxes.setdefault(level, []).extend(_box(start + gap, row + gap, size - 2 * gap, 1 - 2 * gap)
-                                               for start, size in ends)  # fmt: skip
+            boxes.setdefault(level, []).extend(
+                _box(start + gap, row + gap, size - 2 * gap, 1 - 2 * gap) for start, size in ends
+            )
             column += width
     for level, paths in sorted(boxes.items()):
         axes.add_patch(PathPatch(Path.make_compound_path(*paths), facecolor=(color("heat"), level), linewidth=0))
@@ -233,8 +272,9 @@ def _pictures(figure: Pictures) -> Drawing:
     tall, broad = max(shape.shape[0] for shape in shapes), max(shape.shape[1] for shape in shapes)
     across = 1 if broad > 2 * tall else min(3, len(shapes))
     down = -(-len(shapes) // across)
-    drawing = Drawing(figsize=(WIDTH / _INCH, down * (WIDTH / across * tall / broad + 24) / _INCH), dpi=_INCH,
-                      layout="constrained")  # fmt: skip
+    drawing = Drawing(
+        figsize=(WIDTH / _INCH, down * (WIDTH / across * tall / broad + 24) / _INCH), dpi=_INCH, layout="constrained"
+    )
     top = max(float(np.nan_to_num(shape).max(initial=0.0)) for shape in shapes)
     for place, ((name, _), values) in enumerate(zip(figure.panels, shapes, strict=True), 1):
         axes = drawing.add_subplot(down, across, place)
@@ -268,8 +308,13 @@ def _curves(figure: Curves) -> Drawing:
     for series in figure.series:
         # A published curve has the colour of ours, which is named alike before the bracket.
         place = colors.setdefault(series.name.removesuffix(PUBLISHED), len(colors)) % len(SERIES)
-        style: dict[str, Any] = {"color": color(SERIES[place]), "linestyle": "--" if series.dashed else "-",
-                                 "marker": _MARKERS[place], "markersize": 4.5, "label": series.name}  # fmt: skip
+        style: dict[str, Any] = {
+            "color": color(SERIES[place]),
+            "linestyle": "--" if series.dashed else "-",
+            "marker": _MARKERS[place],
+            "markersize": 4.5,
+            "label": series.name,
+        }
         if series.dashed:
             style["markerfacecolor"] = "none"
         axes.plot(series.x, series.y, **style)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernfed.privacy.guarantee import Guarantee
+from kernfed.promise import Guarantee
 
 #: How neighbours differ where a model does not say so.
 _ADJACENCY = {"element": "one element changed", "record": "one row replaced by any other"}

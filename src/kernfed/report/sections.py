@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from kernfed.federation.evaluation import Evaluation
-from kernfed.federation.regression import RegressionEvaluation
+from kernfed.federation.testing.evaluation import Evaluation
+from kernfed.federation.testing.regression import RegressionEvaluation
 from kernfed.report.assurance import CONFIDENCE, all_bounds
 from kernfed.report.content import BYTES, SHARE, Bars, HeatMap, Section, Table, written
 from kernfed.report.evidence import TRAFFIC_KEYS, Evidence
@@ -33,14 +33,24 @@ def accuracy_section(evidence: Evidence) -> Section | None:
 def _regression_section(found: RegressionEvaluation) -> Section:
     """Errors of predicted values per site, sorted, and R² where it is defined."""
     ordered = _sorted({site: sums.mean_squared_error for site, sums in found.sites.items() if sums.rows})
-    words = (f"R² over all {found.pooled.rows:,} unseen rows is {written(found.r2)}: 1 where every value is predicted "
-             "exactly, 0 where the mean of the values would do as well.")  # fmt: skip
+    words = (
+        f"R² over all {found.pooled.rows:,} unseen rows is {written(found.r2)}: 1 where every value is predicted "
+        "exactly, 0 where the mean of the values would do as well."
+    )
     if found.missing:
         words += _missing_words(found.missing)
-    bars = Bars("Mean squared error per site", _extremes("The error", ordered, ""), tuple(ordered),
-                tuple(ordered.values()), "", "mean squared error")  # fmt: skip
-    rows = tuple((site, f"{sums.rows:,}", written(sums.mean_squared_error), written(sums.mean_absolute_error),
-                  written(sums.r2)) for site, sums in found.sites.items())  # fmt: skip
+    bars = Bars(
+        "Mean squared error per site",
+        _extremes("The error", ordered, ""),
+        tuple(ordered),
+        tuple(ordered.values()),
+        "",
+        "mean squared error",
+    )
+    rows = tuple(
+        (site, f"{sums.rows:,}", written(sums.mean_squared_error), written(sums.mean_absolute_error), written(sums.r2))
+        for site, sums in found.sites.items()
+    )
     table = Table(("site", "rows", "mean squared error", "mean absolute error", "R²"), rows, "Errors per site")
     return Section("Errors", (words,), (bars,), tables=(table,))
 
@@ -74,8 +84,17 @@ def _accuracy_figures(evaluation: Evaluation, evidence: Evidence) -> list[Any]:
         marks[f"at least, {CONFIDENCE:.0%} sure"] = tuple(1 - bounds.sites[site].value for site in ordered)
         words = _extremes("Accuracy", ordered, SHARE)
         words += f" Alone means: on {evidence.alone_on}." if evidence.alone else ""
-        figures.append(Bars("Accuracy per site", words, tuple(ordered), tuple(ordered.values()), marks=marks,
-                            lines=dict(evidence.compared), value_name="all sites together"))  # fmt: skip
+        figures.append(
+            Bars(
+                "Accuracy per site",
+                words,
+                tuple(ordered),
+                tuple(ordered.values()),
+                marks=marks,
+                lines=dict(evidence.compared),
+                value_name="all sites together",
+            )
+        )
     elif evidence.alone:
         figures.append(_alone_bars(evidence))
     if len(evaluation.classes_) > 1 and evaluation.pooled.rows:
@@ -93,8 +112,14 @@ def _alone_bars(evidence: Evidence) -> Bars:
         lines = {"all sites together": evidence.evaluation.accuracy, **lines}
     words = f"{_extremes('Accuracy of a site alone', ordered, SHARE)} Measured on {evidence.alone_on}."
     words += "".join(f" {name[:1].upper()}{name[1:]}: {written(value, SHARE)}." for name, value in lines.items())
-    return Bars("Accuracy: each site alone, and together", words, tuple(ordered), tuple(ordered.values()), lines=lines,
-                value_name="the site alone")  # fmt: skip
+    return Bars(
+        "Accuracy: each site alone, and together",
+        words,
+        tuple(ordered),
+        tuple(ordered.values()),
+        lines=lines,
+        value_name="the site alone",
+    )
 
 
 def _confusion(evaluation: Evaluation) -> HeatMap:
@@ -108,8 +133,9 @@ def _confusion(evaluation: Evaluation) -> HeatMap:
     if off.any():
         worst = np.unravel_index(int(off.argmax()), off.shape)
         words += f" The most frequent error: {int(off.max()):,} of class {rows[worst[0]]} taken for {names[worst[1]]}."
-    return HeatMap("Confusion matrix", words, tuple(rows), names, _tuples(shares), "true class", "predicted class",
-                   SHARE, 1.0)  # fmt: skip
+    return HeatMap(
+        "Confusion matrix", words, tuple(rows), names, _tuples(shares), "true class", "predicted class", SHARE, 1.0
+    )
 
 
 def labels_map(title: str, labels: Mapping[str, Mapping[str, int]], what: str) -> HeatMap:
@@ -118,8 +144,10 @@ def labels_map(title: str, labels: Mapping[str, Mapping[str, int]], what: str) -
     sites = _in_order(labels)
     values = np.array([[labels[site].get(name, 0) for name in classes] for site in sites], dtype=float)
     lacking = int((values == 0).sum())
-    words = (f"{what[:1].upper()}{what[1:]} per site and class, {int(values.sum()):,} in all; {lacking:,} of "
-             f"{values.size:,} pairs of a site and a class are empty.")  # fmt: skip
+    words = (
+        f"{what[:1].upper()}{what[1:]} per site and class, {int(values.sum()):,} in all; {lacking:,} of "
+        f"{values.size:,} pairs of a site and a class are empty."
+    )
     kept = _largest(values.sum(axis=1))
     if len(kept) < len(sites):
         words += f" Drawn are the {len(kept)} sites with most of them."
@@ -130,8 +158,9 @@ def holders_map(sites: Sequence[str], classes: Sequence[str], holds: Any) -> Hea
     """Which site has which class, where no more is known."""
     values = np.asarray(holds, dtype=float)
     words = "Dark where a site has rows of a class. How many is known to the site only."
-    return HeatMap("Who has which class", words, tuple(sites), tuple(classes), _tuples(values), "site", "class",
-                   scale=1.6)  # fmt: skip
+    return HeatMap(
+        "Who has which class", words, tuple(sites), tuple(classes), _tuples(values), "site", "class", scale=1.6
+    )
 
 
 def winners_map(winners: Mapping[str, Mapping[str, int]]) -> HeatMap:
@@ -142,10 +171,21 @@ def winners_map(winners: Mapping[str, Mapping[str, int]]) -> HeatMap:
     shares = counts / counts.sum(axis=1, keepdims=True)
     kept = sorted(_largest(counts.sum(axis=0)))
     busiest = int(counts.sum(axis=0).argmax())
-    words = (f"Of the answers with a class, per cent that each site decided by being the nearest. {sites[busiest]} "
-             f"decided most, {counts[:, busiest].sum() / counts.sum():.0%} of all.")  # fmt: skip
-    return HeatMap("Who decides which class", words, tuple(classes), tuple(sites[i] for i in kept),
-                   _tuples(shares[:, kept]), "class", "site", SHARE, 1.0)  # fmt: skip
+    words = (
+        f"Of the answers with a class, per cent that each site decided by being the nearest. {sites[busiest]} "
+        f"decided most, {counts[:, busiest].sum() / counts.sum():.0%} of all."
+    )
+    return HeatMap(
+        "Who decides which class",
+        words,
+        tuple(classes),
+        tuple(sites[i] for i in kept),
+        _tuples(shares[:, kept]),
+        "class",
+        "site",
+        SHARE,
+        1.0,
+    )
 
 
 def traffic_section(entries: Sequence[Mapping[str, Any]]) -> Section | None:
@@ -158,8 +198,14 @@ def traffic_section(entries: Sequence[Mapping[str, Any]]) -> Section | None:
     ordered = _sorted(up)
     total, down = sum(up.values()), sum(entry["bytes_down"] for entry in entries)
     words = f"{written(total, BYTES)} left the sites in all, {written(down, BYTES)} were sent to them."
-    bars = Bars("Bytes that left each site", _extremes("Bytes", ordered, BYTES), tuple(ordered),
-                tuple(ordered.values()), BYTES, "bytes from the site")  # fmt: skip
+    bars = Bars(
+        "Bytes that left each site",
+        _extremes("Bytes", ordered, BYTES),
+        tuple(ordered),
+        tuple(ordered.values()),
+        BYTES,
+        "bytes from the site",
+    )
     return Section("What left the sites", (words,), (bars,), tables=(_traffic_table(entries),))
 
 
@@ -177,8 +223,10 @@ def _traffic_table(entries: Sequence[Mapping[str, Any]]) -> Table:
         "bytes from them",
         "numbers from them",
     )
-    rows = tuple((*kind, f"{len(found):,}", *(f"{sum(entry[key] for entry in found):,}" for key in TRAFFIC_KEYS[3:]))
-                 for kind, found in sorted(kinds.items()))  # fmt: skip
+    rows = tuple(
+        (*kind, f"{len(found):,}", *(f"{sum(entry[key] for entry in found):,}" for key in TRAFFIC_KEYS[3:]))
+        for kind, found in sorted(kinds.items())
+    )
     return Table(head, rows, "Every kind of message, over all sites")
 
 

@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from kernfed_papers.pages.result_pages import results_report
+from kernfed_papers.pages.results import Summary, read_results
+
+from kernfed.errors import FileFormatError, InputError
 from kernfed.federation import load
-from kernfed.files import FileFormatError
 from kernfed.privacy.audit import AuditReport
 from kernfed.report.audits import audit_from_json, audit_report, is_audit
 from kernfed.report.content import ReportData
 from kernfed.report.evidence import Evidence, check_traffic
 from kernfed.report.models import is_model, model_report
-from kernfed.report.result_pages import results_report
-from kernfed.report.results import Summary, read_results
 
 #: How an officer's page begins, as HTML or as Markdown.
 _PAGES = {b"<": "HTML", b"# privacy of": "Markdown"}
@@ -49,9 +50,11 @@ def read_source(path: Path) -> Source:
         start = file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     for beginning, kind in _PAGES.items():
         if start.startswith(beginning):
-            raise ValueError(f"{path} is a page to read already, in {kind}: open it as it is. A report is made of what "
-                             "a page was made of: of an audit give the JSON, which kernfed audit --out writes; "
-                             f"{_EXPECTED}")  # fmt: skip
+            raise InputError(
+                f"{path} is a page to read already, in {kind}: open it as it is. A report is made of what "
+                "a page was made of: of an audit give the JSON, which kernfed audit --out writes; "
+                f"{_EXPECTED}"
+            )
     return _read_json(path) if start[:1] in (b"{", b"[") else _read_model(path)
 
 
@@ -59,9 +62,9 @@ def _read_model(path: Path) -> Source:
     try:
         model = load(path)
     except FileFormatError as error:
-        raise ValueError(f"{error}; {_EXPECTED}") from None
+        raise InputError(f"{error}; {_EXPECTED}") from None
     if not is_model(model):
-        raise ValueError(f"{path} holds a {type(model).__name__}, of which there is no report")
+        raise InputError(f"{path} holds a {type(model).__name__}, of which there is no report")
     return Source(model)
 
 
@@ -69,7 +72,7 @@ def _read_json(path: Path) -> Source:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # also what is not UTF-8, or nested without end
-        raise ValueError(f"{path} is no JSON: {error}; {_EXPECTED}") from None
+        raise InputError(f"{path} is no JSON: {error}; {_EXPECTED}") from None
     holders: list[Any] = []
     if isinstance(values, dict):
         holders = [values, values.get("audit"), values.get("report")]
@@ -78,8 +81,8 @@ def _read_json(path: Path) -> Source:
             try:
                 return Source(audit=audit_from_json(found), traffic=check_traffic(values.get("traffic") or ()))
             except ValueError as error:
-                raise ValueError(f"{path}: {error}; make it anew with kernfed audit --out FILE") from None
-    raise ValueError(f"{path} is JSON of something else; {_EXPECTED}")
+                raise InputError(f"{path}: {error}; make it anew with kernfed audit --out FILE") from None
+    raise InputError(f"{path} is JSON of something else; {_EXPECTED}")
 
 
 def read_traffic(path: Path) -> tuple[Mapping[str, Any], ...]:
@@ -87,5 +90,5 @@ def read_traffic(path: Path) -> tuple[Mapping[str, Any], ...]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no record of traffic: {error}") from None
+        raise InputError(f"{path} is no record of traffic: {error}") from None
     return check_traffic(values)

@@ -36,10 +36,12 @@ def inline(svg: str, title: str, words: str, name: str) -> str:
     tags = "".join(re.findall(r"<[^>]*>", body))
     used = set(re.findall(r"(?:url\(|href=\")#([\w-]+)", tags))
     width, height = re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', tags)[0]
-    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{float(width):.0f}" '
-            f'height="{float(height):.0f}" role="img" aria-labelledby="{name}-title {name}-words">'
-            f'<title id="{name}-title">{_escaped(title)}</title>'
-            f'<desc id="{name}-words">{_escaped(words)}</desc>')  # fmt: skip
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{float(width):.0f}" '
+        f'height="{float(height):.0f}" role="img" aria-labelledby="{name}-title {name}-words">'
+        f'<title id="{name}-title">{_escaped(title)}</title>'
+        f'<desc id="{name}-words">{_escaped(words)}</desc>'
+    )
     body = re.sub(r"<[^>]*>", lambda tag: _page_tag(tag[0], name, used), body[body.index(">") + 1 :])
     return re.sub(r"\n\s*", "\n", head + body).strip()
 

@@ -75,8 +75,9 @@ def _new_directions(state: ConjugateIterate, Z: FloatArray, PZ: FloatArray) -> t
         return Q[:, :rank], _linalg.solve_triangular(T[:rank, :rank], PZ[:, order[:rank]].T, trans="T").T
 
 
-def _minimise(state: ConjugateIterate, directions: FloatArray, HD: FloatArray,
-              PD: FloatArray) -> ConjugateIterate | None:  # fmt: skip
+def _minimise(
+    state: ConjugateIterate, directions: FloatArray, HD: FloatArray, PD: FloatArray
+) -> ConjugateIterate | None:
     """Minimiser of F over ``state`` plus all directions; None if it is not below F of ``state``."""
     with single_blas_thread():
         inner = directions.T @ HD
@@ -94,5 +95,11 @@ def _minimise(state: ConjugateIterate, directions: FloatArray, HD: FloatArray,
         change = 2 * np.vdot(change_of_weights, state.gradient) + np.vdot(change_of_weights, change_of_gradient)
         if not change < 0:
             return None
-        return ConjugateIterate(state.weights + change_of_weights, state.gradient + change_of_gradient,
-                                state.objective + float(change), basis, images, preimages)  # fmt: skip
+        return ConjugateIterate(
+            state.weights + change_of_weights,
+            state.gradient + change_of_gradient,
+            state.objective + float(change),
+            basis,
+            images,
+            preimages,
+        )

@@ -5,8 +5,9 @@ from kernfed._validation import FloatArray
 from kernfed.ridge.local import LocalRidge
 
 
-def descend(local: LocalRidge, weights: FloatArray, *, steps: int, rate: float, proximal: float,
-            regularization: float) -> FloatArray:  # fmt: skip
+def descend(
+    local: LocalRidge, weights: FloatArray, *, steps: int, rate: float, proximal: float, regularization: float
+) -> FloatArray:
     """Weights (M, C) after gradient steps on one site's objective, FedNewton (1), from the common ``weights``.
 
     ``V <- V - rate (H_j V - b_j + proximal (V - W))``: FedProx; proximal = 0 is FedAvg. In FedNewton's experiments
@@ -19,8 +20,7 @@ def descend(local: LocalRidge, weights: FloatArray, *, steps: int, rate: float, 
     return current
 
 
-def proximal_minimiser(local: LocalRidge, weights: FloatArray, *, proximal: float,
-                       regularization: float) -> FloatArray:  # fmt: skip
+def proximal_minimiser(local: LocalRidge, weights: FloatArray, *, proximal: float, regularization: float) -> FloatArray:
     """Minimiser (M, C) of one site's objective + proximal |V - W|^2: ``(H_j + proximal I)^-1 (b_j + proximal W)``.
 
     FedProx with exact local solutions, as in FedNewton's experiments (note to its Table 1).

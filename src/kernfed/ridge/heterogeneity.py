@@ -77,8 +77,9 @@ class _Probes:
         return self.system.solve(R)
 
 
-def probe_spectrum(system: System, regularization: float, *, seed: int, probes: int = 4,
-                   steps: int = 12) -> tuple[float | None, float | None]:  # fmt: skip
+def probe_spectrum(
+    system: System, regularization: float, *, seed: int, probes: int = 4, steps: int = 12
+) -> tuple[float | None, float | None]:
     """Largest eigenvalue of ``P^-1 H`` and effective dimension ``tr(C H^-1)``, by conjugate gradients on random signs.
 
     2 x steps exchanges of M x probes numbers. The eigenvalue is approached from below; the dimension is
@@ -136,8 +137,9 @@ def _norm_on(basis: FloatArray, images: FloatArray) -> float:
     return float(np.abs(np.linalg.eigvalsh((inner + inner.T) / 2)).max(initial=0.0))
 
 
-def model_heterogeneity(weights: FloatArray, image: FloatArray, own: FloatArray, linear: FloatArray,
-                        regularization: float) -> float:  # fmt: skip
+def model_heterogeneity(
+    weights: FloatArray, image: FloatArray, own: FloatArray, linear: FloatArray, regularization: float
+) -> float:
     """Root mean square of f - f_j over a site's rows: ``<D, C_j D>`` of ``D = W - W_j``.
 
     image : ``H_j W`` (M, C); own, linear : the site's W_j and b_j, of which ``H_j W_j = b_j``.
@@ -157,9 +159,16 @@ def empirical_upsilon(shares: Mapping[str, float], data: Mapping[str, float], re
     return float(sum(shares[name] * ratios[name] * (1 + ratios[name]) for name in sorted(ratios)))
 
 
-def measure_heterogeneity(system: SiteSystem, weights: FloatArray, own: Mapping[str, tuple[FloatArray, FloatArray]],
-                          dimensions: Mapping[str, float], regularization: float, *, seed: int,
-                          seen: float | None = None) -> Heterogeneity:  # fmt: skip
+def measure_heterogeneity(
+    system: SiteSystem,
+    weights: FloatArray,
+    own: Mapping[str, tuple[FloatArray, FloatArray]],
+    dimensions: Mapping[str, float],
+    regularization: float,
+    *,
+    seed: int,
+    seen: float | None = None,
+) -> Heterogeneity:
     """The whole report at ``weights``: about 40 exchanges. own : W_j and b_j; dimensions : N_j(lambda) of every site.
 
     seen : an eigenvalue of ``P^-1 H`` that is known already.
@@ -170,11 +179,14 @@ def measure_heterogeneity(system: SiteSystem, weights: FloatArray, own: Mapping[
     data = data_heterogeneity(system, seed=seed)
     images = system.apply_by_site(weights)
     sites = {
-        name: SiteHeterogeneity(shares[name], data[name],
-                                model_heterogeneity(weights, images[name], *own[name], regularization),
-                                dimensions[name])
+        name: SiteHeterogeneity(
+            shares[name],
+            data[name],
+            model_heterogeneity(weights, images[name], *own[name], regularization),
+            dimensions[name],
+        )
         for name in sorted(shares)
-    }  # fmt: skip
+    }
     found = [value for value in (largest, seen) if value is not None]
     upsilon = empirical_upsilon(shares, data, regularization)
     return Heterogeneity(max(found, default=None), upsilon, dimension, sites)

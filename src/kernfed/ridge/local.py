@@ -156,8 +156,13 @@ class LocalRidge:
         """Plain arrays for the site's store."""
         parts = {f"factor.{name}": value for name, value in vars(self.factor).items()}
         scalars = np.array([self.constant, self.mass, self.trace])
-        return {**parts, "path": np.array(self.path), "linear": self.linear, "solutions": self.solutions,
-                "scalars": scalars}  # fmt: skip
+        return {
+            **parts,
+            "path": np.array(self.path),
+            "linear": self.linear,
+            "solutions": self.solutions,
+            "scalars": scalars,
+        }
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "LocalRidge":
@@ -174,8 +179,9 @@ class LocalRidge:
         return cls(path, factor, arrays["linear"], constant, mass, trace, arrays["solutions"])
 
 
-def fit_local(X: FloatArray, y: npt.NDArray[Any], parameters: RidgeParameters,
-              means: Means | None = None) -> LocalRidge:  # fmt: skip
+def fit_local(
+    X: FloatArray, y: npt.NDArray[Any], parameters: RidgeParameters, means: Means | None = None
+) -> LocalRidge:
     """The objective of rows (n, p) with labels or values y (n,), n at least 1; around ``means`` for an intercept."""
     targets, weights = centred_targets(parameters, y, means), parameters.row_weights(y)
     mass = float(len(X)) if weights is None else float(weights.sum())
@@ -183,8 +189,14 @@ def fit_local(X: FloatArray, y: npt.NDArray[Any], parameters: RidgeParameters,
     return build(X, targets, weights, mass, centred_features(parameters, means), parameters.regularization)
 
 
-def _fit_primal(X: FloatArray, targets: FloatArray, weights: FloatArray | None, mass: float,
-                features: FeatureMap | None, path: tuple[float, ...]) -> LocalRidge:  # fmt: skip
+def _fit_primal(
+    X: FloatArray,
+    targets: FloatArray,
+    weights: FloatArray | None,
+    mass: float,
+    features: FeatureMap | None,
+    path: tuple[float, ...],
+) -> LocalRidge:
     sums = row_sums(X, targets, weights, features)
     with single_blas_thread():
         C, linear, constant = sums.gram / mass, sums.cross / mass, sums.square / mass
@@ -202,8 +214,14 @@ def _fit_primal(X: FloatArray, targets: FloatArray, weights: FloatArray | None, 
     return LocalRidge(path, factor, linear, constant, mass, trace, solutions)
 
 
-def _fit_dual(X: FloatArray, targets: FloatArray, weights: FloatArray | None, mass: float,
-              features: FeatureMap | None, path: tuple[float, ...]) -> LocalRidge:  # fmt: skip
+def _fit_dual(
+    X: FloatArray,
+    targets: FloatArray,
+    weights: FloatArray | None,
+    mass: float,
+    features: FeatureMap | None,
+    path: tuple[float, ...],
+) -> LocalRidge:
     root = np.sqrt((np.ones(len(X)) if weights is None else weights) / mass)[:, None]
     with single_blas_thread():
         rows = (X if features is None else features(X)) * root

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_finite, check_number
+from kernfed.errors import InputError
 from kernfed.kernels import FeatureMap, Moments
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.ridge.sums import over_blocks
@@ -29,8 +30,11 @@ class Means:
     def __add__(self, other: "Means") -> "Means":
         mass = self.mass + other.mass
         share = other.mass / mass
-        return Means(mass, self.features + share * (other.features - self.features),
-                     self.targets + share * (other.targets - self.targets))  # fmt: skip
+        return Means(
+            mass,
+            self.features + share * (other.features - self.features),
+            self.targets + share * (other.targets - self.targets),
+        )
 
     def intercept(self, weights: FloatArray) -> FloatArray:
         """The constant (C,) that is best with ``weights`` (M, C)."""
@@ -45,7 +49,7 @@ class Means:
         """Means from ``to_array``, checked."""
         M, C = parameters.n_features, parameters.n_targets
         if array.shape != (1 + M + C,) or array.dtype != np.float64:
-            raise ValueError(f"means must be float64 of shape {(1 + M + C,)}, got {array.dtype} of {array.shape}")
+            raise InputError(f"means must be float64 of shape {(1 + M + C,)}, got {array.dtype} of {array.shape}")
         check_finite(array, "means")
         return cls(check_number(float(array[0]), "mass", above=0), array[1 : 1 + M], array[1 + M :])
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from kernfed._threads import resolve_jobs, single_blas_thread
 from kernfed._validation import FloatArray, check_choice, check_rows
+from kernfed.errors import InputError
 from kernfed.files import Record, Savable, register
 from kernfed.kernels import row_blocks
 from kernfed.kernels.simplex import project_on_simplex
@@ -63,9 +64,11 @@ class RidgeModel(Savable):
         what = f"{len(self.classes_)} classes" if self.parameters.task == "classify" else "values"
         last = self.history_[-1] if self.history_ else None
         rounds = "" if last is None else f", {last.round} round(s)"
-        return (f"RidgeModel of {what} from {self.width} columns by {self.method!r}{rounds}, stopped: {self.stopped_}; "
-                f"{len(self.weights)} features{' and an intercept' * (self.intercept is not None)}, "
-                f"regularization {self.regularization_:.3g}")  # fmt: skip
+        return (
+            f"RidgeModel of {what} from {self.width} columns by {self.method!r}{rounds}, stopped: {self.stopped_}; "
+            f"{len(self.weights)} features{' and an intercept' * (self.intercept is not None)}, "
+            f"regularization {self.regularization_:.3g}"
+        )
 
     __repr__ = __str__
 
@@ -132,17 +135,22 @@ class RidgeModel(Savable):
 
     def _check_task(self, task: str, what: str, instead: str) -> None:
         if self.parameters.task != task:
-            raise ValueError(f"{what} need a model made with task={task!r}, this one has "
-                             f"{self.parameters.task!r}; use {instead}")  # fmt: skip
+            raise InputError(
+                f"{what} need a model made with task={task!r}, this one has {self.parameters.task!r}; use {instead}"
+            )
 
 
 def _dump(model: RidgeModel) -> Record:
     values = {
-        "parameters": model.parameters.to_values(), "method": model.method, "stopped": model.stopped_,
-        "history": [asdict(entry) for entry in model.history_], "heterogeneity": asdict(model.heterogeneity_),
-        "path": [[candidate, loss] for candidate, loss in model.path_.items()], "missing": dict(model.missing),
+        "parameters": model.parameters.to_values(),
+        "method": model.method,
+        "stopped": model.stopped_,
+        "history": [asdict(entry) for entry in model.history_],
+        "heterogeneity": asdict(model.heterogeneity_),
+        "path": [[candidate, loss] for candidate, loss in model.path_.items()],
+        "missing": dict(model.missing),
         "columns": list(model.columns),
-    }  # fmt: skip
+    }
     intercept = {} if model.intercept is None else {"intercept": model.intercept}
     return Record({"weights": model.weights, **intercept}, values)
 
@@ -152,22 +160,29 @@ def _load(record: Record) -> RidgeModel:
     parameters = RidgeParameters.from_values(values["parameters"])
     expected = (parameters.n_features, parameters.n_targets)
     if weights.shape != expected or weights.dtype != np.float64 or len(parameters.regularization) != 1:
-        raise ValueError(f"weights must be float64 of shape {expected}, got {weights.dtype} of {weights.shape}")
+        raise InputError(f"weights must be float64 of shape {expected}, got {weights.dtype} of {weights.shape}")
     intercept = record.arrays["intercept"] if parameters.intercept else None
     if intercept is not None and (intercept.shape != expected[1:] or intercept.dtype != np.float64):
-        raise ValueError(f"intercept must be float64 of shape {expected[1:]}, got {intercept.dtype} of "
-                         f"{intercept.shape}")  # fmt: skip
+        raise InputError(
+            f"intercept must be float64 of shape {expected[1:]}, got {intercept.dtype} of {intercept.shape}"
+        )
     found = dict(values["heterogeneity"])
     sites = found.pop("sites")
     heterogeneity = Heterogeneity(
         **found, sites=None if sites is None else {name: SiteHeterogeneity(**entry) for name, entry in sites.items()}
     )
     return RidgeModel(
-        parameters, weights, check_choice(values["method"], "method", METHODS),
-        tuple(Round(**entry) for entry in values["history"]), str(values["stopped"]), heterogeneity,
-        {float(candidate): float(loss) for candidate, loss in values["path"]}, dict(values["missing"]),
-        tuple(map(str, values.get("columns", ()))), intercept,
-    )  # fmt: skip
+        parameters,
+        weights,
+        check_choice(values["method"], "method", METHODS),
+        tuple(Round(**entry) for entry in values["history"]),
+        str(values["stopped"]),
+        heterogeneity,
+        {float(candidate): float(loss) for candidate, loss in values["path"]},
+        dict(values["missing"]),
+        tuple(map(str, values.get("columns", ()))),
+        intercept,
+    )
 
 
 register("RidgeModel", 1, RidgeModel, _dump, _load)

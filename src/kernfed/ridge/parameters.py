@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_choice, check_count, check_number, class_numbers
+from kernfed.errors import InputError
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kernels.fourier import FourierFeatures
 
@@ -77,15 +78,18 @@ class RidgeParameters:
     def to_values(self) -> dict[str, Any]:
         """Plain values for messages and files."""
         return {
-            "width": self.width, "features": self.features, "n_components": self.n_components,
+            "width": self.width,
+            "features": self.features,
+            "n_components": self.n_components,
             "bandwidth": list(self.bandwidth) if isinstance(self.bandwidth, tuple) else self.bandwidth,
-            "seed": self.seed, "task": self.task,
+            "seed": self.seed,
+            "task": self.task,
             "classes": labels_to_values(self.labels) if self.classes else None,
             "class_weights": None if self.class_weights is None else list(self.class_weights),
             "regularization": list(self.regularization),
             # Only where there is one: what sites and files keep of problems without has no such entry.
             **({"intercept": True} if self.intercept else {}),
-        }  # fmt: skip
+        }
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> "RidgeParameters":
@@ -105,9 +109,9 @@ class RidgeParameters:
             intercept=check_flag(values.get("intercept", False), "intercept"),
         )
         if (found.task == "classify") != bool(classes) or sorted(set(classes)) != list(classes):
-            raise ValueError(f"classes must be sorted labels to classify and absent to regress, got {classes[:5]}")
+            raise InputError(f"classes must be sorted labels to classify and absent to regress, got {classes[:5]}")
         if found.class_weights is not None and len(found.class_weights) != len(classes):
-            raise ValueError(f"class_weights must be one per class, got {len(found.class_weights)} for {len(classes)}")
+            raise InputError(f"class_weights must be one per class, got {len(found.class_weights)} for {len(classes)}")
         found.feature_map()  # checks the bandwidth
         return found
 
@@ -115,15 +119,16 @@ class RidgeParameters:
 def check_flag(value: Any, name: str) -> bool:
     """True or False, and nothing that only counts as one."""
     if not isinstance(value, (bool, np.bool_)):
-        raise ValueError(f"{name} must be True or False, got {value!r}")
+        raise InputError(f"{name} must be True or False, got {value!r}")
     return bool(value)
 
 
 def check_path(regularization: Any) -> tuple[float, ...]:
     """One regularisation or several different ones, each at least 0."""
     many = isinstance(regularization, (list, tuple, np.ndarray))
-    path = tuple(check_number(value, "regularization", at_least=0)
-                 for value in (regularization if many else [regularization]))  # fmt: skip
+    path = tuple(
+        check_number(value, "regularization", at_least=0) for value in (regularization if many else [regularization])
+    )
     if not path or len(set(path)) != len(path):
-        raise ValueError(f"regularization must be a number or different numbers to choose from, got {regularization!r}")
+        raise InputError(f"regularization must be a number or different numbers to choose from, got {regularization!r}")
     return path

@@ -20,8 +20,15 @@ from kernfed.ridge.parameters import RidgeParameters
 _FREE = 1e-10
 
 
-def leave_one_out_losses(X: FloatArray, y: npt.NDArray[np.generic], parameters: RidgeParameters, local: LocalRidge,
-                         averages: FloatArray, share: float, means: Means | None = None) -> FloatArray:  # fmt: skip
+def leave_one_out_losses(
+    X: FloatArray,
+    y: npt.NDArray[np.generic],
+    parameters: RidgeParameters,
+    local: LocalRidge,
+    averages: FloatArray,
+    share: float,
+    means: Means | None = None,
+) -> FloatArray:
     """Weighted sum of squared errors (L,) of a site's rows under each candidate.
 
     averages : (L, M, C) average of all sites' solutions per candidate; share : p_j of this site in it. means : those

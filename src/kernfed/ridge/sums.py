@@ -41,8 +41,9 @@ def row_sums(X: FloatArray, targets: FloatArray, weights: FloatArray | None, fea
     return over_blocks(len(X), part)
 
 
-def weighted_moments(X: FloatArray, targets: FloatArray, weights: FloatArray | None,
-                     features: FeatureMap | None) -> Moments:  # fmt: skip
+def weighted_moments(
+    X: FloatArray, targets: FloatArray, weights: FloatArray | None, features: FeatureMap | None
+) -> Moments:
     """The same as ``Moments``, which can travel: ``second``, ``cross`` and ``y_second`` are the weighted sums."""
 
     def part(block: slice) -> Moments:
@@ -53,8 +54,9 @@ def weighted_moments(X: FloatArray, targets: FloatArray, weights: FloatArray | N
     return over_blocks(len(X), part)
 
 
-def _scaled(rows: FloatArray, targets: FloatArray, weights: FloatArray | None,
-            features: FeatureMap | None) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+def _scaled(
+    rows: FloatArray, targets: FloatArray, weights: FloatArray | None, features: FeatureMap | None
+) -> tuple[FloatArray, FloatArray]:
     """Features and targets in float64, scaled by the roots of the weights."""
     phi = (rows if features is None else features(rows)).astype(np.float64, copy=False)
     if weights is None:

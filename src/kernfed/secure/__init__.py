@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import check_count
-from kernfed.secure.message import Header, ProtocolError, read_header
+from kernfed.errors import InputError, ProtocolError
+from kernfed.secure.message import Header, read_header
 from kernfed.secure.protocol import KeyHolder, Server, Setting, Site, check_rule, encode
 
 __all__ = [
@@ -35,7 +36,7 @@ def classify(scores: npt.ArrayLike, scheme: str = "plain", bits: int = 8) -> npt
     """
     by_site: Any = np.asarray(scores)
     if by_site.ndim != 3:
-        raise ValueError(f"scores must have shape (sites, queries, classes), got {by_site.shape}")
+        raise InputError(f"scores must have shape (sites, queries, classes), got {by_site.shape}")
     for size, name in zip(by_site.shape, ("sites", "queries", "classes"), strict=True):
         check_count(size, f"number of {name}")
     holder = KeyHolder(by_site.shape[0], by_site.shape[2], bits=bits, scheme=scheme)

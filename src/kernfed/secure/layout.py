@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from kernfed.errors import ProtocolError
 from kernfed.secure.arithmetic import Slots
-from kernfed.secure.message import ProtocolError
 
 UNITS = 256  # as many as a digit has values
 DIGIT_BITS = 8

@@ -13,16 +13,14 @@ from dataclasses import asdict, dataclass, fields
 from itertools import accumulate, pairwise
 from typing import Any
 
+from kernfed.errors import ProtocolError
+
 Part = bytes | memoryview
 
 VERSION = 1
 MAGIC = b"KFSM"
 LONGEST_HEADER = 1 << 20
 KINDS = ("secret key", "site key", "evaluation keys", "scores", "answer")
-
-
-class ProtocolError(ValueError):
-    """A message that does not belong here: damaged, of another kind, of other parameters or of other keys."""
 
 
 @dataclass(frozen=True)

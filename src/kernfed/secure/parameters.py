@@ -11,6 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 from math import ceil, log2
 
+from kernfed.errors import InputError
 from kernfed.secure.arithmetic import Arithmetic, Cipher, Slots
 from kernfed.secure.circuit import attaining
 from kernfed.secure.layout import UNITS, Layout
@@ -121,7 +122,7 @@ def _rings(degree: int, needed: float) -> Iterator[Ring]:
 def derive(n_sites: int, n_classes: int, bits: int) -> Parameters:
     """Smallest degree, then fewest and smallest primes, that hold the circuit; ValueError if none does."""
     if n_sites > MOST_SITES or n_classes > MOST_CLASSES:
-        raise ValueError(
+        raise InputError(
             f"scheme 'bfv' holds at most {MOST_SITES} sites and {MOST_CLASSES} classes, "
             f"got {n_sites} sites and {n_classes} classes"
         )
@@ -134,7 +135,7 @@ def derive(n_sites: int, n_classes: int, bits: int) -> Parameters:
             found = plan(ring, n_sites, n_classes, bits)
             if found.privacy_bits >= PRIVACY_BITS:
                 return found
-    raise ValueError(
+    raise InputError(
         f"scheme 'bfv' cannot hold {n_sites} sites, {n_classes} classes and {bits} bits: it needs a modulus of "
         f"{needed:.0f} bits, and {MOST_BITS[degree]} with the keys' prime is the most at 128-bit security; "
         "use fewer sites or 8 bits"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kernfed.secure.message import ProtocolError
+from kernfed.errors import ProtocolError
 from kernfed.secure.protocol import Keys, Parts, Scores, Sets, Setting
 
 

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import check_choice, check_count, check_rows
-from kernfed.secure.message import Header, Part, ProtocolError, digest, pack, unpack
+from kernfed.errors import InputError, ProtocolError
+from kernfed.secure.message import Header, Part, digest, pack, unpack
 
 Scores = npt.NDArray[np.int64]
 Sets = npt.NDArray[np.bool_]
@@ -89,7 +90,7 @@ class Setting:
         for name in ("n_sites", "n_classes", "bits"):
             object.__setattr__(self, name, check_count(getattr(self, name), name))  # numpy integers become int
         if self.bits not in BITS:
-            raise ValueError(f"bits must be 8 or 16, got {self.bits}")
+            raise InputError(f"bits must be 8 or 16, got {self.bits}")
 
     @property
     def implementation(self) -> Scheme:
@@ -106,9 +107,19 @@ class Setting:
         self, kind: str, key: str, parts: Parts, *, site: int = -1, queries: int = 0, question: str = ""
     ) -> bytes:
         """A message of this setting."""
-        return pack(parts, scheme=self.scheme, parameters=self.fingerprint, kind=kind, n_sites=self.n_sites,
-                    n_classes=self.n_classes, bits=self.bits, key=key, site=site, queries=queries,
-                    question=question)  # fmt: skip
+        return pack(
+            parts,
+            scheme=self.scheme,
+            parameters=self.fingerprint,
+            kind=kind,
+            n_sites=self.n_sites,
+            n_classes=self.n_classes,
+            bits=self.bits,
+            key=key,
+            site=site,
+            queries=queries,
+            question=question,
+        )
 
 
 def setting_of(header: Header) -> Setting:
@@ -129,13 +140,13 @@ def setting_of(header: Header) -> Setting:
 def check_rule(measure: str, aggregate: str) -> None:
     """Refuse a decision that cannot be computed on encrypted scores, with the reason."""
     if measure == "distance":
-        raise ValueError(
+        raise InputError(
             "measure 'distance' has no upper bound and cannot be encoded in p bits; "
             f"secure answers need one of {', '.join(MEASURES)}"
         )
     check_choice(measure, "measure", MEASURES)
     if aggregate != "min":
-        raise ValueError(f"secure answers need aggregate='min', got {aggregate!r}: the server finds only minima")
+        raise InputError(f"secure answers need aggregate='min', got {aggregate!r}: the server finds only minima")
 
 
 def encode(scores: npt.ArrayLike, bits: int, n_classes: int) -> Scores:
@@ -146,11 +157,11 @@ def encode(scores: npt.ArrayLike, bits: int, n_classes: int) -> Scores:
     """
     rows = check_rows(scores, "scores")
     if rows.shape[1] != n_classes:
-        raise ValueError(f"scores must have {n_classes} columns, one per class, got {rows.shape[1]}")
+        raise InputError(f"scores must have {n_classes} columns, one per class, got {rows.shape[1]}")
     outside = np.argwhere((rows < 0) | (rows > 1))
     if len(outside):
         place = tuple(int(i) for i in outside[0])
-        raise ValueError(
+        raise InputError(
             f"scores must lie in [0, 1], got {rows[place]} at index {place}; "
             "only folding measures can be encoded, not distances"
         )
@@ -279,10 +290,22 @@ class Server:
 
 def _check_same(header: Header, setting: Setting, key: str, name: str) -> None:
     """Refuse a message of another setting or of other keys."""
-    stated = {"scheme": header.scheme, "classes": header.n_classes, "bits": header.bits,
-              "sites": header.n_sites, "parameters": header.parameters, "key": header.key}  # fmt: skip
-    wanted = {"scheme": setting.scheme, "classes": setting.n_classes, "bits": setting.bits,
-              "sites": setting.n_sites, "parameters": setting.fingerprint, "key": key}  # fmt: skip
+    stated = {
+        "scheme": header.scheme,
+        "classes": header.n_classes,
+        "bits": header.bits,
+        "sites": header.n_sites,
+        "parameters": header.parameters,
+        "key": header.key,
+    }
+    wanted = {
+        "scheme": setting.scheme,
+        "classes": setting.n_classes,
+        "bits": setting.bits,
+        "sites": setting.n_sites,
+        "parameters": setting.fingerprint,
+        "key": key,
+    }
     for what, value in wanted.items():
         if stated[what] != value:
             raise ProtocolError(f"{name} is for {what} {stated[what]!r}, expected {value!r}")

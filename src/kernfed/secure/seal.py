@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from kernfed.errors import ProtocolError
 from kernfed.secure.arithmetic import Slots
-from kernfed.secure.message import Part, ProtocolError
+from kernfed.secure.message import Part
 from kernfed.secure.noise import PLAIN_MODULUS, Ring
 
 

@@ -27,7 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._random import generator
-from kernfed.secure.message import Part, ProtocolError
+from kernfed.errors import ProtocolError
+from kernfed.secure.message import Part
 from kernfed.secure.protocol import Keys, Parts, Scores, Sets, Setting
 
 ERROR = 2.0**-40

@@ -1,0 +1,1 @@
+"""What the methods of the papers are compared with: federated averaging, and pooled models."""

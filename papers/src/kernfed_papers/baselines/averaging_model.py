@@ -1,0 +1,164 @@
+"""The model of federated averaging: weights, the scaling of its features, and the history of its rounds."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy  # its parts are loaded when they are used
+
+from kernfed._threads import single_blas_thread
+from kernfed._validation import FloatArray, check_choice, check_count, check_number, check_rows
+from kernfed.errors import InputError
+from kernfed.files import Record, Savable, labels_from_values, labels_to_values, register
+from kernfed_papers.baselines.network import Weights, layer_sizes, logits, weight_shapes
+
+MODELS = ("linear", "mlp")
+#: Rows per product in prediction; a fixed shape, so that no bit depends on how the caller cuts its rows.
+_BLOCK = 256
+
+
+@dataclass(frozen=True)
+class AveragingParameters:
+    """What all sites do alike."""
+
+    model: str = "linear"
+    local_epochs: int = 1
+    learning_rate: float = 0.3
+    batch_size: int = 32
+    hidden: int = 128
+    proximal: float = 0.0
+    dtype: str = "float32"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice(self.model, "model", MODELS)
+        check_count(self.local_epochs, "local_epochs")
+        check_number(self.learning_rate, "learning_rate", above=0)
+        check_count(self.batch_size, "batch_size")
+        check_count(self.hidden, "hidden")
+        check_number(self.proximal, "proximal", at_least=0)
+        check_choice(self.dtype, "dtype", ("float32", "float64"))
+        check_count(self.seed, "seed", at_least=0)
+
+    def to_values(self) -> dict[str, Any]:
+        """Plain values for messages and files."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """Centre (p,) and scale (p,) of the columns."""
+
+    mean: FloatArray
+    scale: FloatArray
+
+    @classmethod
+    def none(cls, width: int) -> "Scaling":
+        """Features as they are."""
+        return cls(np.zeros(width), np.ones(width))
+
+    @classmethod
+    def of(cls, mean: FloatArray, variance: FloatArray) -> "Scaling":
+        """Standardization; a column that does not vary beyond rounding is only centred."""
+        varies = variance > 1e-20 * (mean**2)
+        return cls(mean, np.sqrt(np.where(varies, variance, 1.0)))
+
+    def apply(self, X: FloatArray, dtype: str) -> FloatArray:
+        """Rows X (n, p) centred and scaled, in the precision asked for."""
+        scaled: FloatArray = ((X - self.mean) / self.scale).astype(dtype)
+        return scaled
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round: sites that answered and their rows, their mean loss in training, and who was missing and why.
+
+    ``bytes_down`` (to the sites) and ``bytes_up`` (from them) count everything from the beginning of ``fit``.
+    """
+
+    number: int
+    sites: int
+    rows: int
+    loss: float
+    bytes_down: int
+    bytes_up: int
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class AveragingModel(Savable):
+    """Softmax classifier with averaged weights (W1, b1[, W2, b2]) of standardized features.
+
+    classes_ : (C,) sorted labels; width : columns; missing : sites that took no part; columns : names of the columns.
+    """
+
+    parameters: AveragingParameters
+    classes_: npt.NDArray[Any]
+    width: int
+    weights: Weights
+    scaling: Scaling
+    history: tuple[Round, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+
+    def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Label with the largest output, (n,); ties go to the first class."""
+        return np.asarray(self.classes_[self._logits(X).argmax(axis=1)])
+
+    def predict_proba(self, X: npt.ArrayLike) -> FloatArray:
+        """Probabilities (n, C) in the order of ``classes_``."""
+        probabilities: FloatArray = scipy.special.softmax(self._logits(X), axis=1)
+        return probabilities
+
+    def _logits(self, X: npt.ArrayLike) -> FloatArray:
+        rows = check_rows(X, width=self.width, columns=self.columns)
+        found = np.empty((len(rows), len(self.classes_)))
+        block = np.zeros((_BLOCK, self.width), self.parameters.dtype)
+        with single_blas_thread():
+            for start in range(0, len(rows), _BLOCK):
+                chosen = self.scaling.apply(rows[start : start + _BLOCK], self.parameters.dtype)
+                block[: len(chosen)] = chosen
+                found[start : start + _BLOCK] = logits(self.weights, block)[: len(chosen)]
+        return found
+
+
+def _dump(model: AveragingModel) -> Record:
+    arrays = {f"w{place}": array for place, array in enumerate(model.weights)}
+    arrays |= {"mean": model.scaling.mean, "scale": model.scaling.scale}
+    values = {
+        "parameters": model.parameters.to_values(),
+        "classes": labels_to_values(model.classes_),
+        "width": model.width,
+        "history": [asdict(done) for done in model.history],
+        "missing": dict(model.missing),
+        "columns": list(model.columns),
+    }
+    return Record(arrays, values)
+
+
+def _load(record: Record) -> AveragingModel:
+    values, arrays = record.values, record.arrays
+    parameters, classes = AveragingParameters(**values["parameters"]), labels_from_values(values["classes"])
+    width = check_count(values["width"], "width")
+    shapes = weight_shapes(layer_sizes(parameters.model, width, parameters.hidden, len(classes)))
+    expected = {**{f"w{place}": shape for place, shape in enumerate(shapes)}, "mean": (width,), "scale": (width,)}
+    for name, shape in expected.items():
+        if arrays[name].shape != shape or not np.isfinite(arrays[name]).all():
+            raise InputError(f"{name} must hold finite numbers of shape {shape}, got shape {arrays[name].shape}")
+    history = tuple(Round(**done) for done in values["history"])
+    weights = tuple(arrays[f"w{place}"] for place in range(len(shapes)))
+    return AveragingModel(
+        parameters,
+        classes,
+        width,
+        weights,
+        Scaling(arrays["mean"], arrays["scale"]),
+        history,
+        dict(values["missing"]),
+        tuple(map(str, values["columns"])),
+    )
+
+
+register("AveragingModel", 1, AveragingModel, _dump, _load)

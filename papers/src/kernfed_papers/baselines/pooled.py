@@ -1,0 +1,310 @@
+"""What the one-round classifier is compared with on the same features: alone, pooled, linear, averaged."""
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import NearestNeighbors
+
+from kernfed._random import generator
+from kernfed._threads import single_blas_thread
+from kernfed._validation import FloatArray, IntArray
+from kernfed.data import Dataset, holdout
+from kernfed.federation import Federation, FoldingLearner, RidgeLearner
+from kernfed.kahm import KAHMClassifier
+from kernfed_papers.baselines.averaging import AveragingLearner
+from kernfed_papers.baselines.averaging_model import AveragingModel
+from kernfed_papers.experiment import Row
+from kernfed_papers.rows import take_rows
+
+#: Settings that a baseline may choose from, by rows that are held out of training. Penalties are per row.
+NEIGHBOURS = (1, 5, 10, 20)
+PENALTIES = (1e-4, 1e-3, 1e-2)
+RATES = (0.03, 0.1, 0.3)
+REGULARIZATIONS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+ROUNDS = (1, 10, 100)
+# Rows that choose a setting; more would rarely choose another.
+_MOST_FITTED, _MOST_ASIDE = 10_000, 2_000
+_STEPS = 200  # of the logistic regression
+_WEIGHING = ", classes weigh the same"
+
+Parts = Sequence[npt.NDArray[np.integer[Any]]]
+Sites = Mapping[str, tuple[FloatArray, IntArray]]
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """Labels (n,) that a method gives the test rows, the bytes of its training, and how it was set.
+
+    ``rounds`` is None where nothing is exchanged.
+    """
+
+    method: str
+    predicted: npt.NDArray[Any]
+    bytes_up: int = 0
+    bytes_down: int = 0
+    rounds: int | None = None
+    note: str = ""
+
+    @property
+    def label(self) -> str:
+        """The method and its rounds."""
+        rounds = "" if self.rounds is None else f", {self.rounds} round{'s' * (self.rounds > 1)}"
+        return self.method + rounds
+
+    @property
+    def remark(self) -> str:
+        """How it was set, and what travelled in training."""
+        travelled = f"; {self.bytes_up / 1e6:,.1f} MB up, {self.bytes_down / 1e6:,.1f} MB down" if self.bytes_up else ""
+        return self.note + travelled
+
+
+@dataclass(frozen=True, eq=False)
+class FoldingRun:
+    """One round of folding: scores (Q, n, C) by site, who holds which class (Q, C), bytes of training and of answering.
+
+    ``trained`` and ``answered`` are (up, down).
+    """
+
+    classes: npt.NDArray[Any]
+    scores: FloatArray
+    holds: npt.NDArray[np.bool_]
+    trained: tuple[int, int]
+    answered: tuple[int, int]
+
+    @property
+    def predicted(self) -> npt.NDArray[Any]:
+        """Labels (n,) when every site answers: GIKM (56), SFM (122)."""
+        return np.asarray(self.classes[self.scores.min(axis=0).argmin(axis=1)])
+
+    def alone(self, labels: IntArray) -> float:
+        """Mean over sites of the accuracy of each site's own machines on all test rows, in %."""
+        return float(np.mean([accuracy(self.classes[own.argmin(axis=1)], labels) for own in self.scores]))
+
+    def traffic(self, name: str) -> list[Row]:
+        """Rows with the bytes of training and of answering all queries."""
+        parts = {"training": self.trained, f"{self.scores.shape[1]:,} queries": self.answered}
+        return [
+            Row(f"{name}: {part}", None, count, unit)
+            for part, counts in parts.items()
+            for count, unit in zip(counts, ("bytes up", "bytes down"), strict=True)
+        ]
+
+
+def accuracy(predicted: npt.NDArray[Any], labels: IntArray, weights: FloatArray | None = None) -> float:
+    """Share of right answers in %, of test rows that weigh ``weights`` (n,), summing to 1, or all the same."""
+    right = predicted == labels
+    return 100 * float(right.mean() if weights is None else weights @ right)
+
+
+def mean_row(
+    label: str,
+    published: float | None,
+    values: Sequence[float],
+    note: str = "",
+    *,
+    series: str = "",
+    x: float | None = None,
+) -> Row:
+    """Mean in % of repetitions with their standard deviation; one repetition has none."""
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Row(label, published, float(np.mean(values)), "%", note, deviation, series, x)
+
+
+def repetition_seeds(seed: int, count: int) -> range:
+    """Seeds of repeated runs, different for every seed."""
+    return range(seed * count, (seed + 1) * count)
+
+
+def site_rows(data: Dataset, parts: Parts) -> dict[str, tuple[FloatArray, IntArray]]:
+    """Training rows and labels of each site."""
+    return {f"site {number:04d}": (data.x_train[part], data.y_train[part]) for number, part in enumerate(parts)}
+
+
+def run_folding(learner: FoldingLearner, data: Dataset, sites: Sites, seed: int) -> FoldingRun:
+    """Train and answer all test rows, by site."""
+    with Federation.local(sites, seed=seed) as federation:
+        model = learner.fit(federation)
+        trained = federation.traffic.bytes_up, federation.traffic.bytes_down
+        scores = model.scores_by_site(data.x_test)
+        answered = federation.traffic.bytes_up - trained[0], federation.traffic.bytes_down - trained[1]
+    return FoldingRun(model.classes_, scores, model.holds, trained, answered)
+
+
+# Pooled rows ------------------------------------------------------------------------------------------------------
+
+
+def pooled_answers(data: Dataset, seed: int, *, machines: KAHMClassifier, balanced: bool = False) -> list[Answers]:
+    """Classifiers on all training rows together: machines, nearest neighbours, logistic regression.
+
+    The last two choose their one setting on training rows set aside. ``balanced`` lets every class of the logistic
+    regression weigh the same.
+    """
+    with single_blas_thread():
+        return [
+            Answers(
+                "pooled rows, KAHM",
+                machines.fit(data.x_train, data.y_train).predict(data.x_test),
+                note=f"machines of about {machines.batch_size} rows",
+            ),
+            _neighbours(data, seed),
+            _logistic(data, seed, balanced),
+        ]
+
+
+def _neighbours(data: Dataset, seed: int) -> Answers:
+    fitted, aside = tuning_rows(data, seed)
+    near = _nearest_labels(data.x_train[fitted], data.y_train[fitted], data.x_train[aside])
+    best = max(NEIGHBOURS, key=lambda k: _balanced_accuracy(_vote(near, k), data.y_train[aside]))
+    predicted = _vote(_nearest_labels(data.x_train, data.y_train, data.x_test), best)
+    return Answers("pooled rows, nearest neighbours", predicted, note=f"k = {best}")
+
+
+def _nearest_labels(x: FloatArray, y: IntArray, queries: FloatArray) -> IntArray:
+    """Labels (n, K) of the nearest rows, nearest first, for the largest number of neighbours."""
+    search = NearestNeighbors(n_neighbors=min(max(NEIGHBOURS), len(x)), algorithm="brute").fit(x)
+    return np.asarray(y[search.kneighbors(queries, return_distance=False)])
+
+
+def _vote(labels: IntArray, k: int) -> IntArray:
+    """The most frequent of the first k labels of each row (n, K); the smallest among equals."""
+    classes = np.unique(labels)
+    votes = (labels[:, :k, None] == classes).sum(axis=1)
+    return np.asarray(classes[votes.argmax(axis=1)])
+
+
+def _logistic(data: Dataset, seed: int, balanced: bool) -> Answers:
+    fitted, aside = tuning_rows(data, seed)
+
+    def fit(penalty: float, x: FloatArray, y: IntArray) -> LogisticRegression:
+        weight = "balanced" if balanced else None
+        return LogisticRegression(C=1 / (penalty * len(y)), max_iter=_STEPS, tol=1e-3, class_weight=weight).fit(x, y)
+
+    def right(penalty: float) -> float:
+        model = fit(penalty, data.x_train[fitted], data.y_train[fitted])
+        return _balanced_accuracy(model.predict(data.x_train[aside]), data.y_train[aside])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the note says so
+        best = max(PENALTIES, key=right)
+        model = fit(best, data.x_train, data.y_train)
+    stopped = f", stopped after {_STEPS} steps" * bool(model.n_iter_.max() >= _STEPS)
+    note = f"penalty {best:g} per row{_WEIGHING * balanced}{stopped}"
+    return Answers("pooled rows, logistic regression", model.predict(data.x_test), note=note)
+
+
+def tuning_rows(data: Dataset, seed: int) -> tuple[IntArray, IntArray]:
+    """Training rows to fit candidates on, and others, a tenth, to compare them by; not more than are needed."""
+    fitted, aside = holdout(data.y_train, 0.1, seed, site="baselines")
+    draws = generator(seed, "tuning rows", data.name)
+    return draws.permutation(fitted)[:_MOST_FITTED], draws.permutation(aside)[:_MOST_ASIDE]
+
+
+def _balanced_accuracy(predicted: npt.NDArray[Any], labels: IntArray) -> float:
+    """Mean of the accuracies by class: test rows have as many of each class, also where training rows do not."""
+    right = predicted == labels
+    return float(np.mean([right[labels == label].mean() for label in np.unique(labels)]))
+
+
+# Federations ------------------------------------------------------------------------------------------------------
+
+
+def ridge_answers(data: Dataset, sites: Sites, seed: int, *, balanced: bool = False) -> Answers:
+    """``exact_ridge`` with the regularisation chosen on training rows set aside, as in ``pooled_answers``."""
+    fitted, aside = tuning_rows(data, seed)
+    trial = take_rows(replace(data, x_test=data.x_train[aside], y_test=data.y_train[aside]), fitted)
+    pooled = {"all": (trial.x_train, trial.y_train)}
+
+    def right(regularization: float) -> float:
+        found = exact_ridge(trial, pooled, seed, regularization, balanced=balanced)
+        return _balanced_accuracy(found.predicted, trial.y_test)
+
+    return exact_ridge(data, sites, seed, max(REGULARIZATIONS, key=right), balanced=balanced)
+
+
+def exact_ridge(data: Dataset, sites: Sites, seed: int, regularization: float, *, balanced: bool = False) -> Answers:
+    """Ridge regression on one-hot labels, exact in one exchange of M^2 numbers; a constant column is the intercept."""
+    learner = RidgeLearner(
+        "exact",
+        features="given",
+        regularization=regularization,
+        class_weight="balanced" if balanced else None,
+        intercept=False,
+    )
+    with Federation.local({name: (_with_constant(x), y) for name, (x, y) in sites.items()}, seed=seed) as federation:
+        model = learner.fit(federation)
+        up, down = federation.traffic.bytes_up, federation.traffic.bytes_down
+    note = f"regularization {regularization:g}{_WEIGHING * balanced}"
+    return Answers("exact ridge", model.predict(_with_constant(data.x_test)), up, down, 1, note)
+
+
+def _with_constant(x: FloatArray) -> FloatArray:
+    return np.hstack([x, np.ones((len(x), 1), x.dtype)])
+
+
+def averaging_answers(
+    data: Dataset, sites: Sites, seed: int, kind: str, rounds: Sequence[int] = ROUNDS
+) -> list[Answers]:
+    """FedAvg of a ``kind`` of model after each of ``rounds``; the learning rate is the best on training rows.
+
+    The rate is chosen after a twentieth of the rounds on pooled training rows, which no federation could do: it
+    favours FedAvg.
+    """
+    with Federation.local(sites, seed=seed) as federation:
+        rate = _best_rate(data, federation, kind, max(1, max(rounds) // 20), seed)
+    found: list[Answers] = []
+
+    def look(number: int, model: AveragingModel) -> None:
+        if number in rounds:
+            done = model.history[-1]
+            found.append(
+                Answers(
+                    f"FedAvg, {kind}",
+                    model.predict(data.x_test),
+                    done.bytes_up,
+                    done.bytes_down,
+                    number,
+                    f"learning rate {rate:g}",
+                )
+            )
+
+    with Federation.local(sites, seed=seed) as federation:
+        AveragingLearner(kind, rounds=max(rounds), learning_rate=rate).fit(federation, callback=look)
+    return found
+
+
+def _best_rate(data: Dataset, federation: Federation, kind: str, rounds: int, seed: int) -> float:
+    draws = generator(seed, "learning rate", data.name)
+    chosen = draws.choice(len(data.y_train), min(5000, len(data.y_train)), replace=False)
+
+    def right(rate: float) -> float:
+        model = AveragingLearner(kind, rounds=rounds, learning_rate=rate).fit(federation)
+        return _balanced_accuracy(model.predict(data.x_train[chosen]), data.y_train[chosen])
+
+    return max(RATES, key=right)
+
+
+def baseline_rows(
+    name: str, answers: Iterable[Answers], labels: IntArray, weights: FloatArray | None = None, *, series: str = ""
+) -> list[Row]:
+    """Accuracy of each method; those with rounds are points of its curve for ``series``, if one is named."""
+    rows = []
+    for found in answers:
+        on_curve = bool(series) and found.rounds is not None
+        rows.append(
+            Row(
+                f"{name}: {found.label}",
+                None,
+                accuracy(found.predicted, labels, weights),
+                "%",
+                found.remark,
+                series=f"{found.method}, {series}" if on_curve else "",
+                x=found.rounds if on_curve else None,
+            )
+        )
+    return rows

@@ -1,0 +1,265 @@
+"""The contract between learners and whatever carries their questions to sites.
+
+An engine only moves bytes. ``Federation`` gives questions their identity, refuses replies that do not fit, says who is
+missing and why, and keeps the record of traffic; so learners are the same on every engine.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+from kernfed._validation import check_count, check_number
+from kernfed.errors import InputError, MessageError, TooFewReplies
+from kernfed.federation.protocol.message import Payload, Question, Refusal, Reply, decode_reply, encode_question
+from kernfed.federation.protocol.schema import Schema, agree
+from kernfed.federation.protocol.traffic import Traffic
+
+
+class Engine(Protocol):
+    """Carries bytes to sites and back."""
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of the sites that can be asked, sorted."""
+
+    def carry(
+        self, data: bytes | Mapping[str, bytes], sites: Sequence[str], timeout: float
+    ) -> Mapping[str, bytes | Refusal]:
+        """Put the question ``data``, or one for each site, to ``sites`` and return within ``timeout`` seconds.
+
+        A site that cannot be reached or is too late is absent, or present with a refusal that says why.
+        """
+
+    def close(self) -> None:
+        """Release what the engine holds."""
+
+
+_connectors: dict[type, Callable[[Any, Any], Any]] = {}
+
+
+def connects(model: type) -> Callable[[Any], Any]:
+    """Register a function (federation, model) -> model as the answer to ``Federation.connect`` for a kind of model."""
+
+    def add(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        _connectors[model] = function
+        return function
+
+    return add
+
+
+@dataclass(frozen=True)
+class Replies:
+    """Payloads by site, in order of site names, and who is missing with the reason."""
+
+    payloads: Mapping[str, Payload]
+    missing: Mapping[str, Refusal]
+    seconds: float = 0.0
+
+    def __iter__(self) -> Iterator[tuple[str, Payload]]:
+        return iter(self.payloads.items())
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def __getitem__(self, site: str) -> Payload:
+        return self.payloads[site]
+
+
+class Federation:
+    """Sites behind one engine. Use ``Federation.local`` for arrays in this process."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        seed: int = 0,
+        caller: str = "local",
+        on_missing: Callable[[str, str, Refusal], None] | None = None,
+    ) -> None:
+        self.engine = engine
+        self.seed = check_count(seed, "seed", at_least=0)
+        self.caller = caller
+        self.run = secrets.token_hex(8)
+        self.traffic = Traffic()
+        self._on_missing = on_missing
+
+    @classmethod
+    def local(
+        cls,
+        data: Mapping[str, Any],
+        *,
+        seed: int = 0,
+        store: Any = None,
+        holdout: float = 0.0,
+        columns: Sequence[str] = (),
+        policies: Any = None,
+        faults: Any = None,
+        on_missing: Callable[[str, str, Refusal], None] | None = None,
+    ) -> "Federation":
+        """Federation of arrays in this process: ``{site: (X, y)}`` or ``{site: (X, y, ids)}``.
+
+        ``store`` is a folder with one store per site (temporary without it), ``holdout`` the share of its rows that
+        each site keeps aside for ``evaluate``, ``columns`` the names of X's columns (a table has its own), ``policies``
+        maps sites to a ``Policy`` (open without it), ``faults`` maps sites to a ``Fault`` to try out failures. A value
+        may also be a ``Site`` that was made by hand.
+        """
+        from kernfed.federation.engines.local import LocalEngine  # the contract does not depend on its engines
+
+        engine = LocalEngine.from_data(
+            data, seed=seed, store=store, holdout=holdout, columns=columns, policies=policies, faults=faults
+        )
+        return cls(engine, seed=seed, on_missing=on_missing)
+
+    @classmethod
+    def flower(
+        cls,
+        grid: Any,
+        *,
+        seed: int = 0,
+        caller: str = "flower",
+        expect: Sequence[str] = (),
+        min_sites: int = 1,
+        wait: float = 60.0,
+        report: Callable[[str], None] | None = None,
+    ) -> "Federation":
+        """Federation of the nodes of a Flower run, inside a ServerApp: ``grid`` is what its main function is given.
+
+        ``expect`` names the sites that shall take part; without it the run waits for ``min_sites``, either way at most
+        ``wait`` seconds. ``report`` hears of progress and of missing sites, in lines of text. ``caller`` is who asks,
+        as the sites' policies know them. Needs the extra ``[flower]``.
+        """
+        from kernfed.federation.engines.flower import flower_federation  # the only module that needs Flower
+
+        return flower_federation(
+            grid, seed=seed, caller=caller, expect=expect, min_sites=min_sites, wait=wait, report=report
+        )
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of all sites, sorted."""
+        return self.engine.sites
+
+    def schemas(
+        self, sites: Sequence[str] | None = None, *, min_replies: int | None = None, timeout: float = 600.0
+    ) -> dict[str, Schema]:
+        """Schemas of the sites (all of them without ``sites``), asked anew."""
+        replies = self.describe(sites, min_replies=min_replies, timeout=timeout)
+        return {site: Schema.from_values(payload.values) for site, payload in replies}
+
+    def describe(
+        self, sites: Sequence[str] | None = None, *, min_replies: int | None = None, timeout: float = 600.0
+    ) -> Replies:
+        """Replies that hold the sites' schemas, and who did not give theirs."""
+        return self.ask(
+            "describe", Payload(), sites=sites, check=_check_schema, min_replies=min_replies, timeout=timeout
+        )
+
+    @property
+    def schema(self) -> Schema:
+        """What all sites agree on; raises ``SchemaMismatch`` where they do not."""
+        return agree(self.schemas())
+
+    def ask(
+        self,
+        task: str,
+        payload: Payload | Mapping[str, Payload],
+        *,
+        sites: Sequence[str] | None = None,
+        timeout: float = 600.0,
+        min_replies: int | None = None,
+        check: Callable[[str, Payload], None] | None = None,
+        question_id: str | None = None,
+    ) -> Replies:
+        """Ask ``sites`` (default all) and return what fits. A mapping of payloads asks every site it names its own.
+
+        ``check(site, payload)`` raises ``ValueError`` for a payload that must not be used: the site then counts as
+        missing. ``min_replies`` (default: all asked) is how many must remain, or ``TooFewReplies`` is raised. A
+        question repeated with the same ``question_id`` changes nothing at the sites.
+        """
+        known = self.sites if isinstance(payload, Payload) else tuple(payload)
+        asked = sorted(set(known if sites is None else sites))
+        strangers = [site for site in asked if site not in self.sites]
+        if strangers:
+            raise InputError(f"no site {strangers[0]!r}; there are {', '.join(map(repr, self.sites[:20]))}")
+        check_number(timeout, "timeout", above=0)
+        needed = len(asked) if min_replies is None else check_count(min_replies, "min_replies", at_least=0)
+        identity = question_id or secrets.token_hex(12)
+        own = dict.fromkeys(asked, payload) if isinstance(payload, Payload) else {site: payload[site] for site in asked}
+        questions = {site: Question(self.run, identity, task, own[site], self.caller) for site in asked}
+        data: bytes | dict[str, bytes]
+        if isinstance(payload, Payload):  # the same for all, so encoded once
+            data = encode_question(Question(self.run, identity, task, payload, self.caller))
+        else:
+            data = {site: encode_question(question) for site, question in questions.items()}
+        started = time.monotonic()
+        carried = self.engine.carry(data, asked, timeout)
+        payloads: dict[str, Payload] = {}
+        missing: dict[str, Refusal] = {}
+        for site in asked:
+            down = len(data if isinstance(data, bytes) else data[site])
+            found = self._receive(site, questions[site], carried.get(site), down, check)
+            if isinstance(found, Refusal):
+                missing[site] = found
+                if self._on_missing is not None:
+                    self._on_missing(site, task, found)
+            else:
+                payloads[site] = found
+        replies = Replies(payloads, missing, time.monotonic() - started)
+        if len(replies) < needed:
+            raise TooFewReplies(task, needed, replies)
+        return replies
+
+    def _receive(
+        self,
+        site: str,
+        question: Question,
+        carried: bytes | Refusal | None,
+        down: int,
+        check: Callable[[str, Payload], None] | None,
+    ) -> Payload | Refusal:
+        """Payload of one site if it may be used, otherwise why not; the traffic is noted either way."""
+        if carried is None or isinstance(carried, Refusal):
+            self.traffic.add(site, question.task, "none", down=down, up=0, scalars=0)
+            return carried if carried is not None else Refusal("no answer", f"site {site!r} did not answer in time")
+        reply: Reply | None = None
+        try:
+            reply = decode_reply(carried, question, site)
+            if reply.refusal is not None:
+                return reply.refusal
+            if check is not None:
+                check(site, reply.payload)
+            return reply.payload
+        except MessageError as error:
+            return Refusal("bad reply", f"the reply of site {site!r} is not usable: {error}")
+        except Exception as error:  # a reply made to break the check must not stop the round of the others
+            told = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+            return Refusal("bad reply", f"the reply of site {site!r} was refused: {told}")
+        finally:
+            information = reply.information if reply is not None else "none"
+            scalars = reply.payload.scalars if reply is not None else 0
+            self.traffic.add(site, question.task, information, down=down, up=len(carried), scalars=scalars)
+
+    def connect(self, model: Any) -> Any:
+        """``model`` answered by the sites of this federation."""
+        import_module("kernfed.federation.folding.connection")  # for the models that need sites; it registers itself
+        connector = _connectors.get(type(model))
+        if connector is None:
+            raise InputError(f"a {type(model).__name__} does not need a federation")
+        return connector(self, model)
+
+    def close(self) -> None:
+        """Release what the engine holds."""
+        self.engine.close()
+
+    def __enter__(self) -> "Federation":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _check_schema(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
+    Schema.from_values(payload.values)

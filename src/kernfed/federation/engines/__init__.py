@@ -1,0 +1,1 @@
+"""What carries questions to sites: threads of this process, or Flower."""

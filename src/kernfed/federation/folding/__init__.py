@@ -1,0 +1,17 @@
+"""Machines of classes at every site, and the smallest measure over all of them."""
+
+from kernfed.federation.protocol.task import Method
+from kernfed.kahm import FORMATS
+
+METHOD = Method(
+    name="folding",
+    tasks={
+        "kernfed.federation.folding.tasks": ("scores", "machines", "released_machines"),
+        "kernfed.federation.folding.changes": ("forget_model", "forget_rows", "add_rows"),
+        "kernfed.federation.folding.secure": ("secure_scores",),
+    },
+    default_tasks=("scores",),
+    formats=FORMATS,
+    connects={"FoldingModel": "kernfed.federation.folding.connection:connect_folding"},
+    learner="kernfed.federation.folding.learner:FoldingLearner",
+)

@@ -1,0 +1,216 @@
+"""What a ``FoldingModel`` does with the federation behind it: answer queries, forget and take in sites and rows."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray, check_column_names, check_count
+from kernfed.errors import InputError, MissingSites, TooFewReplies
+from kernfed.federation.asking import Federation, Replies, connects
+from kernfed.federation.folding import changes  # noqa: F401  registers what sites do for a model that changes
+from kernfed.federation.folding.questions import (
+    check_scores,
+    collect_machines,
+    describe,
+    folding_question,
+    prepare,
+    query_chunks,
+    raise_if_unusable,
+)
+from kernfed.federation.folding.warn import warn_if_temporary
+from kernfed.federation.missing import warn_missing
+from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.schema import Schema, agree, label_kind
+from kernfed.files import labels_from_values, labels_to_values
+from kernfed.kahm.folding import ABSENT
+from kernfed.kahm.model import FoldingModel, Member, SiteScores
+
+
+def member_of(payload: Payload, position: dict[Any, int]) -> Member:
+    """A site's reply to the preparation, with its classes as positions among all."""
+    held = labels_from_values(payload.values["classes"]).tolist()
+    values = payload.values
+    temperature = None if values["temperature"] is None else float(values["temperature"])
+    classes = tuple(position[label] for label in held)
+    return Member(classes, values["generation"], values["machines"], values["rows"], temperature)
+
+
+@dataclass(frozen=True)
+class FoldingConnection:
+    """Answers a ``FoldingModel`` from the sites of a federation."""
+
+    federation: Federation
+
+    def scores(
+        self,
+        model: FoldingModel,
+        X: FloatArray,
+        *,
+        explain: bool = False,
+        min_replies: int | None = None,
+        timeout: float = 600.0,
+    ) -> SiteScores:
+        """Scores of all members, in messages of bounded size."""
+        X = X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)  # others do not travel
+        chunks = [X[start:stop] for start, stop in query_chunks(len(X), X.shape[1])]
+        parts: list[Replies] = []
+        missing: dict[str, str] = {}
+        for chunk in chunks:
+            asked = [site for site in model.sites if site not in missing]
+            replies = self._ask(model, chunk, asked, explain, min_replies, timeout)
+            missing |= {site: refusal.reason for site, refusal in replies.missing.items()}
+            parts.append(replies)
+        warn_missing(missing, "the others answer", stacklevel=3)
+        sites = tuple(site for site in model.sites if site not in missing)
+        shape = (len(sites), len(X), len(model.classes_))
+        values, batches = np.full(shape, ABSENT[model.parameters.measure]), np.full(shape, -1, dtype=np.intp)
+        for row, site in enumerate(sites):
+            columns = list(model.members[site].classes)
+            values[row][:, columns] = np.concatenate([part[site].arrays["scores"] for part in parts])
+            if explain:
+                batches[row][:, columns] = np.concatenate([part[site].arrays["batches"] for part in parts])
+        return SiteScores(values, batches, sites, missing)
+
+    def _ask(
+        self,
+        model: FoldingModel,
+        queries: FloatArray,
+        sites: Sequence[str],
+        explain: bool,
+        min_replies: int | None,
+        timeout: float,
+    ) -> Replies:
+        def check(site: str, payload: Payload) -> None:
+            member = model.members[site]
+            check_scores(payload, len(queries), model.parameters.measure, explain=explain)
+            batches = payload.arrays.get("batches", np.zeros(0))
+            if batches.size and not 0 <= batches.min() <= batches.max() < member.machines:
+                raise InputError(f"batches must be numbers of the site's {member.machines} machines")
+            if labels_from_values(payload.values["classes"]).tolist() != model.classes_[list(member.classes)].tolist():
+                raise InputError("the site's classes are not those the model was made with")
+
+        generation = {site: model.members[site].generation for site in sites}
+        question = folding_question(model.handle, model.parameters, queries, explain=explain, generation=generation)
+        needed = 0 if min_replies is None else check_count(min_replies, "min_replies")
+        replies = self.federation.ask("scores", question, sites=sites, min_replies=needed, timeout=timeout, check=check)
+        raise_if_unusable("scores", replies, everybody=min_replies is None)
+        return replies
+
+    def saved(self, model: FoldingModel, path: Any) -> None:
+        """Warn where the sites will not remember the model's machines."""
+        warn_if_temporary(self.federation.engine, model, path)
+
+    def secure_predict(
+        self,
+        model: FoldingModel,
+        X: FloatArray,
+        *,
+        scheme: str,
+        bits: int,
+        min_replies: int | None = None,
+        timeout: float = 600.0,
+    ) -> npt.NDArray[Any]:
+        """Labels by scores that only the asking key holder can combine and read."""
+        from kernfed.federation.folding.secure import secure_predict  # slow to import, and only needed here
+
+        return secure_predict(
+            self.federation, model, X, scheme=scheme, bits=bits, min_replies=min_replies, timeout=timeout
+        )
+
+    def forget(self, model: FoldingModel, site: str, rows: Sequence[int] | None) -> FoldingModel:
+        """Model without ``site``, or without some of its rows; the site deletes what it kept of them."""
+        if rows is None:
+            new = model._without(site)  # raises where nothing would remain, before the site forgets
+            told = self.federation.ask(
+                "forget_model", Payload(values={"handle": model.handle}), sites=[site], min_replies=0
+            )
+            if told.missing:
+                warnings.warn(
+                    f"site {site!r} takes part no longer, but did not delete its machines: {told.missing[site].reason}",
+                    MissingSites,
+                    stacklevel=3,
+                )
+            return new
+        ids = np.asarray(rows)
+        if ids.ndim != 1 or ids.dtype.kind not in "iu" or not len(ids):
+            raise InputError(f"rows must be a list of row ids, got {rows!r}")
+        self.federation.ask("forget_rows", Payload({"ids": ids.astype(np.int64)}), sites=[site])
+        return self._refresh(model, site)
+
+    def add_site(self, model: FoldingModel, site: str, data: Any) -> FoldingModel:
+        """Model with another site, which models its classes as the others did."""
+        if site in model.members:
+            raise InputError(f"site {site!r} takes part already")
+        if data is not None:
+            add = getattr(self.federation.engine, "add_site", None)
+            if add is None:
+                raise InputError("data can be given on the local engine only; elsewhere a site brings its own")
+            add(site, data)
+        try:
+            request = None if model.privacy is None else model.privacy.request
+            known = describe(self.federation, request, [*model.sites, site], min_replies=0)
+            if site in known.missing:
+                raise InputError(f"site {site!r} does not answer: {known.missing[site].reason}")
+            schemas = {name: Schema.from_values(payload.values) for name, payload in known}
+            schema = agree(schemas)
+            if schema.width != model.width:
+                raise InputError(f"site {site!r} has {schema.width} columns, the model has {model.width}")
+            return self._refresh(model, site, schemas[site])
+        except Exception:
+            if data is not None:
+                self.federation.engine.remove_site(site)  # type: ignore[attr-defined]
+            raise
+
+    def add_rows(self, model: FoldingModel, site: str, X: Any, y: Any, ids: Any) -> FoldingModel:
+        """Model with further rows at ``site``."""
+        check_column_names(X, model.columns)
+        values: dict[str, Any] = {"y": labels_to_values(np.asarray(y))}
+        if model.privacy is not None:  # the rows are released for this model, and for no other
+            values["handle"] = model.handle
+        arrays = {"X": np.asarray(X, dtype=np.float64), **({} if ids is None else {"ids": np.asarray(ids)})}
+        self.federation.ask("add_rows", Payload(arrays, values), sites=[site])
+        return self._refresh(model, site)
+
+    def _refresh(self, model: FoldingModel, site: str, schema: Schema | None = None) -> FoldingModel:
+        """Model with what ``site`` now holds; the other members stay as they are."""
+        replies = prepare(
+            self.federation, model.handle, model.parameters, model.width, model.privacy, {site: schema}, 0, 600.0
+        )
+        refusal = replies.missing.get(site)
+        if refusal is not None and refusal.code == "empty":
+            return model._without(site)
+        if refusal is not None:
+            raise TooFewReplies("scores", 1, replies)
+        held = labels_from_values(replies[site].values["classes"]).tolist()
+        known = {name: member for name, member in model.members.items() if name != site}
+        if known and label_kind(model.classes_) != label_kind(np.array(held)):
+            raise InputError(f"site {site!r} has labels {held[:5]}, the model {model.classes_[:5].tolist()}")
+        kept = sorted({number for member in known.values() for number in member.classes})
+        classes = np.array(sorted({*held, *model.classes_[kept].tolist()}))
+        position = {label: number for number, label in enumerate(classes.tolist())}
+        members = known
+        if classes.tolist() != model.classes_.tolist():
+            moved = [position.get(label, -1) for label in model.classes_.tolist()]
+            members = {
+                name: replace(member, classes=tuple(moved[number] for number in member.classes))
+                for name, member in known.items()
+            }
+        members[site] = member_of(replies[site], position)
+        terms = model.privacy and model.privacy.with_told({site: replies[site].values["privacy"]})
+        new = replace(model, members=members, classes_=classes, privacy=terms, calibrated=None)
+        if model.banks is None:
+            return new
+        return replace(new, banks={**model.banks, **collect_machines(self.federation, new, [site])})
+
+
+@connects(FoldingModel)
+def connect_folding(federation: Federation, model: FoldingModel) -> FoldingModel:
+    """Model answered by the federation's sites, all of which must be there."""
+    absent = [site for site in model.sites if site not in federation.sites]
+    if absent:
+        raise InputError(f"the model needs site {absent[0]!r}, the federation has {', '.join(federation.sites[:20])}")
+    return replace(model, connection=FoldingConnection(federation))

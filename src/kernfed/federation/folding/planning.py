@@ -1,0 +1,98 @@
+"""A dry run: what would leave each site, to the byte, before anything is sent."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from kernfed.federation.folding.learner import FoldingLearner
+from kernfed.federation.folding.questions import folding_question, query_chunks
+from kernfed.federation.protocol.message import Payload, Question, Reply, digest, encode_question, encode_reply
+from kernfed.federation.protocol.schema import Schema
+from kernfed.federation.protocol.traffic import Traffic
+from kernfed.federation.release.kept import folding_handle
+from kernfed.files import labels_to_values
+from kernfed.kahm.batches import batch_count
+from kernfed.kahm.model import FoldingParameters
+from kernfed.kahm.packing import machine_size
+from kernfed.kahm.spectrum import MAX_SUBSPACE_DIM
+
+
+def plan_folding(
+    learner: FoldingLearner, schemas: Mapping[str, Schema], queries: int = 1, *, seed: int = 0, caller: str = "local"
+) -> Traffic:
+    """Traffic of training and of then scoring ``queries`` queries, without asking anybody.
+
+    The very messages are made, with zeros in them: with ``hold="sites"`` the sizes are exact for a federation of this
+    ``seed`` and ``caller`` (k-means may leave a cluster empty and need a digit less). Machines (``hold="machines"``)
+    are counted at the size they have when no two rows are alike, which is the most they can have. Where labels are
+    randomised, how many rows a class will have is not known, and sizes are about right.
+    """
+    traffic, parameters = Traffic(), replace(learner.parameters, seed=seed)
+    recipe = learner.recipe
+    columns = next(iter(schemas.values())).width
+    terms = None if recipe is None else recipe.terms(columns)
+    request = None if terms is None else terms.request
+    width = columns if terms is None or terms.basis is None else terms.basis.shape[1]
+    handle = folding_handle(parameters, request)
+    generation = dict.fromkeys(schemas, 1)
+    prepare = folding_question(handle, parameters, np.zeros((0, width)), prepare=True, privacy=request)
+    ask = Payload() if request is None or request["labels"] is None else Payload(values={"privacy": request})
+    asked = [stop - start for start, stop in query_chunks(queries, width)] if queries else []
+    fetch = Payload(values={"handle": handle, "generation": generation})
+    for site, schema in sorted(schemas.items()):
+        classes = {"classes": labels_to_values(schema.labels)}
+        counts = schema.counts if recipe is None or recipe.by_row else (recipe.rows_per_class,) * len(schema.counts)
+        batches = sum(batch_count(count, parameters.batch_size) for count in counts)
+        temperature = f"{1.0:.16e}" if max(counts) > 1 else None
+        prepared = {**classes, "generation": 1, "machines": batches, "rows": schema.n_rows, "temperature": temperature}
+        prepared |= (
+            {} if terms is None else {"privacy": dict.fromkeys(("element", "record", "spent"), [f"{1.0:.16e}"] * 2)}
+        )
+        found = {count: {"scores": np.zeros((count, len(schema.classes)))} for count in {0, *asked}}
+        note = partial(_note, traffic, site, caller)
+        note("describe", "schema", ask, Payload(values=schema.to_values()))
+        note("scores", "scores", prepare, Payload(found[0], prepared))
+        if learner.hold == "machines":
+            name, kind = ("machines", "rows") if recipe is None else ("released_machines", "released")
+            note(name, kind, fetch, Payload(_machine_arrays(parameters, counts, width), classes))
+            continue
+        for count in asked:
+            scores = folding_question(handle, parameters, np.zeros((count, width)), generation=generation)
+            note("scores", "scores", scores, Payload(found[count], classes))
+    return traffic
+
+
+def _machine_arrays(parameters: FoldingParameters, counts: Sequence[int], width: int) -> dict[str, Any]:
+    """Arrays of the size that the machines of a site have together, as ``pack_machines`` makes them."""
+    rows = [
+        len(part)
+        for count in counts
+        for part in np.array_split(np.arange(count), batch_count(count, parameters.batch_size))
+    ]
+    numbers = sum(machine_size(n, width, parameters.layers, parameters.subspace_dim) for n in rows)
+    dims = [min(parameters.subspace_dim or MAX_SUBSPACE_DIM, width, n - 1) for n in rows]
+    layers = sum(max(1, min(parameters.layers, dim)) for dim in dims)
+    nothing, kind = np.zeros(0), np.dtype(parameters.dtype)
+    return {
+        "shapes": np.zeros((len(rows), 5), dtype=np.int64),
+        "groups": np.zeros(len(rows), dtype=np.int64),
+        "mean": np.zeros((len(rows), width)),
+        "regularization": np.zeros(layers),
+        "image": np.zeros(numbers - len(rows) * width, dtype=kind),  # and what the next three hold
+        "directions": nothing.astype(kind),
+        "scores": nothing.astype(kind),
+        "exponent": nothing.astype(kind),
+    }
+
+
+def _note(
+    traffic: Traffic, site: str, caller: str, name: str, information: str, question: Payload, answer: Payload
+) -> None:
+    """Add one exchange, at the size it will have."""
+    asked = Question("0" * 16, "0" * 24, name, question, caller)
+    reply = Reply(site, asked.run, asked.id, name, digest(question.values), information, answer)
+    down, up = len(encode_question(asked)), len(encode_reply(reply))
+    traffic.add(site, name, information, down=down, up=up, scalars=answer.scalars)

@@ -1,0 +1,72 @@
+"""Answers computed on encrypted scores, as a task of the federation (SFM 3.9; ``kernfed.secure`` has the roles).
+
+Sites encrypt their scores under the key holder's key, a server combines them without being able to read them, and the
+key holder reads which classes attain the minimum. Here the key holder and the server are objects of the asking process;
+they exchange bytes only, so that either can be moved to a process of its own. Queries still travel to the sites in
+clear: the protocol hides scores, not questions.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray
+from kernfed.errors import ProtocolError, Refused
+from kernfed.federation.asking import Federation
+from kernfed.federation.folding.questions import folding_question, raise_if_unusable
+from kernfed.federation.folding.tasks import scores
+from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.task import task
+from kernfed.federation.site.site import Site
+from kernfed.files import labels_from_values, labels_to_values
+from kernfed.kahm.folding import ABSENT
+from kernfed.kahm.model import FoldingModel
+from kernfed.secure import KeyHolder, Server, check_rule
+from kernfed.secure import Site as EncryptingSite
+
+
+def secure_predict(
+    federation: Federation,
+    model: FoldingModel,
+    X: FloatArray,
+    *,
+    scheme: str,
+    bits: int,
+    min_replies: int | None = None,
+    timeout: float = 600.0,
+) -> npt.NDArray[Any]:
+    """Labels (n,) of queries X (n, p) by ``scheme`` ("plain", "bfv" or "tfhe") on ``bits``-bit scores."""
+    check_rule(model.parameters.measure, model.parameters.aggregate)
+    holder = KeyHolder(len(model.sites), len(model.classes_), bits=bits, scheme=scheme)
+    generation = {site: member.generation for site, member in model.members.items()}
+    asked = folding_question(model.handle, model.parameters, X, generation=generation)
+    positions = {site: number for number, site in enumerate(model.sites)}
+    key = np.frombuffer(holder.site_key, dtype=np.uint8)
+    values = {**asked.values, "positions": positions, "labels": labels_to_values(model.classes_)}
+    question = Payload({**asked.arrays, "key": key}, values)
+    needed = 0 if min_replies is None else min_replies
+    replies = federation.ask("secure_scores", question, sites=model.sites, timeout=timeout, min_replies=needed)
+    raise_if_unusable("secure_scores", replies, everybody=min_replies is None)
+    messages = [payload.arrays["message"].tobytes() for _, payload in replies]
+    answer = Server(holder.evaluation_keys).combine(messages)
+    return np.asarray(model.classes_[holder.decide(answer)])
+
+
+@task("secure_scores", "encrypted")
+def secure_scores(site: Site, payload: Payload) -> Payload:
+    """Scores of queries for all classes of the model, encrypted; a class the site lacks has the largest score."""
+    queries = {"X": payload.arrays["X"]}
+    found = scores(site, Payload(queries, payload.values))
+    known = labels_from_values(payload.values["labels"]).tolist()
+    held = labels_from_values(found.values["classes"]).tolist()
+    if not set(held) <= set(known):
+        raise Refused("stale", f"site {site.name!r} holds classes that the model does not know")
+    table = np.full((len(queries["X"]), len(known)), ABSENT["rms"])
+    table[:, [known.index(label) for label in held]] = found.arrays["scores"]
+    try:
+        role = EncryptingSite(payload.arrays["key"].tobytes(), payload.values["positions"][site.name])
+        message = role.encrypt(table)
+    except (ProtocolError, KeyError, ImportError) as error:
+        raise Refused("bad question", f"site {site.name!r} cannot encrypt: {error}") from None
+    return Payload({"message": np.frombuffer(message, dtype=np.uint8)})

@@ -1,0 +1,36 @@
+"""What a ``FoldingLearner`` and its models warn of beside missing sites, and what to do then."""
+
+import warnings
+from typing import Any
+
+from kernfed.errors import TemporaryStores, UnprotectedClasses
+from kernfed.kahm.aggregate import exposure
+from kernfed.kahm.model import FoldingModel
+
+#: What to do so that a model whose machines are at the sites can be used later.
+KEEP_MACHINES = "train with Federation.local(..., store=DIR) and name the same folder later, or with hold='machines'"
+
+
+def warn_if_exposed(model: FoldingModel) -> None:
+    """Warn where "kth" was asked for and does not protect all classes; called by ``fit``."""
+    p = model.parameters
+    reason = exposure(model.classes_, model.holds, p.aggregate, p.k)
+    if reason is not None:
+        smaller = ", or choose a smaller k" if p.k > 2 else ", or choose k=2" if p.k == 1 else ""
+        warnings.warn(
+            f"{reason}; let further sites with these classes take part{smaller}; model.unprotected_ lists them",
+            UnprotectedClasses,
+            stacklevel=3,
+        )
+
+
+def warn_if_temporary(engine: Any, model: FoldingModel, path: Any) -> None:
+    """Warn where a model was saved whose sites, in this process, remember nothing after it; called by ``save``."""
+    lost = sorted(set(getattr(engine, "temporary_sites", ())) & set(model.sites))
+    if lost:
+        warnings.warn(
+            f"{path} refers to machines in temporary stores of {len(lost)} site(s), such as {lost[0]!r}, and "
+            f"no later process can use it: {KEEP_MACHINES}",
+            TemporaryStores,
+            stacklevel=4,
+        )

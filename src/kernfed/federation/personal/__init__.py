@@ -1,0 +1,19 @@
+"""A model for every site."""
+
+from kernfed.federation.protocol.task import Method
+
+METHOD = Method(
+    name="personal",
+    tasks={
+        "kernfed.federation.personal.tasks": (
+            "personal_survey",
+            "personal_statistics",
+            "personal_forms",
+            "personal_gain",
+            "personal_gradient",
+        ),
+    },
+    formats=dict.fromkeys(("PersonalModel", "SiteModel"), "kernfed.personal.model"),
+    forgets=("kernfed.federation.personal.tasks:discard_risk",),
+    learner="kernfed.federation.personal.learner:PersonalLearner",
+)

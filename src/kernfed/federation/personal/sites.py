@@ -1,0 +1,246 @@
+"""The sites of a personalised problem: every question that a ``PersonalLearner`` asks, and the check of its answers."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernfed._validation import FloatArray, check_choice
+from kernfed.errors import InputError, SitesLost
+from kernfed.federation.asking import Federation, Replies
+from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.schema import Schema
+from kernfed.federation.release.charging import mechanism_to_values
+from kernfed.federation.ridge.system import check_arrays
+from kernfed.kernels import MeanEmbedding
+from kernfed.personal import logistic
+from kernfed.personal.gradient import Slopes, descend, minimise, weighted_risks
+from kernfed.personal.means import Halves
+from kernfed.personal.prior import Gain, SitePrior
+from kernfed.personal.problem import TASKS, Problem
+from kernfed.personal.statistics import Coordinates, SiteStatistics
+from kernfed.personal.weights import EmbeddingKernel
+from kernfed.privacy import EmbeddingRelease, RecordEmbedding
+
+__all__ = ["PersonalSites", "Received", "SitesLost", "Survey", "ask_survey"]
+
+
+#: Bytes of questions that differ by site, held at once.
+_ASKED_AT_ONCE = 2**27
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a site says before anything is computed; a median distance of 0 says nothing."""
+
+    schema: Schema
+    task: str
+    rows: int
+    median: float
+
+
+@dataclass(frozen=True, eq=False)
+class Received:
+    """What sites sent, in order of their names; statistics and penalties, embeddings, or halves, may be absent."""
+
+    statistics: Mapping[str, SiteStatistics]
+    penalties: FloatArray
+    embeddings: tuple[MeanEmbedding, ...]
+    halves: tuple[Halves, ...] = ()
+
+
+def ask_survey(
+    federation: Federation,
+    task: str,
+    median: bool,
+    *,
+    mechanism: RecordEmbedding | None,
+    min_replies: int | None,
+    timeout: float,
+) -> tuple[dict[str, Survey], dict[str, str]]:
+    """Surveys of the sites that answer, and why the others do not."""
+    surveys: dict[str, Survey] = {}
+
+    def read(site: str, payload: Payload) -> None:
+        check_arrays(payload, {"facts": (2,)})
+        rows, found = map(float, payload.arrays["facts"])
+        if rows < 1 or found < 0:
+            raise InputError(f"expected rows and their median distance, got {rows} and {found}")
+        kind = check_choice(payload.values["task"], "task", TASKS)
+        surveys[site] = Survey(Schema.from_values(payload.values["schema"]), kind, int(rows), found)
+
+    values = {"task": task, "median": median, "seed": federation.seed, "mechanism": _mechanism_values(mechanism)}
+    question = Payload(values=values)
+    replies = federation.ask("personal_survey", question, min_replies=min_replies, timeout=timeout, check=read)
+    return surveys, {site: refusal.reason for site, refusal in replies.missing.items()}
+
+
+@dataclass(frozen=True)
+class PersonalSites:
+    """Sites that all must answer, in one problem."""
+
+    federation: Federation
+    names: tuple[str, ...]
+    problem: Problem
+    timeout: float
+
+    def ask(self, task: str, payload: Payload, check_answer: Callable[[Payload], object]) -> Replies:
+        """Answers of all sites, or ``SitesLost``; ``check_answer`` raises ValueError for one that must not be used."""
+
+        def check(site: str, answer: Payload) -> None:  # noqa: ARG001  every check has this signature
+            check_answer(answer)
+
+        replies = self.federation.ask(task, payload, sites=self.names, min_replies=0, timeout=self.timeout, check=check)
+        if replies.missing:
+            raise SitesLost(task, replies)
+        return replies
+
+    def receive(
+        self,
+        kernel: EmbeddingKernel | None,
+        *,
+        statistics: bool,
+        intercept: bool,
+        halves: bool = False,
+        mechanism: RecordEmbedding | None = None,
+    ) -> Received:
+        """Statistics and embeddings, of all rows or of halves, in one exchange; nothing is asked where none is used."""
+        if kernel is None and not statistics:
+            return Received({}, np.zeros(0), ())
+        values: dict[str, Any] = {
+            "problem": self.problem.to_values(),
+            "statistics": statistics,
+            "intercept": intercept,
+            "kernel": None if kernel is None else kernel.to_values(),
+            "halves": halves,
+            "mechanism": _mechanism_values(mechanism),
+        }
+
+        def read(payload: Payload) -> tuple[SiteStatistics | None, float, tuple[MeanEmbedding, ...]]:
+            found, penalty = self._read_statistics(payload) if statistics else (None, 1.0)
+            if kernel is None:
+                return found, penalty, ()
+            parts = ("embedding.", "other.") if halves else ("embedding.",)
+            return found, penalty, tuple(_read_embedding(_part(payload, part), kernel, mechanism) for part in parts)
+
+        replies = [read(answer) for _, answer in self.ask("personal_statistics", Payload(values=values), read)]
+        named = {name: entry[0] for name, entry in zip(self.names, replies, strict=True) if entry[0] is not None}
+        penalties = np.array([penalty for _, penalty, _ in replies])
+        if halves:
+            return Received(named, penalties, (), tuple((one, other) for _, _, (one, other) in replies))
+        return Received(named, penalties, tuple(embedding for _, _, found in replies for embedding in found))
+
+    def _read_statistics(self, payload: Payload) -> tuple[SiteStatistics, float]:
+        found = SiteStatistics.from_arrays(_part(payload, "statistics."))
+        if (found.width, found.targets) != (self.problem.n_features, self.problem.n_targets):
+            raise InputError(
+                f"statistics must be of {self.problem.n_features} features and {self.problem.n_targets} "
+                f"targets, got {found.width} and {found.targets}"
+            )
+        penalty = payload.arrays["penalty"]
+        if penalty.shape != (1,) or not 0 < float(penalty[0]) < np.inf:
+            raise InputError(f"penalty must be one positive number, got {penalty}")
+        return found, float(penalty[0])
+
+    def forms(self, kernel: EmbeddingKernel, embeddings: tuple[MeanEmbedding, ...]) -> FloatArray:
+        """q_tk (B, B), row t from site t; NaN where a site cannot say."""
+        values = {"problem": self.problem.to_values(), "kernel": kernel.to_values()}
+        question = Payload({"means": np.stack([entry.mean for entry in embeddings])}, values)
+        shapes = {"forms": (len(embeddings),)}
+        replies = self.ask("personal_forms", question, lambda payload: check_arrays(payload, shapes))
+        found = np.stack([payload.arrays["forms"] for _, payload in replies])
+        return np.asarray(np.where(found < 0, np.nan, found))
+
+    def gains(self, coordinates: Coordinates, priors: Iterable[tuple[str, SitePrior]]) -> dict[str, Gain]:
+        """What the others are worth to each site that says it, asked all at once, or as many as memory is kept for."""
+        common = {f"coordinates.{key}": array for key, array in coordinates.to_arrays().items()}
+        values = {"problem": self.problem.to_values()}
+        questions: dict[str, Payload] = {}
+        found: dict[str, Gain] = {}
+        size = 0
+        for name, prior in priors:
+            arrays = common | {f"prior.{key}": array for key, array in prior.to_arrays().items()}
+            questions[name] = Payload(arrays, values)
+            size += sum(array.nbytes for array in arrays.values())
+            if size > _ASKED_AT_ONCE:
+                found |= self._ask_gains(questions)
+                questions, size = {}, 0
+        return found | self._ask_gains(questions)
+
+    def _ask_gains(self, questions: Mapping[str, Payload]) -> dict[str, Gain]:
+        def check(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
+            check_arrays(payload, {"gain": (3,)})
+
+        if not questions:
+            return {}
+        replies = self.federation.ask("personal_gain", questions, min_replies=0, timeout=self.timeout, check=check)
+        facts = {name: payload.arrays["gain"].tolist() for name, payload in replies}
+        return {name: Gain(alone, together, int(rows)) for name, (alone, together, rows) in facts.items()}
+
+    def descend(
+        self,
+        weights: FloatArray,
+        kind: str,
+        hidden: tuple[int, ...],
+        regularization: float,
+        steps: int,
+        learning_rate: float,
+    ) -> FloatArray:
+        """Parameters (B, P) of all sites' models of their weighted risks; a question to everybody per step."""
+        values = {
+            "problem": self.problem.to_values(),
+            "kind": kind,
+            "hidden": list(hidden),
+            "regularization": regularization,
+        }
+
+        def ask(parameters: FloatArray) -> Iterator[Slopes]:
+            def check(payload: Payload) -> None:
+                losses, slopes = payload.arrays["losses"], payload.arrays["gradients"]
+                if losses.shape != (len(parameters),) or slopes.shape != parameters.shape:
+                    raise InputError(f"losses and gradients must fit parameters {parameters.shape}, got {slopes.shape}")
+                if not np.isfinite(losses).all() or not np.isfinite(slopes).all():
+                    raise InputError("losses and gradients must be finite")
+
+            replies = self.ask("personal_gradient", Payload({"parameters": parameters}, values), check)
+            return ((payload.arrays["losses"], payload.arrays["gradients"]) for _, payload in replies)
+
+        risks = weighted_risks(weights, ask)
+        if kind == "logistic":
+            size = logistic.n_parameters(self.problem.n_features, self.problem.n_targets)
+            return minimise(risks, np.zeros((len(weights), size)), max_steps=steps).parameters
+        from kernfed.personal.network import initial_parameters, relu_network  # torch is loaded where networks are
+
+        problem = self.problem
+        start = initial_parameters(
+            lambda: relu_network(problem.n_features, hidden, problem.n_targets), self.names, self.federation.seed
+        )
+        return descend(risks, start, steps=steps, learning_rate=learning_rate).parameters
+
+
+def _mechanism_values(mechanism: RecordEmbedding | None) -> dict[str, Any] | None:
+    return None if mechanism is None else mechanism_to_values(mechanism)
+
+
+def _part(payload: Payload, prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): array for name, array in payload.arrays.items() if name.startswith(prefix)}
+
+
+def _read_embedding(
+    arrays: Mapping[str, Any], kernel: EmbeddingKernel, mechanism: RecordEmbedding | None
+) -> MeanEmbedding:
+    if mechanism is None:
+        found = MeanEmbedding.from_arrays(arrays)
+        if len(found.mean) != kernel.dimension:
+            raise InputError(f"an embedding must have {kernel.dimension} numbers, got {len(found.mean)}")
+        return found
+    vector, facts = arrays["vector"], arrays["facts"]
+    if vector.shape != (kernel.dimension,) or facts.shape != (2,) or not np.isfinite([*vector, *facts]).all():
+        raise InputError(f"a private embedding must have {kernel.dimension} finite numbers, got {vector.shape}")
+    if facts[0] < 1 or facts[1] < 0:
+        raise InputError(f"no release has {facts[0]} rows and noise {facts[1]}")
+    release = EmbeddingRelease(vector, int(facts[0]), float(facts[1]), *mechanism.guarantees(), True, ())
+    if release.n < 2:  # the noise for privacy is all that is known of its error
+        return MeanEmbedding(1.0, 1.0, vector, 0.0)
+    return release.embedding()

@@ -1,0 +1,235 @@
+"""Questions and replies as bytes: what travels between a learner and a site.
+
+The container is safetensors: a JSON header and raw arrays. Reading it copies nothing and executes nothing, and every
+length is checked before it is used. A message names its protocol, package version, run, task and the digest of its
+parameters; whoever reads it refuses what does not match, by name.
+"""
+
+import hashlib
+import json
+import math
+import reprlib
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save as to_safetensors
+
+from kernfed._version import __version__
+from kernfed.errors import MessageError
+
+PROTOCOL = 1
+_HEADER_LIMIT = 100_000_000
+_MOST_AXES = 32
+_KINDS = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1", "U8": "|u1", "BOOL": "|b1"}
+
+
+@dataclass(frozen=True)
+class Payload:
+    """Arrays by name, and plain values (numbers, words, and lists or mappings of them)."""
+
+    arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def scalars(self) -> int:
+        """How many numbers the arrays hold."""
+        return sum(int(array.size) for array in self.arrays.values())
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a learner asks. ``caller`` is who asks, as the site's policy knows them."""
+
+    run: str
+    id: str
+    task: str
+    payload: Payload
+    caller: str = "local"
+    protocol: int = PROTOCOL
+    package: str = __version__
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a site does not answer: a code to act on and a sentence to read."""
+
+    code: str
+    reason: str
+
+
+def error_refusal(error: BaseException) -> Refusal:
+    """Refusal for what went wrong at a site, in a line of its own, and the way there.
+
+    The way is files, lines and code, not the values they held.
+    """
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    way = "".join(traceback.format_tb(error.__traceback__))
+    return Refusal("error", f"{type(error).__name__}: {error} (in {place.name}, line {place.lineno})\n{way}".rstrip())
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a site answers to question ``id``: a payload, or a refusal. ``information`` says what kind left the site."""
+
+    site: str
+    run: str
+    id: str
+    task: str
+    parameters: str
+    information: str = "none"
+    payload: Payload = field(default_factory=Payload)
+    refusal: Refusal | None = None
+    protocol: int = PROTOCOL
+    package: str = __version__
+
+
+def digest(values: Mapping[str, Any]) -> str:
+    """Short fingerprint of plain values, the same on every machine."""
+    text = json.dumps(values, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def encode_question(question: Question) -> bytes:
+    """Bytes of a question."""
+    fields = ("run", "id", "task", "caller", "protocol", "package")
+    header = {name: getattr(question, name) for name in fields}
+    return _pack({**header, "is": "question", "parameters": digest(question.payload.values)}, question.payload)
+
+
+def decode_question(data: bytes) -> Question:
+    """Question in ``data``; refuses other protocols and package versions and altered parameters."""
+    header, payload = _unpack(data)
+    _expect(header, "is", "question")
+    _check_origin(header, "the question")
+    if header.get("parameters") != _fingerprint(payload.values):
+        raise MessageError("the question's parameters do not match their digest; it was altered on the way")
+    run, identity, task, caller = (_text(header, name) for name in ("run", "id", "task", "caller"))
+    return Question(run, identity, task, payload, caller)
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """Bytes of a reply."""
+    header = {
+        name: getattr(reply, name)
+        for name in ("site", "run", "id", "task", "parameters", "information", "protocol", "package")
+    }
+    if reply.refusal is not None:
+        header["refusal"] = [reply.refusal.code, reply.refusal.reason]
+    return _pack({**header, "is": "reply"}, reply.payload)
+
+
+def decode_reply(data: bytes, question: Question, site: str) -> Reply:
+    """Reply in ``data``, which must be ``site``'s answer to ``question``."""
+    header, payload = _unpack(data)
+    _expect(header, "is", "reply")
+    _check_origin(header, f"the reply of {site!r}")
+    refusal = _refusal(header)
+    if refusal is not None and header.get("site") == site and header.get("id") == "":
+        # The site could not read the question, so it cannot say which one it was; its reason is still worth hearing.
+        return Reply(site, question.run, question.id, question.task, digest(question.payload.values), refusal=refusal)
+    expected = {
+        "site": site,
+        "run": question.run,
+        "id": question.id,
+        "task": question.task,
+        "parameters": digest(question.payload.values),
+    }
+    for name, value in expected.items():
+        _expect(header, name, value)
+    information = _text(header, "information")
+    return Reply(site, question.run, question.id, question.task, expected["parameters"], information, payload, refusal)
+
+
+def _refusal(header: Mapping[str, Any]) -> Refusal | None:
+    found = header.get("refusal")
+    if found is None:
+        return None
+    if not (isinstance(found, list) and len(found) == 2 and all(isinstance(part, str) for part in found)):
+        raise MessageError(f"a refusal must be a code and a reason, got {reprlib.repr(found)}")
+    return Refusal(found[0], found[1])
+
+
+def _fingerprint(values: Mapping[str, Any]) -> str:
+    try:
+        return digest(values)
+    except RecursionError:
+        raise MessageError("not a kernfed message: its values are nested too deeply") from None
+
+
+def _check_origin(header: Mapping[str, Any], who: str) -> None:
+    if header.get("protocol") != PROTOCOL:
+        raise MessageError(f"{who} speaks protocol {reprlib.repr(header.get('protocol'))}, this is protocol {PROTOCOL}")
+    if header.get("package") != __version__:
+        found = reprlib.repr(header.get("package"))
+        raise MessageError(f"{who} comes from kernfed {found}, this is kernfed {__version__}")
+
+
+def _expect(header: Mapping[str, Any], name: str, value: Any) -> None:
+    if header.get(name) != value:
+        raise MessageError(f"{name} must be {value!r}, got {reprlib.repr(header.get(name))}")
+
+
+def _text(header: Mapping[str, Any], name: str) -> str:
+    if not isinstance(header.get(name), str):
+        raise MessageError(f"{name} must be text, got {reprlib.repr(header.get(name))}")
+    return str(header[name])
+
+
+def _pack(header: Mapping[str, Any], payload: Payload) -> bytes:
+    arrays = {name: np.asarray(array, order="C") for name, array in payload.arrays.items()}
+    for name, array in arrays.items():
+        if array.dtype.newbyteorder("<").str not in _KINDS.values():
+            raise MessageError(f"array {name!r} of dtype {array.dtype} cannot travel; use {', '.join(_KINDS)}")
+    text = json.dumps({**header, "values": dict(payload.values)}, allow_nan=False)
+    packed: bytes = to_safetensors(arrays, metadata={"kernfed": text})
+    return packed
+
+
+def _unpack(data: bytes) -> tuple[dict[str, Any], Payload]:
+    """Header and payload; arrays are read-only views of ``data``."""
+    try:
+        size = int.from_bytes(data[:8], "little")
+        if len(data) < 8 or size > min(len(data) - 8, _HEADER_LIMIT):
+            raise MessageError(f"a message of {len(data)} bytes is cut off")
+        tensors = _strict_json(data[8 : 8 + size])
+        header = _strict_json(tensors.pop("__metadata__")["kernfed"])
+        arrays = {name: _view(data, 8 + size, name, entry) for name, entry in tensors.items()}
+        values = header.pop("values")
+        if not isinstance(values, dict):
+            raise MessageError("a message's values must be a mapping")
+    except MessageError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
+        raise MessageError(f"not a kernfed message: {type(error).__name__}: {str(error)[:200]}") from None
+    return header, Payload(arrays, values)
+
+
+def _strict_json(text: bytes | str) -> Any:
+    """Parsed JSON, whose numbers are finite: Python would also read NaN, Infinity and 1e999."""
+
+    def finite(digits: str) -> float:
+        if not math.isfinite(number := float(digits)):
+            raise MessageError(f"a message's numbers must be finite, got {digits[:20]}")
+        return number
+
+    return json.loads(text, parse_float=finite, parse_constant=finite)
+
+
+def _view(data: bytes, start: int, name: str, entry: Mapping[str, Any]) -> npt.NDArray[Any]:
+    shape, (first, last) = entry["shape"], entry["data_offsets"]
+    shown = f"array {reprlib.repr(name)} of shape {reprlib.repr(shape)}"  # short, however long the sender made them
+    if len(shape) > _MOST_AXES or not all(type(number) is int and number >= 0 for number in [*shape, first, last]):
+        raise MessageError(f"{shown} has offsets {reprlib.repr([first, last])}")
+    if entry["dtype"] not in _KINDS:
+        raise MessageError(f"{shown} has dtype {reprlib.repr(entry['dtype'])}, expected one of {', '.join(_KINDS)}")
+    kind = np.dtype(_KINDS[entry["dtype"]])
+    count = 1
+    for number in shape:
+        count *= number
+    if last - first != count * kind.itemsize or start + last > len(data):
+        raise MessageError(f"{shown} does not fit its bytes {reprlib.repr([first, last])}")
+    return np.frombuffer(data, dtype=kind, count=count, offset=start + first).reshape(shape)

@@ -1,0 +1,24 @@
+"""Ridge regression over sites."""
+
+from kernfed.federation.protocol.task import Method
+
+METHOD = Method(
+    name="ridge",
+    tasks={
+        "kernfed.federation.ridge.tasks": (
+            "ridge_survey",
+            "ridge_start",
+            "ridge_apply",
+            "ridge_solve",
+            "ridge_descend",
+            "ridge_moments",
+            "ridge_validate",
+            "ridge_dimension",
+            "ridge_release",
+            "ridge_means",
+        ),
+    },
+    formats={"RidgeModel": "kernfed.ridge.model", "PrivateRidgeModel": "kernfed.federation.ridge.private"},
+    forgets=("kernfed.federation.ridge.tasks:discard_factors",),
+    learner="kernfed.federation.ridge.learner:RidgeLearner",
+)

@@ -1,0 +1,99 @@
+"""A site's own decisions, read from its ``site.toml``: which tasks, for whom, how often, under which privacy."""
+
+import os
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from kernfed._validation import check_count, check_number
+from kernfed.errors import PolicyError
+
+#: Tasks that a site answers unless its policy says otherwise: only schema and scores leave it.
+DEFAULT_TASKS = ("describe", "scores")
+#: Mechanisms that a policy may name.
+MECHANISM_NAMES = (
+    "element-laplace",
+    "element-staircase",
+    "record-gaussian",
+    "record-moments",
+    "record-ridge",
+    "record-embedding",
+)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a site allows.
+
+    tasks : names of tasks it answers, or ("*",). callers : who may ask, or ("*",). queries_per_day : rows scored per
+    caller and day, None for no limit. min_rows_per_class : classes with fewer rows are not spoken of.
+    require_privacy : whether learners must release data under differential privacy, which the next three imply.
+    mechanisms : by which mechanisms (names as in ``kernfed plan --privacy``), or ("*",). max_record_epsilon : the most
+    that one record may lose over all releases, at ``record_delta``. private_labels : whether labels must be randomised.
+    """
+
+    tasks: tuple[str, ...] = DEFAULT_TASKS
+    callers: tuple[str, ...] = ("*",)
+    queries_per_day: int | None = None
+    min_rows_per_class: int = 1
+    require_privacy: bool = False
+    max_record_epsilon: float | None = None
+    record_delta: float = 1e-5
+    mechanisms: tuple[str, ...] = ("*",)
+    private_labels: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("tasks", "callers", "mechanisms"):
+            words = getattr(self, name)
+            if not isinstance(words, tuple) or not all(isinstance(word, str) for word in words):
+                raise PolicyError(f"{name} must be a list of words (a tuple in Python), got {words!r}")
+        for name in ("require_privacy", "private_labels"):
+            if not isinstance(getattr(self, name), bool):
+                raise PolicyError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        if self.max_record_epsilon is not None:
+            check_number(self.max_record_epsilon, "max_record_epsilon", above=0)
+        check_number(self.record_delta, "record_delta", above=0, below=1)
+        strange = [name for name in self.mechanisms if name not in (*MECHANISM_NAMES, "*")]
+        if strange or not self.mechanisms:
+            raise PolicyError(f"mechanisms must be some of {', '.join(MECHANISM_NAMES)}, got {self.mechanisms!r}")
+        if self.max_record_epsilon is not None or "*" not in self.mechanisms or self.private_labels:
+            object.__setattr__(self, "require_privacy", True)
+        if self.queries_per_day is not None:
+            check_count(self.queries_per_day, "queries_per_day")
+        check_count(self.min_rows_per_class, "min_rows_per_class")
+
+    @classmethod
+    def open(cls) -> "Policy":
+        """A site that answers everything: for data the caller holds anyway."""
+        return cls(tasks=("*",))
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> "Policy":
+        """Policy in a TOML file; unknown or wrongly typed settings are refused, never ignored."""
+        place = Path(path)
+        if not place.is_file():
+            raise PolicyError(f"no policy file at {place}")
+        try:
+            settings = tomllib.loads(place.read_text(encoding="utf-8"))
+            return cls.from_settings(settings)
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValueError) as error:
+            raise PolicyError(f"{place}: {error}") from None
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, Any]) -> "Policy":
+        """Policy from parsed settings."""
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(settings) - known)
+        if unknown:
+            raise PolicyError(f"unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}")
+        given: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in settings.items()}
+        return cls(**given)
+
+    def allows(self, task: str) -> bool:
+        """Whether the site answers ``task``."""
+        return "*" in self.tasks or task in self.tasks
+
+    def welcomes(self, caller: str) -> bool:
+        """Whether ``caller`` may ask."""
+        return "*" in self.callers or caller in self.callers

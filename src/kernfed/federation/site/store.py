@@ -1,0 +1,173 @@
+"""A site's memory between processes: a folder of files, each whole or absent, behind one lock.
+
+state.json            rows forgotten and queries answered
+rows.safetensors      rows that were added after the site was set up
+<learner>/<handle>    what a learner left: machines, membership, factors
+releases/<name>       what was released under differential privacy, so that it is released once
+ledger.jsonl          what these releases cost: the privacy ledger
+answers/<id>          answers to questions that changed something, so that a repeated question changes nothing
+
+Every file carries a checksum of its content, so that a damaged one is noticed and never used.
+"""
+
+import fcntl
+import json
+import re
+import shutil
+import tempfile
+import threading
+import weakref
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from kernfed.errors import FileFormatError, StoreError
+from kernfed.files import Record, atomic_path
+
+_VERSION = 1
+_KEPT_ANSWERS = 200
+_ANSWERS = "answers"
+_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
+
+
+class SiteStore:
+    """Folder of one site. Without a path it is temporary and vanishes with the object."""
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        if path is None:
+            folder = tempfile.mkdtemp(prefix="kernfed-store-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self.path = Path(folder)
+        else:
+            self.path = Path(path)
+            self.path.mkdir(parents=True, exist_ok=True)
+        self._threads = threading.RLock()
+        self._depth = 0
+        self._clean()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Exclusive use, against other threads and other processes; may be entered again by the same thread."""
+        with self._threads:
+            if self._depth:
+                yield
+                return
+            with (self.path / "lock").open("a") as handle:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                self._depth = 1
+                try:
+                    yield
+                finally:
+                    self._depth = 0
+                    fcntl.flock(handle, fcntl.LOCK_UN)
+
+    def _clean(self) -> None:
+        """Remove what killed writes left over, unless somebody is writing now."""
+        with (self.path / "lock").open("a") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            for left_over in self.path.rglob(".*.part"):
+                left_over.unlink(missing_ok=True)
+
+    def read_state(self) -> dict[str, Any]:
+        """The site's state; a damaged or lost one stops everything, for it says which rows are forgotten."""
+        place = self.path / "state.json"
+        if not place.exists():
+            if next(self.path.rglob("*.safetensors"), None) is not None:
+                raise StoreError(f"{place} is missing; it lists the forgotten rows, restore it")
+            return {"version": _VERSION, "forgotten": [], "queries": {}, "generations": {}}
+        try:
+            state = json.loads(place.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise StoreError(f"{place} is damaged ({error}); it lists the forgotten rows, restore it") from None
+        if not isinstance(state, dict) or state.get("version") != _VERSION:
+            raise StoreError(f"{place} has another version than {_VERSION}; use the kernfed that wrote it")
+        if state.pop("checksum", None) != _checksum(state):
+            raise StoreError(f"{place} is damaged (its checksum differs); it lists the forgotten rows, restore it")
+        return state
+
+    def write_state(self, state: dict[str, Any]) -> None:
+        """Replace the site's state."""
+        content = {**state, "checksum": _checksum(state)}
+        with atomic_path(self.path / "state.json") as temporary:
+            temporary.write_text(json.dumps(content, sort_keys=True), encoding="utf-8")
+
+    def read(self, *names: str) -> Record | None:
+        """Record under ``names``, or None; a damaged one raises ``FileFormatError``."""
+        place = self._place(*names)
+        if not place.exists():
+            return None
+        try:
+            with safe_open(place, framework="numpy") as content:
+                metadata = content.metadata() or {}
+                values, checksum = json.loads(metadata["values"]), int(metadata["checksum"])
+                record = Record({name: content.get_tensor(name) for name in content.keys()}, values)  # noqa: SIM118
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+            raise FileFormatError(f"{place} is damaged: {error}") from None
+        if checksum != _checksum(values, record.arrays):
+            raise FileFormatError(f"{place} is damaged: its checksum differs")
+        return record
+
+    def write(self, record: Record, *names: str) -> None:
+        """Put a record under ``names``."""
+        place = self._place(*names)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        arrays: dict[str, npt.NDArray[Any]] = {key: np.asarray(a, order="C") for key, a in record.arrays.items()}
+        values = json.dumps(dict(record.values), allow_nan=False)
+        metadata = {"values": values, "checksum": str(_checksum(json.loads(values), arrays))}
+        with self.locked():
+            if not (self.path / "state.json").exists():  # from now on a missing one means that it was lost
+                self.write_state(self.read_state())
+            with atomic_path(place) as temporary:
+                save_file(arrays, temporary, metadata=metadata)
+
+    def delete(self, *names: str) -> None:
+        """Remove a record, if there is one."""
+        self._place(*names).unlink(missing_ok=True)
+
+    def names(self, *folder: str) -> list[str]:
+        """Names of the records in a folder."""
+        place = self.path.joinpath(*map(_safe, folder))
+        return sorted(entry.stem for entry in place.glob("*.safetensors")) if place.is_dir() else []
+
+    def read_answer(self, question: str) -> Record | None:
+        """Answer given earlier to a question that changed something."""
+        return self.read(_ANSWERS, question)
+
+    def write_answer(self, question: str, answer: Record) -> None:
+        """Remember an answer; the oldest are dropped beyond a few hundred."""
+        with self.locked():
+            self.write(answer, _ANSWERS, question)
+            kept = sorted(self._place(_ANSWERS, question).parent.iterdir(), key=lambda entry: entry.stat().st_mtime_ns)
+            for old in kept[:-_KEPT_ANSWERS]:
+                old.unlink(missing_ok=True)
+
+    def _place(self, *names: str) -> Path:
+        *folders, last = map(_safe, names)
+        return self.path.joinpath(*folders, f"{last}.safetensors")
+
+
+def _checksum(values: Any, arrays: Mapping[str, npt.NDArray[Any]] | None = None) -> int:
+    """Checksum against accidents of plain values and arrays."""
+    total = zlib.crc32(json.dumps(values, sort_keys=True).encode())
+    for name, array in sorted((arrays or {}).items()):
+        total = zlib.crc32(f"{name} {array.dtype.str} {array.shape}".encode(), total)
+        if array.size:
+            total = zlib.crc32(array.reshape(-1).view(np.uint8).data, total)
+    return total
+
+
+def _safe(name: str) -> str:
+    """A name that cannot leave the folder."""
+    if not _NAME.fullmatch(name):
+        raise StoreError(f"a stored name must be letters, digits, '.', '_' or '-', got {name!r}")
+    return name

@@ -1,0 +1,12 @@
+"""How well a model does at its sites: evaluation, calibration, audits."""
+
+from kernfed.federation.protocol.task import Method
+
+METHOD = Method(
+    name="testing",
+    tasks={
+        "kernfed.federation.testing.evaluation": ("held_out_queries", "evaluate_scores", "evaluate"),
+        "kernfed.federation.testing.regression": ("evaluate_regression",),
+        "kernfed.federation.testing.calibrating": ("calibrate_scores", "calibrate_model"),
+    },
+)

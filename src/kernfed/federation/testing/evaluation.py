@@ -1,0 +1,301 @@
+"""How well a model does at every site, from counts: no test row is pooled and no test label leaves its site.
+
+A model that is whole (ridge, machines) travels to the sites, and counts come back; of a personalised model each site
+gets its own predictor and no other's. For a model whose machines stay at their sites, the sites' held-out rows travel
+together as the queries they are, and every site gets the probabilities of its own to count. In any case the number of
+questions does not depend on the number of sites.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray, IntArray, check_column_names
+from kernfed.errors import InputError, Refused, SchemaMismatch
+from kernfed.federation.asking import Federation
+from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.task import task
+from kernfed.federation.site.site import Rows, Site, check_site_rows
+from kernfed.federation.testing.predictors import NOTHING_ASIDE, is_regressor, model_questions, site_predictors
+from kernfed.federation.testing.regression import RegressionEvaluation, evaluate_regressor, regression_rows
+from kernfed.files import Record, from_record, labels_from_values, labels_to_values
+
+#: Confidence bins of the calibration counts.
+BINS = 10
+#: Classes that a message names.
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Counts at one site.
+
+    confusion : (C + 1, C), rows are true classes and the last one labels the model does not know; columns are
+    predicted. calibration : (BINS, 3), per bin of confidence the predictions, the correct ones, confidence added up.
+    """
+
+    confusion: IntArray
+    calibration: FloatArray
+
+    @property
+    def rows(self) -> int:
+        """Rows that were tested."""
+        return int(self.confusion.sum())
+
+    @property
+    def correct(self) -> int:
+        """Rows whose predicted label was theirs."""
+        return int(np.trace(self.confusion))
+
+    @property
+    def errors(self) -> int:
+        """Rows whose predicted label was not theirs; ``kernfed.guarantees.heldout_bounds`` says what they promise."""
+        return self.rows - self.correct
+
+    @property
+    def unknown(self) -> int:
+        """Rows with labels that the model does not know: errors, whatever it predicts."""
+        return int(self.confusion[-1].sum())
+
+    @property
+    def accuracy(self) -> float:
+        """Share of rows predicted correctly; NaN where none was tested."""
+        return self.correct / self.rows if self.rows else float("nan")
+
+    @property
+    def calibration_error(self) -> float:
+        """Expected calibration error: mean gap between confidence and accuracy over the bins, weighted by rows."""
+        if not self.rows:
+            return float("nan")
+        return float(np.abs(self.calibration[:, 2] - self.calibration[:, 1]).sum() / self.calibration[:, 0].sum())
+
+    def __add__(self, other: "Outcome") -> "Outcome":
+        return Outcome(self.confusion + other.confusion, self.calibration + other.calibration)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Outcome of every site, and of all together (``pooled``)."""
+
+    classes_: npt.NDArray[Any]
+    sites: Mapping[str, Outcome]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def pooled(self) -> Outcome:
+        """Counts of all sites added up."""
+        count = len(self.classes_)
+        total = Outcome(np.zeros((count + 1, count), dtype=np.int64), np.zeros((BINS, 3)))
+        for outcome in self.sites.values():
+            total = total + outcome
+        return total
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy over all sites' rows."""
+        return self.pooled.accuracy
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        every = {**self.sites, "": self.pooled}
+        told = {
+            name: {
+                "rows": o.rows,
+                "correct": o.correct,
+                "accuracy": o.accuracy if o.rows else None,
+                "calibration_error": o.calibration_error if o.rows else None,
+                "confusion": o.confusion.tolist(),
+            }
+            for name, o in every.items()
+        }
+        pooled = told.pop("")
+        return {"classes": self.classes_.tolist(), "pooled": pooled, "sites": told, "missing": dict(self.missing)}
+
+    def __str__(self) -> str:
+        names = [*self.sites, "all sites"]
+        width = max(len(name) for name in names)
+        lines = [f"{'site':<{width}}     rows  accuracy  calibration error"]
+        for name, outcome in [*self.sites.items(), ("all sites", self.pooled)]:
+            error = outcome.calibration_error
+            lines.append(f"{name:<{width}}  {outcome.rows:>7,}  {outcome.accuracy:>8.2%}  {error:>17.4f}")
+        lines += [
+            f"{site:<{width}}  {outcome.unknown:,} row(s) have labels that the model does not know"
+            for site, outcome in self.sites.items()
+            if outcome.unknown
+        ]
+        lines += [f"{site:<{width}}  missing: {reason}" for site, reason in self.missing.items()]
+        return "\n".join(lines)
+
+
+def count_outcomes(classes: npt.NDArray[Any], labels: npt.NDArray[Any], probabilities: FloatArray) -> Outcome:
+    """Outcome of probabilities (n, C) for rows with true ``labels`` (n,)."""
+    position = {label: number for number, label in enumerate(classes.tolist())}
+    truth = np.array([position.get(label, len(classes)) for label in labels.tolist()], dtype=np.intp)
+    predicted = probabilities.argmax(axis=1)
+    confusion = np.zeros((len(classes) + 1, len(classes)), dtype=np.int64)
+    np.add.at(confusion, (truth, predicted), 1)
+    confidence = probabilities.max(axis=1) if len(probabilities) else np.zeros(0)
+    bins = np.minimum((confidence * BINS).astype(np.intp), BINS - 1)
+    calibration = np.zeros((BINS, 3))
+    np.add.at(calibration, bins, np.column_stack([np.ones(len(bins)), truth == predicted, confidence]))
+    return Outcome(confusion, calibration)
+
+
+def evaluate(
+    model: Any,
+    federation: Federation,
+    holdout: Mapping[str, Any] | None = None,
+    *,
+    min_replies: int | None = None,
+    timeout: float = 600.0,
+) -> Evaluation | RegressionEvaluation:
+    """Accuracy, confusion and calibration of ``model`` at every site; of a regressor its errors and R^2.
+
+    Without ``holdout`` each site tests on the rows it kept aside (``Federation.local(..., holdout=0.2)``); with
+    ``{site: (X, y)}`` on these, which the caller holds anyway. A ``PersonalModel`` is tested at each site by the site's
+    own predictor; sites that have none are listed in ``missing`` and not asked, so ``min_replies`` counts the others.
+    """
+    options: Any = {"min_replies": min_replies, "timeout": timeout}
+    if is_regressor(model):
+        if holdout is not None:
+            return regression_rows(model, holdout)
+        return evaluate_regressor(model, federation, **options)
+    if holdout is not None:
+        return evaluate_rows(model, holdout)
+    if getattr(model, "connection", None) is not None:
+        return _evaluate_by_scores(model, federation, options)
+    questions, missing = model_questions(model, federation.sites)
+    replies = federation.ask("evaluate", questions, check=_checker(len(model.classes_)), **options)
+    missing |= {site: refusal.reason for site, refusal in replies.missing.items()}
+    return _tested(model.classes_, {site: _outcome(payload) for site, payload in replies}, missing)
+
+
+def evaluate_rows(model: Any, holdout: Mapping[str, Any]) -> Evaluation:
+    """Evaluation on rows that are here: ``{site: (X, y)}``; a personalised model needs the names of its sites."""
+    predictors, missing = site_predictors(model, sorted(holdout))
+    tested = {}
+    for name, predictor in predictors.items():
+        X, y = holdout[name][:2]
+        check_column_names(X, getattr(predictor, "columns", ()), f"X of site {name!r}")
+        rows = check_site_rows(X, y, None, name)
+        check_labels_alike(model.classes_, rows, name)
+        tested[name] = count_outcomes(model.classes_, rows.y, predictor.predict_proba(rows.X))
+    return _tested(model.classes_, tested, missing)
+
+
+def check_labels_alike(classes: npt.NDArray[Any], rows: Rows, site: str) -> None:
+    """Refuse rows labelled by text for a model of numbers, or the other way round, as sites that learn together are.
+
+    Labels of the site are not told: what is said here may leave it.
+    """
+    if not len(rows.y):
+        return
+    found, known = ("text" if isinstance(labels[0], str) else "numbers" for labels in (rows.y, classes))
+    if found != known:
+        raise SchemaMismatch(
+            f"labels of site {site!r} are {found}, and the model's classes are {known} such as "
+            f"{classes.tolist()[0]!r}; look at the column of labels"
+        )
+
+
+def _tested(classes: npt.NDArray[Any], sites: Mapping[str, Outcome], missing: Mapping[str, str]) -> Evaluation:
+    """The evaluation, unless nothing was tested at all, or nothing that the model could have known."""
+    found = Evaluation(classes, sites, missing)
+    pooled = found.pooled
+    if not pooled.rows and (sites or not missing):  # where no site answered, ``missing`` says why
+        raise InputError(NOTHING_ASIDE)
+    if pooled.rows and pooled.unknown == pooled.rows:
+        listed = ", ".join(map(repr, classes.tolist()[:_SHOWN])) + " and more" * (len(classes) > _SHOWN)
+        raise InputError(
+            f"the model knows none of the labels of the {pooled.rows:,} rows it is tested on; its classes "
+            f"are {listed}; look at the column of labels"
+        )
+    return found
+
+
+def _evaluate_by_scores(model: Any, federation: Federation, options: Any) -> Evaluation:
+    """Let every site count the answers to its own held-out rows."""
+    answered, missing = ask_held_out(model, federation, model.predict_proba, options)
+    if not answered:
+        return Evaluation(model.classes_, {}, missing)
+    classes = labels_to_values(model.classes_)
+    questions = {site: Payload({"probabilities": own}, {"classes": classes}) for site, own in answered.items()}
+    counted = federation.ask("evaluate_scores", questions, check=_checker(len(model.classes_)), **options)
+    missing |= {site: refusal.reason for site, refusal in counted.missing.items()}
+    return _tested(model.classes_, {site: _outcome(found) for site, found in counted}, missing)
+
+
+def ask_held_out(
+    model: Any, federation: Federation, answer: Callable[..., FloatArray], options: Any
+) -> tuple[dict[str, FloatArray], dict[str, str]]:
+    """Answers (n, C) to each site's held-out rows, fetched as queries and answered together; and who sent none."""
+
+    def check(site: str, payload: Payload) -> None:
+        if payload.arrays["X"].ndim != 2 or payload.arrays["X"].shape[1] != model.width:
+            raise InputError(f"site {site!r} sent queries of shape {payload.arrays['X'].shape}")
+
+    queries = federation.ask("held_out_queries", Payload(), sites=model.sites, check=check, **options)
+    missing = {site: refusal.reason for site, refusal in queries.missing.items()}
+    if not len(queries):
+        return {}, missing
+    together = np.concatenate([payload.arrays["X"] for _, payload in queries])
+    found = answer(together, **options) if len(together) else np.zeros((0, len(model.classes_)))
+    ends = np.cumsum([len(payload.arrays["X"]) for _, payload in queries])
+    return {site: own for (site, _), own in zip(queries, np.split(found, ends[:-1]), strict=True)}, missing
+
+
+def _checker(classes: int) -> Any:
+    def check(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
+        confusion, calibration = payload.arrays["confusion"], payload.arrays["calibration"]
+        if confusion.shape != (classes + 1, classes) or calibration.shape != (BINS, 3):
+            raise InputError(f"counts have shapes {confusion.shape} and {calibration.shape}")
+        if confusion.dtype != np.int64 or (confusion < 0).any() or not np.isfinite(calibration).all():
+            raise InputError("counts must be integers of at least 0")
+
+    return check
+
+
+def _outcome(payload: Payload) -> Outcome:
+    return Outcome(payload.arrays["confusion"], payload.arrays["calibration"])
+
+
+def _counts(outcome: Outcome) -> Payload:
+    return Payload({"confusion": outcome.confusion, "calibration": outcome.calibration})
+
+
+def labelled_rows(site: Site, classes: npt.NDArray[Any]) -> Rows:
+    """The site's held-out rows, or a refusal where their labels are of another type than the model's classes."""
+    rows = site.held_out()
+    try:
+        check_labels_alike(classes, rows, site.name)
+    except SchemaMismatch as error:
+        raise Refused("bad labels", str(error)) from None
+    return rows
+
+
+@task("held_out_queries", "rows")
+def held_out_queries(site: Site, payload: Payload) -> Payload:  # noqa: ARG001  every task has this signature
+    """The site's held-out rows, without labels, to be scored by all sites as any query is."""
+    return Payload({"X": site.held_out().X.astype(np.float64)})
+
+
+@task("evaluate_scores", "counts")
+def evaluate_scores(site: Site, payload: Payload) -> Payload:
+    """Counts for probabilities of the held-out rows, in their order."""
+    probabilities, classes = payload.arrays["probabilities"], labels_from_values(payload.values["classes"])
+    rows = labelled_rows(site, classes)
+    if probabilities.shape != (len(rows.y), len(classes)):
+        raise Refused("bad question", f"expected probabilities for {len(rows.y)} rows, got {probabilities.shape}")
+    return _counts(count_outcomes(classes, rows.y, probabilities))
+
+
+@task("evaluate", "counts")
+def evaluate_model(site: Site, payload: Payload) -> Payload:
+    """Counts of a model that came with the question, on the held-out rows."""
+    model = from_record(Record(payload.arrays, payload.values["model"]))
+    rows = labelled_rows(site, model.classes_)
+    empty = np.zeros((0, len(model.classes_)))
+    return _counts(count_outcomes(model.classes_, rows.y, model.predict_proba(rows.X) if len(rows.y) else empty))

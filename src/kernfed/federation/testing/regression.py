@@ -1,0 +1,170 @@
+"""How well a regressor does at every site, from sums of errors: no test row and no test value leaves its site."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import check_column_names, check_count, check_number
+from kernfed.errors import InputError, Refused
+from kernfed.federation.asking import Federation
+from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.task import task
+from kernfed.federation.site.site import Site, check_site_rows
+from kernfed.federation.testing.predictors import NOTHING_ASIDE, is_regressor, model_questions, site_predictors
+from kernfed.files import Record, from_record
+
+
+@dataclass(frozen=True)
+class ErrorSums:
+    """Sums over the tested rows of one site.
+
+    squared : of squared errors; absolute : of absolute errors; mean : of the true values; spread : their squared
+    deviations from it, added up (not a difference of large sums, which would lose the digits).
+    """
+
+    rows: int = 0
+    squared: float = 0.0
+    absolute: float = 0.0
+    mean: float = 0.0
+    spread: float = 0.0
+
+    @property
+    def mean_squared_error(self) -> float:
+        """Mean squared error; NaN where no row was tested."""
+        return self.squared / self.rows if self.rows else math.nan
+
+    @property
+    def mean_absolute_error(self) -> float:
+        """Mean absolute error; NaN where no row was tested."""
+        return self.absolute / self.rows if self.rows else math.nan
+
+    @property
+    def r2(self) -> float:
+        """Coefficient of determination ``1 - squared / spread``; NaN where the true values do not differ."""
+        return 1.0 - self.squared / self.spread if self.spread > 0 else math.nan
+
+    def __add__(self, other: "ErrorSums") -> "ErrorSums":
+        rows = self.rows + other.rows
+        if not rows:
+            return self
+        gap, share = other.mean - self.mean, other.rows / rows
+        spread = self.spread + other.spread + gap**2 * self.rows * share
+        return ErrorSums(
+            rows, self.squared + other.squared, self.absolute + other.absolute, self.mean + gap * share, spread
+        )
+
+
+@dataclass(frozen=True)
+class RegressionEvaluation:
+    """Sums of errors of every site, and of all together (``pooled``)."""
+
+    sites: Mapping[str, ErrorSums]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def pooled(self) -> ErrorSums:
+        """The sums of all sites, as if their rows were one table."""
+        return sum(self.sites.values(), ErrorSums())
+
+    @property
+    def r2(self) -> float:
+        """Coefficient of determination over all sites' rows."""
+        return self.pooled.r2
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values; what is not defined is null."""
+        return {
+            "pooled": _told(self.pooled),
+            "sites": {site: _told(sums) for site, sums in self.sites.items()},
+            "missing": dict(self.missing),
+        }
+
+    def __str__(self) -> str:
+        width = max(len(name) for name in [*self.sites, "all sites"])
+        lines = [f"{'site':<{width}}     rows  mean squared error  mean absolute error       R2"]
+        for name, sums in [*self.sites.items(), ("all sites", self.pooled)]:
+            lines.append(
+                f"{name:<{width}}  {sums.rows:>7,}  {sums.mean_squared_error:>18.6g}  "
+                f"{sums.mean_absolute_error:>19.6g}  {sums.r2:>7.4f}"
+            )
+        lines += [f"{site:<{width}}  missing: {reason}" for site, reason in self.missing.items()]
+        return "\n".join(lines)
+
+
+def error_sums(truth: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> ErrorSums:
+    """Sums of errors of predictions (n,) for true values (n,)."""
+    if not len(truth):
+        return ErrorSums()
+    values = truth.astype(np.float64)
+    errors = predicted - values
+    mean = float(values.mean())
+    return ErrorSums(
+        len(values), float((errors**2).sum()), float(np.abs(errors).sum()), mean, float(((values - mean) ** 2).sum())
+    )
+
+
+def evaluate_regressor(
+    model: Any, federation: Federation, *, min_replies: int | None = None, timeout: float = 600.0
+) -> RegressionEvaluation:
+    """Errors of ``model`` at every site, on the rows it kept aside."""
+    questions, missing = model_questions(model, federation.sites)
+    replies = federation.ask("evaluate_regression", questions, check=_check, min_replies=min_replies, timeout=timeout)
+    missing |= {site: refusal.reason for site, refusal in replies.missing.items()}
+    return _tested({site: ErrorSums(**payload.values) for site, payload in replies}, missing)
+
+
+def regression_rows(model: Any, holdout: Mapping[str, Any]) -> RegressionEvaluation:
+    """Errors on rows that are here: ``{site: (X, y)}``."""
+    predictors, missing = site_predictors(model, sorted(holdout))
+    tested = {}
+    for name, predictor in predictors.items():
+        X, y = holdout[name][:2]
+        check_column_names(X, getattr(predictor, "columns", ()), f"X of site {name!r}")
+        rows = check_site_rows(X, y, None, name)
+        tested[name] = error_sums(_numbers(rows.y, name), predictor.predict(rows.X))
+    return _tested(tested, missing)
+
+
+def _tested(sums: Mapping[str, ErrorSums], missing: Mapping[str, str]) -> RegressionEvaluation:
+    """The evaluation, unless nothing was tested at all; where no site answered, ``missing`` says why."""
+    if (sums or not missing) and not any(found.rows for found in sums.values()):
+        raise InputError(NOTHING_ASIDE)
+    return RegressionEvaluation(sums, missing)
+
+
+def _numbers(values: npt.NDArray[Any], site: str) -> npt.NDArray[Any]:
+    if values.dtype.kind not in "biuf":
+        raise InputError(f"a regressor is tested on numbers, y of site {site!r} is {values.dtype}")
+    return values
+
+
+def _check(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
+    sums = ErrorSums(**payload.values)
+    check_count(sums.rows, "rows", at_least=0)
+    for name in ("squared", "absolute", "spread"):
+        check_number(getattr(sums, name), name, at_least=0)
+    check_number(sums.mean, "mean")
+
+
+def _told(sums: ErrorSums) -> dict[str, float | int | None]:
+    values = {
+        "mean_squared_error": sums.mean_squared_error,
+        "mean_absolute_error": sums.mean_absolute_error,
+        "r2": sums.r2,
+    }
+    return {"rows": sums.rows, **{name: None if math.isnan(value) else value for name, value in values.items()}}
+
+
+@task("evaluate_regression", "statistics")
+def evaluate_regression(site: Site, payload: Payload) -> Payload:
+    """Sums of errors of a model that came with the question, on the held-out rows."""
+    model = from_record(Record(payload.arrays, payload.values["model"]))
+    if not is_regressor(model):
+        raise Refused("bad question", f"a {type(model).__name__} that classifies has no errors to add up")
+    rows = site.held_out()
+    predicted = model.predict(rows.X) if len(rows.y) else np.zeros(0)
+    return Payload(values=asdict(error_sums(_numbers(rows.y, site.name), predicted)))
