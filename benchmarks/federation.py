@@ -222,7 +222,7 @@ def scaling(sizes: Sizes, seed: int) -> tuple[str, list[Figures]]:
             found.append(
                 {
                     "sites": count,
-                    "machines": sum(member.machines for member in model.members.values()),
+                    "machines": sum(member.machines for member in model.members_.values()),
                     "accuracy": float((predicted == data.y_test[: len(queries)]).mean()),
                     "bytes up": up,
                     "bytes down": down,

@@ -44,7 +44,7 @@ from pathlib import Path
 from flwr.app import Message, RecordDict
 from flwr.serverapp import ServerApp
 from kernfed import Federation
-from kernfed.federation.engines.flower import serve
+from kernfed.federation.flower_jobs import serve
 
 def empty_round(grid):
     # What the engine does, with nothing of ours at the sites.
@@ -94,7 +94,7 @@ def empty(message, context):
 def query(message, context):
     import os, time
     before = time.process_time()
-    from kernfed.federation.engines.flower import answer
+    from kernfed.federation.engines.flower_site import answer
     imported = time.process_time()
     reply = answer(message, context)
     with open(os.environ["KERNFED_SPENT"], "a") as notes:

@@ -39,6 +39,6 @@ with tempfile.TemporaryDirectory() as folder:
         patient = int(parts[0][0])  # the id of a row at north
         newer = model.forget("north", rows=[patient])
         print(
-            f"patient {patient} forgotten: {model.members['north'].rows} rows before, {newer.members['north'].rows} now"
+            f"patient {patient} forgotten: {model.members_['north'].rows} rows before, {newer.members_['north'].rows} now"
         )
         print(federation.traffic)

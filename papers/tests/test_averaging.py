@@ -140,7 +140,7 @@ def test_scale_and_offset_of_a_column_do_not_matter(rng):
 def fitted(data, seed=0, kind="mlp", **options):
     with Federation.local(data, seed=seed) as federation:
         return AveragingLearner(kind, rounds=2, **{"hidden": 16, **options}).fit(
-            federation, callback=lambda _, model: model.predict(np.zeros((3, model.width)))
+            federation, callback=lambda _, model: model.predict(np.zeros((3, model.n_features_in_)))
         )
 
 
@@ -204,7 +204,7 @@ def test_missing_sites_leave_the_mean_of_the_others(rng):
     assert [done.sites for done in model.history] == [3, 2]
     assert [done.rows for done in model.history] == [120, 80]
     assert [list(done.missing) for done in model.history] == [[], ["site 1"]]
-    assert model.missing == {}
+    assert model.missing_ == {}
 
 
 @pytest.mark.parametrize("kind", ["dead", "garbage"])
@@ -215,7 +215,7 @@ def test_a_site_that_never_answers_is_as_if_it_were_not_there(rng, kind):
             model = AveragingLearner("mlp", rounds=2, hidden=4).fit(federation, min_replies=2)
         with pytest.raises(TooFewReplies, match="site 1"):
             AveragingLearner("mlp", rounds=2, hidden=4).fit(federation)
-    assert list(model.missing) == ["site 1"]
+    assert list(model.missing_) == ["site 1"]
     assert same_weights(model, fitted({site: data[site] for site in ("site 0", "site 2")}, hidden=4))
 
 

@@ -66,7 +66,7 @@ def check_column_names(values: Any, known: Sequence[str], name: str = "X") -> No
         listed = ", ".join(map(repr, known[:5])) + (", ..." if len(known) > 5 else "")
         raise InputError(
             f"{name} must have the {len(known)} columns {listed} in this order, and "
-            f"{name_differences(found, known)}; choose them by name, as X[list(model.columns)] does "
+            f"{name_differences(found, known)}; choose them by name, as X[list(model.feature_names_in_)] does "
             "where there is a model"
         )
 

@@ -4,7 +4,6 @@ Whoever calls the package catches ``KernfedError``; the command line makes exit 
 values are ``ValueError`` too, as everywhere in Python.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 
@@ -73,25 +72,25 @@ class Refused(KernfedError):
 
 
 class SitesLost(KernfedError):
-    """Sites that took part did not answer ``task``; ``missing`` says which, and why. Learners go on without them."""
+    """Sites that took part did not answer ``task``; ``replies`` says which, and why. Learners go on without them."""
 
-    def __init__(self, task: str, missing: Mapping[str, Any]) -> None:
+    def __init__(self, task: str, replies: Any) -> None:
         super().__init__(task)
-        self.task, self.missing = task, missing
+        self.task, self.replies = task, replies
 
     @property
     def reasons(self) -> dict[str, str]:
         """Why each site is missing, in words."""
-        return {site: refusal.reason for site, refusal in self.missing.items()}
+        return {site: refusal.reason for site, refusal in self.replies.missing.items()}
 
 
 class TooFewReplies(KernfedError, RuntimeError):
     """Fewer sites answered than the learner needs. ``missing`` maps those that did not to their refusals."""
 
-    def __init__(self, task: str, needed: int, answered: int, missing: Mapping[str, Any]) -> None:
-        reasons = "; ".join(f"{site!r}: {refusal.reason}" for site, refusal in missing.items())
-        super().__init__(f"task {task!r} needs {needed} replies and got {answered}; {reasons}")
-        self.missing = missing
+    def __init__(self, task: str, needed: int, replies: Any) -> None:
+        reasons = "; ".join(f"{site!r}: {refusal.reason}" for site, refusal in replies.missing.items())
+        super().__init__(f"task {task!r} needs {needed} replies and got {len(replies)}; {reasons}")
+        self.missing = replies.missing
 
 
 class KernfedWarning(UserWarning):

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from kernfed.federation import Fault
-from kernfed.federation.engines.flower import ACTION, answer
+from kernfed.federation.engines.flower_site import ACTION, answer
 from kernfed.federation.site.site import Site
 from oracles.federation import Data
 

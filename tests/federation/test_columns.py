@@ -27,7 +27,7 @@ REFUSED: list[tuple[Change, str]] = [
     (lambda t: t[t.columns[::-1]], "has them in another order: column 0 is 'weight' and not 'age'"),
     (lambda t: t.rename(columns={"dose": "Dose"}), "lacks 'dose' and has unknown 'Dose'"),
     (lambda t: t.drop(columns="age"), "X must have the 5 columns .* in this order, and lacks 'age'"),
-    (lambda t: t.assign(extra=0.0), "has unknown 'extra'; choose them by name, as X.list.model.columns.. does"),
+    (lambda t: t.assign(extra=0.0), "has unknown 'extra'; choose them by name, as X.list.model.feature_names_in_.. does"),
 ]
 
 
@@ -114,8 +114,8 @@ def test_tables_give_sites_and_models_their_names(tables: dict[str, Any], data: 
         model = FoldingLearner().fit(federation)
     with Federation.local(data) as plain:
         expected = FoldingLearner().fit(plain)
-        assert (model.columns, expected.columns) == (tuple(NAMES), ())
-        assert model.members == expected.members
+        assert (model.feature_names_in_, expected.columns) == (tuple(NAMES), ())
+        assert model.members_ == expected.members
 
 
 @pytest.mark.parametrize(

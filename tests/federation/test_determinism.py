@@ -36,7 +36,7 @@ def bits(model: FoldingModel, queries: Any) -> list[bytes]:
         model.scores_by_site(queries).tobytes(),
         model.predict_proba(queries).tobytes(),
         told.batch.tobytes(),
-        np.float64(model.temperature).tobytes(),
+        np.float64(model.temperature_).tobytes(),
     ]
 
 

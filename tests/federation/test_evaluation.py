@@ -76,7 +76,7 @@ def test_held_out_rows_are_not_learned_from_and_stay_the_same(sites):
         assert len(kept.ids) + len(learned.ids) == 60
         assert 5 <= len(kept.ids) <= 28
         model = kf.FoldingLearner().fit(federation)
-        assert model.members["site-1"].rows == len(learned.ids)
+        assert model.members_["site-1"].rows == len(learned.ids)
         site.forget_rows(learned.ids[:3])
         assert (site.held_out().ids == kept.ids).all()  # a row's part never changes
 

@@ -52,7 +52,7 @@ def test_a_site_killed_during_the_round(data: Data, queries: Any, task: str) -> 
     with pytest.warns(MissingSites, match=r"1 site\(s\) missing, the others answer: 'c': site 'c' cannot be reached"):
         model = LEARNER.fit(Federation(KilledAt(engine, "c", task)), min_replies=5)
     assert model.sites == tuple("abdef")
-    assert model.missing == {"c": "site 'c' cannot be reached"}
+    assert model.missing_ == {"c": "site 'c' cannot be reached"}
     without = LEARNER.fit(Federation.local({name: data[name] for name in "abdef"}))
     np.testing.assert_array_equal(model.scores(queries), without.scores(queries))
 
@@ -111,7 +111,7 @@ def test_slow_and_garbled_sites(data: Data, queries: Any) -> None:
     with pytest.warns(MissingSites, match=r"2 site\(s\) missing.*'b': the reply.*not usable.*'e': .*in time"):
         model = LEARNER.fit(federation, min_replies=4, timeout=0.5)
     assert model.sites == tuple("acdf")
-    assert list(model.missing) == ["b", "e"]
+    assert list(model.missing_) == ["b", "e"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.predict(queries)  # those who never took part are not missed
@@ -166,8 +166,8 @@ def test_sites_of_one_row_one_class_and_other_classes(rng: np.random.Generator, 
         assert model.classes_.tolist() == [0, 1, 2, 7, 8, 9]
         assert np.isfinite(model.scores(queries)).all()
         assert set(model.predict(np.ones((1, 5)))) <= {0, 1}
-        assert model.members["one"].rows == 1
-        assert model.members["one"].temperature is None
+        assert model.members_["one"].rows == 1
+        assert model.members_["one"].temperature is None
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int8, np.uint16, bool])
@@ -246,7 +246,7 @@ def test_a_policy_that_became_stricter_holds_for_older_models(data: Data, querie
         with Federation.local(data, store=tmp_path, policies={"a": policy}) as federation:
             with pytest.raises(TooFewReplies, match=f"'a': .*{told}"):
                 model.connect(federation).predict(queries)
-            generation = {"a": model.members["a"].generation}
+            generation = {"a": model.members_["a"].generation}
             fetch = Payload(values={"handle": model.handle, "generation": generation})
             assert federation.ask("machines", fetch, sites=["a"], min_replies=0).missing["a"].code == "policy"
 
@@ -267,7 +267,7 @@ def test_damaged_machines_are_told_and_made_again(data: Data, queries: Any, tmp_
                 model.connect(federation).predict(queries)
             again = LEARNER.fit(federation)
             np.testing.assert_array_equal(again.scores(queries), expected)
-            assert again.members["c"].generation == model.members["c"].generation + 1
+            assert again.members_["c"].generation == model.members_["c"].generation + 1
             model = again
 
 

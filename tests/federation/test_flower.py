@@ -20,7 +20,9 @@ from oracles.federation import Data, sites_data
 pytest.importorskip("flwr", reason="needs the extra flower: pip install -e '.[flower]' in a clone of kernfed")
 
 from federation.flower_grid import InProcessGrid, client_app, node_configs, over_files
-from kernfed.federation.engines.flower import FlowerEngine, flower_federation, serve, site_from_config
+from kernfed.federation.engines.flower import FlowerEngine
+from kernfed.federation.engines.flower_site import site_from_config
+from kernfed.federation.flower_jobs import serve
 from kernfed.federation.jobs import DEFAULTS
 
 
@@ -61,7 +63,7 @@ def test_models_are_those_of_the_local_engine_to_the_bit(data: Data, tmp_path: P
     grid = over_files(data, tmp_path, holdout=0.3, seed=5)
     for kind, federation in (
         ("local", Federation.local(data, seed=5, store=tmp_path / "stores", holdout=0.3, columns=names)),
-        ("flower", flower_federation(grid, seed=5)),
+        ("flower", Federation.flower(grid, seed=5)),
     ):
         with federation:
             model = learner.fit(federation)
@@ -95,7 +97,7 @@ def test_personal_models_are_those_of_the_local_engine_to_the_bit(
             "local",
             Federation.local(data, seed=5, holdout=0.3, columns=names),
         ),
-        ("flower", flower_federation(grid, seed=5)),
+        ("flower", Federation.flower(grid, seed=5)),
     ):
         with federation:
             model = learner.fit(federation)
@@ -113,14 +115,14 @@ def test_personal_models_are_those_of_the_local_engine_to_the_bit(
 
 
 def test_a_second_run_finds_the_stores_of_the_first(data: Data, tmp_path: Path) -> None:
-    with flower_federation(over_files(data, tmp_path)) as federation:
+    with Federation.flower(over_files(data, tmp_path)) as federation:
         model = FoldingLearner(batch_size=7).fit(federation)
     queries = data["a"][0]
     expected = model.scores(queries)
-    with flower_federation(over_files(data, tmp_path)) as later:
+    with Federation.flower(over_files(data, tmp_path)) as later:
         np.testing.assert_array_equal(model.connect(later).scores(queries), expected)
     (tmp_path / "moved").mkdir()
-    with flower_federation(over_files(data, tmp_path / "moved")) as elsewhere, pytest.raises(StaleModel):
+    with Federation.flower(over_files(data, tmp_path / "moved")) as elsewhere, pytest.raises(StaleModel):
         model.connect(elsewhere).scores(queries)
 
 
@@ -150,7 +152,7 @@ def test_two_nodes_with_one_name_are_refused(data: Data, tmp_path: Path) -> None
 def test_a_node_under_another_name_than_registered_is_refused(data: Data, tmp_path: Path) -> None:
     names = {11: "a", 12: "b", 13: "d"}
     grid = InProcessGrid(client_app(), node_configs(data, tmp_path), names=names)
-    with flower_federation(grid) as federation:
+    with Federation.flower(grid) as federation:
         replies = federation.ask("describe", Payload(), min_replies=2)
         assert "site must be 'd', got 'c'" in replies.missing["d"].reason
 
@@ -164,7 +166,7 @@ def test_what_a_client_app_raises_reaches_the_operator(data: Data, tmp_path: Pat
         return site_from_config(context)
 
     grid = InProcessGrid(client_app(broken), node_configs(data, tmp_path))
-    with flower_federation(grid, report=told.append) as federation:
+    with Federation.flower(grid, report=told.append) as federation:
         replies = federation.ask("describe", Payload(), min_replies=2)
         reason = replies.missing["b"].reason
         assert reason.startswith("ZeroDivisionError: no such denominator (in broken, line ")
@@ -212,7 +214,7 @@ def test_what_a_task_raises_reaches_the_operator_and_nothing_of_others(
 def test_wrong_node_configurations_are_told(data: Data, tmp_path: Path, changes: dict[str, Any], told: str) -> None:
     configs = node_configs(data, tmp_path)
     configs[12] |= changes
-    with flower_federation(InProcessGrid(client_app(), configs)) as federation:
+    with Federation.flower(InProcessGrid(client_app(), configs)) as federation:
         replies = federation.ask("describe", Payload(), min_replies=2)
         assert told in replies.missing["b"].reason
 
@@ -221,7 +223,7 @@ def test_without_a_policy_only_schema_and_scores_leave(data: Data, tmp_path: Pat
     configs = node_configs(data, tmp_path)
     for config in configs.values():
         del config["policy"]
-    with flower_federation(InProcessGrid(client_app(), configs)) as federation:
+    with Federation.flower(InProcessGrid(client_app(), configs)) as federation:
         assert FoldingLearner().fit(federation).sites == ("a", "b", "c")
         with pytest.raises(TooFewReplies, match="allows describe, scores, not 'machines'"):
             FoldingLearner(hold="machines").fit(federation)
@@ -230,7 +232,7 @@ def test_without_a_policy_only_schema_and_scores_leave(data: Data, tmp_path: Pat
 def test_node_without_a_name(data: Data, tmp_path: Path) -> None:
     configs, told = node_configs(data, tmp_path), list[str]()
     del configs[13]["site"]
-    with flower_federation(InProcessGrid(client_app(), configs), report=told.append) as federation:
+    with Federation.flower(InProcessGrid(client_app(), configs), report=told.append) as federation:
         assert federation.sites == ("a", "b")
     assert any("node 13 does not say which site it is" in text and "must name its site" in text for text in told)
 
@@ -253,7 +255,7 @@ HEAVY = (
 ANSWERS = """
 import json, sys
 from flwr.app import Context, RecordDict
-from kernfed.federation.engines.flower import site_from_config
+from kernfed.federation.engines.flower_site import site_from_config
 from kernfed.federation.protocol.message import _unpack
 node, *questions = [bytes.fromhex(word) for word in sys.stdin.read().split()]
 for question in questions:
@@ -321,7 +323,7 @@ def test_every_task_is_found_by_a_process_that_has_met_no_learner() -> None:
 
 def test_scores_of_a_model_that_exists_do_not_read_the_rows(data: Data, tmp_path: Path) -> None:
     grid = over_files(data, tmp_path)
-    with flower_federation(grid) as federation:
+    with Federation.flower(grid) as federation:
         model = FoldingLearner(batch_size=7).fit(federation)
         expected = model.scores(data["a"][0])
         for name in data:
@@ -378,7 +380,7 @@ def test_many_sites_are_not_listed_one_by_one(data: Data) -> None:
 
 def test_progress_is_told(data: Data, tmp_path: Path) -> None:
     told: list[str] = []
-    with flower_federation(over_files(data, tmp_path), report=told.append) as federation:
+    with Federation.flower(over_files(data, tmp_path), report=told.append) as federation:
         federation.schema  # noqa: B018  asking is what counts
     assert any("3 site(s) connected: a, b, c" in text for text in told)
     assert any("3 of 3" in text and "bytes" in text for text in told)

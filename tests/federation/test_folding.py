@@ -79,7 +79,7 @@ def test_scores_by_site_and_local_and_explain(data: Data, queries: Any) -> None:
         row = model.sites.index(site)
         column = model.classes_.tolist().index(label)
         assert by_site[row, query, column] == score
-        assert 0 <= batch < model.members[site].machines
+        assert 0 <= batch < model.members_[site].machines
     with pytest.raises(ValueError, match="no site 'zulu' in this model; there are 'a', 'b', 'c'"):
         model.local("zulu")
 
@@ -104,9 +104,9 @@ def test_probabilities(data: Data, queries: Any) -> None:
     found = model.predict_proba(queries)
     np.testing.assert_allclose(found.sum(axis=1), 1.0)
     np.testing.assert_array_equal(found.argmax(axis=1), model.scores(queries).argmin(axis=1))
-    told = sorted((m.temperature, m.rows) for m in model.members.values())
-    assert model.temperature == told[1][0]  # the median of three sites of one size
-    assert model.local("a").temperature == model.members["a"].temperature
+    told = sorted((m.temperature, m.rows) for m in model.members_.values())
+    assert model.temperature_ == told[1][0]  # the median of three sites of one size
+    assert model.local("a").temperature == model.members_["a"].temperature
     single = {name: (X[y == number], y[y == number]) for number, (name, (X, y)) in enumerate(data.items())}
     alone = FoldingLearner().fit(Federation.local(single))
     assert alone.temperature in [member.temperature for member in alone.members.values()]
@@ -284,7 +284,7 @@ def test_false_preparations_are_refused_by_name(data: Data, lie: Callable[[Paylo
     with pytest.warns(MissingSites, match=f"1 site.* missing.*'c'.*{told}"):
         model = FoldingLearner().fit(federation, min_replies=2)
     assert model.sites == ("a", "b")
-    assert list(model.missing) == ["c"]
+    assert list(model.missing_) == ["c"]
     assert model.classes_.tolist() == [0, 1, 2]
 
 
@@ -353,4 +353,4 @@ def test_handles_and_parameters_belong_together(data: Data) -> None:
         payload = Payload(question.arrays, {**question.values, "handle": handle})
         replies = federation.ask("scores", payload, min_replies=0)
         assert {refusal.code for refusal in replies.missing.values()} == {"bad question"}
-    assert FoldingLearner().fit(federation).members == model.members
+    assert FoldingLearner().fit(federation).members == model.members_

@@ -15,7 +15,7 @@ from oracles.federation import Data, sites_data
 pytest.importorskip("flwr", reason="needs the extra flower: pip install -e '.[flower]' in a clone of kernfed")
 
 from federation.flower_grid import over_files
-from kernfed.federation.engines.flower import flower_federation, serve
+from kernfed.federation.flower_jobs import serve
 from kernfed.federation.jobs import DEFAULTS, Job, run_job
 
 
@@ -32,7 +32,7 @@ def test_a_job_may_ask_for_privacy(data: Data, tmp_path: Path) -> None:
     mechanism = (
         '{"kind": "record-gaussian", "epsilon": 3.0, "delta": 1e-5, "radius": 1.0, "projection": null, "seed": 0}'
     )
-    with flower_federation(over_files(data, tmp_path)) as federation:
+    with Federation.flower(over_files(data, tmp_path)) as federation:
         run_job(federation, job(tmp_path, "1", measure="distance", batch_size=8, privacy=mechanism))
         assert kernfed.load(tmp_path / "1" / "model.kfd").privacy.record == (3.0, 1e-5)
         with pytest.raises(ValueError, match="privacy must be a JSON object"):
@@ -43,7 +43,7 @@ def test_jobs_train_predict_evaluate_forget(data: Data, tmp_path: Path) -> None:
     queries = np.concatenate([X for X, _ in data.values()])
     np.save(tmp_path / "queries.npy", queries)
     results = tmp_path / "results"
-    with flower_federation(over_files(data, tmp_path, holdout=0.25)) as federation:
+    with Federation.flower(over_files(data, tmp_path, holdout=0.25)) as federation:
         run_job(federation, job(results, "1", measure="distance", batch_size=8))
         model = str(results / "1" / "model.kfd")
         before = len(federation.engine._grid.pushed)  # type: ignore[attr-defined]
@@ -57,7 +57,7 @@ def test_jobs_train_predict_evaluate_forget(data: Data, tmp_path: Path) -> None:
         written = kernfed.data.read_table(
             results / "2" / "predictions.parquet", features="probability", label="prediction", site="site"
         )
-        assert fewer.members["a"].rows == connected.members["a"].rows - 2
+        assert fewer.members["a"].rows == connected.members_["a"].rows - 2
         tested = json.loads((results / "3" / "evaluation.json").read_text())
         assert tested["pooled"]["rows"] > 0
         told = json.loads((results / "4" / "result.json").read_text())
@@ -75,7 +75,7 @@ def test_jobs_train_predict_evaluate_forget(data: Data, tmp_path: Path) -> None:
 def test_jobs_with_ridge(data: Data, tmp_path: Path, task: str) -> None:
     np.save(tmp_path / "queries.npy", data["a"][0])
     results, options = tmp_path / "results", {"learner": "ridge", "n_components": 30, "bandwidth": "2.5", "task": task}
-    with flower_federation(over_files(data, tmp_path, holdout=0.25)) as federation:
+    with Federation.flower(over_files(data, tmp_path, holdout=0.25)) as federation:
         run_job(federation, job(results, "1", **options))
         model = str(results / "1" / "model.kfd")
         run_job(federation, job(results, "2", job="predict", model=model, queries=str(tmp_path / "queries.npy")))
@@ -123,7 +123,7 @@ def test_jobs_with_ridge(data: Data, tmp_path: Path, task: str) -> None:
 def test_jobs_with_personal(data: Data, tmp_path: Path, settings: dict[str, Any], options: dict[str, Any]) -> None:
     np.save(tmp_path / "queries.npy", data["a"][0])
     results = tmp_path / "results"
-    with flower_federation(over_files(data, tmp_path, holdout=0.25)) as federation:
+    with Federation.flower(over_files(data, tmp_path, holdout=0.25)) as federation:
         run_job(federation, job(results, "1", learner="personal", **settings))
         asking = {"model": str(results / "1" / "model.kfd"), "queries": str(tmp_path / "queries.npy")}
         run_job(federation, job(results, "2", job="predict", site="b", **asking))

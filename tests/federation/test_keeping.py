@@ -29,7 +29,7 @@ def test_saving_says_that_nobody_will_remember(data: Data, tmp_path: Path) -> No
         with pytest.warns(TemporaryStores, match=f"3 site.*such as 'a', .*: {ADVICE}") as told:
             model.save(place)
         assert [warning.filename for warning in told] == [__file__]
-        assert kf.load(place).members == model.members  # it was written all the same
+        assert kf.load(place).members == model.members_  # it was written all the same
         kf.load(place).save(place)  # not connected: nothing is known of the sites
     with pytest.warns(TemporaryStores):  # also when the stores have gone
         model.save(place)

@@ -80,10 +80,10 @@ def test_probabilities_forget_too(data: Data, queries: Any) -> None:
     """The temperature is fitted on rows, so it must not remember forgotten ones."""
     learner = FoldingLearner(batch_size=50)  # a class is one batch, so membership is that of training anew
     model = learner.fit(Federation.local(data))
-    before = model.temperature
+    before = model.temperature_
     for site in "abc":
         model = model.forget(site, rows=list(range(20)))
-    assert model.temperature != before
+    assert model.temperature_ != before
     fresh = {name: (X[20:], y[20:], np.arange(20, 50)) for name, (X, y) in data.items()}
     same(model, learner.fit(Federation.local(fresh)), queries)
 
@@ -115,7 +115,7 @@ def test_forgetting_twice_and_what_is_not_there(federation: Federation, queries:
     model.predict(queries)  # nothing has changed
     new = model.forget("a", rows=[2])
     again = new.forget("a", rows=[2])
-    assert again.members == new.members
+    assert again.members_ == new.members
     for wrong in ([], [1.5], [[1]], ["x"], 3):
         with pytest.raises(ValueError, match="rows must be a list of row ids"):
             model.forget("a", rows=wrong)  # type: ignore[arg-type]
@@ -205,7 +205,7 @@ def test_a_forgotten_site_keeps_no_machines(federation: Federation, queries: Any
     model.forget("b")
     assert site_of(federation, "b").store.names("folding") == []
     assert site_of(federation, "b").cache == {}
-    assert LEARNER.fit(federation).members["b"].generation > model.members["b"].generation
+    assert LEARNER.fit(federation).members["b"].generation > model.members_["b"].generation
     with pytest.raises(StaleModel):  # although the machines are there again, they are not those of this model
         model.predict(queries)
 

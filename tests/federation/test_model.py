@@ -90,8 +90,8 @@ def test_a_file_without_machines_has_no_rows(connected: FoldingModel, data: Data
     found = kf.load(place)
     assert found.hold == "sites"
     assert (found.handle, found.width, found.sites) == (connected.handle, 5, ("a", "b", "c"))
-    assert found.members == connected.members
-    assert found.temperature == connected.temperature
+    assert found.members == connected.members_
+    assert found.temperature == connected.temperature_
     assert found.classes_.tolist() == ["x", "y", "zz"]
 
 
@@ -134,7 +134,7 @@ LATER = textwrap.dedent(
     federation = kf.Federation.local(data, store=sys.argv[1] + "/store")
     model = kf.load(sys.argv[1] + "/model.kfd").connect(federation)
     assert model.scores(content["queries"]).tobytes() == content["scores"].tobytes()
-    assert kf.FoldingLearner(batch_size=6).fit(federation).members == model.members
+    assert kf.FoldingLearner(batch_size=6).fit(federation).members == model.members_
     """
 )
 
@@ -227,7 +227,7 @@ def test_files_whose_machines_are_not_their_members(whole: FoldingModel, tmp_pat
 
 
 def kept(model: FoldingModel) -> dict[str, Any]:
-    return {name: {**vars(found), "classes": list(found.classes)} for name, found in model.members.items()}
+    return {name: {**vars(found), "classes": list(found.classes)} for name, found in model.members_.items()}
 
 
 @pytest.mark.parametrize(

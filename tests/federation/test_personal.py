@@ -188,7 +188,7 @@ def test_a_site_lost_on_the_way_takes_no_part(task, kind):
     rest = {name: row for name, row in data.items() if name != "s03"}
     expected = fit(rest, (0.1, 0.1), **options)
     np.testing.assert_allclose(model.coefficients, expected.coefficients)
-    assert list(model.missing) == ["s03"]
+    assert list(model.missing_) == ["s03"]
     with pytest.raises(ValueError, match="it is missing"):
         model.for_site("s03")
     with pytest.raises(TooFewReplies, match="needs 12 replies"):
@@ -227,12 +227,12 @@ def test_names_of_columns_are_kept(learner, tmp_path):
     with Federation.local(data, columns=["age", "dose", "weight"]) as federation:
         model = learner.fit(federation)
     model.save(tmp_path / "model.kfd")
-    assert load(tmp_path / "model.kfd").columns == model.columns == ("age", "dose", "weight")
+    assert load(tmp_path / "model.kfd").columns == model.feature_names_in_ == ("age", "dose", "weight")
     if isinstance(learner, PersonalLearner):
-        assert model.for_site("s00").columns == model.columns
+        assert model.for_site("s00").columns == model.feature_names_in_
         model.for_site("s00").save(tmp_path / "site.kfd")
-        assert load(tmp_path / "site.kfd").columns == model.columns
-        assert model.width == 3
+        assert load(tmp_path / "site.kfd").columns == model.feature_names_in_
+        assert model.n_features_in_ == 3
 
 
 def test_a_site_that_does_not_tell_its_gain_has_a_model():
@@ -290,7 +290,7 @@ def test_policies_are_kept():
         Federation.local(data, policies=strict) as federation,
     ):
         model = PersonalLearner().fit(federation, min_replies=3)
-    assert sorted(model.missing) == ["s00", "s01"]
+    assert sorted(model.missing_) == ["s00", "s01"]
     allowed = {name: Policy(tasks=PERSONAL_TASKS) for name in data}
     with Federation.local(data, policies=allowed) as federation:
         assert len(PersonalLearner().fit(federation).gains_) == B

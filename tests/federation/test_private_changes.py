@@ -113,12 +113,12 @@ def test_moments_without_a_row_are_a_new_release(data: Data) -> None:
         newer = model.forget("a", rows=[4])
         assert charges(federation) == 2
         assert (newer.scores(data["b"][0]) != before).any()
-        assert newer.members["a"].rows == 39
+        assert newer.members_["a"].rows == 39
         assert newer.privacy is not None
         assert newer.privacy.spent["a"][0] > 4 > newer.privacy.spent["b"][0]
         with pytest.raises(StaleModel):
             model.predict(data["b"][0])
-        assert fit(federation, MOMENTS).members == newer.members
+        assert fit(federation, MOMENTS).members == newer.members_
         assert charges(federation) == 2
 
 
@@ -205,7 +205,7 @@ def test_rows_added_without_privacy_are_released_when_somebody_asks(data: Data, 
 def test_moments_with_more_rows_are_a_new_release(data: Data, new: Any) -> None:
     with Federation.local(data) as federation:
         model = fit(federation, MOMENTS).add_rows("a", *new)
-        assert model.members["a"].rows == 47
+        assert model.members_["a"].rows == 47
         assert charges(federation) == 2
 
 

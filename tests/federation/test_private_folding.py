@@ -95,7 +95,7 @@ def test_released_once_for_any_number_of_queries_fits_and_processes(
         model.scores(queries[:3])
         model.explain(queries)
         again = learner(mechanism).fit(federation)
-        assert again.members == model.members
+        assert again.members_ == model.members_
         learner(mechanism, measure="distance", batch_size=5, smoothing=1).fit(federation).predict(queries)
         assert [charges(federation, name) for name in "ab"] == [1, 1]
     with Federation.local(data, store=tmp_path) as federation:  # another process
@@ -186,7 +186,7 @@ def test_given_the_release_every_later_step_is_the_same_whatever_the_raw_rows_we
             model = learner(chosen, hold="machines", **settings).fit(federation)
             assert model.banks is not None
             machines = pack_machines([m for site in model.sites for m in model.banks[site].machines])
-            members = {name: replace(member, generation=1) for name, member in model.members.items()}
+            members = {name: replace(member, generation=1) for name, member in model.members_.items()}
             told.append(
                 (
                     members,
@@ -468,7 +468,7 @@ def test_a_policy_that_became_stricter_holds_for_older_models(data: Data, querie
         with Federation.local(data, store=tmp_path, policies={"a": policy}) as federation:
             with pytest.raises(TooFewReplies, match=f"'a': .*{told}"):
                 model.connect(federation).predict(queries)
-            generation = {"a": model.members["a"].generation}
+            generation = {"a": model.members_["a"].generation}
             fetch = Payload(values={"handle": model.handle, "generation": generation})
             for task in ("machines", "released_machines"):
                 assert federation.ask(task, fetch, sites=["a"], min_replies=0).missing["a"].code == "policy"
@@ -476,7 +476,7 @@ def test_a_policy_that_became_stricter_holds_for_older_models(data: Data, querie
 
 def test_rows_as_they_are_do_not_leave_as_released_ones(federation: Federation) -> None:
     model = FoldingLearner().fit(federation)
-    generation = {"a": model.members["a"].generation}
+    generation = {"a": model.members_["a"].generation}
     fetch = Payload(values={"handle": model.handle, "generation": generation})
     refusal = federation.ask("released_machines", fetch, sites=["a"], min_replies=0).missing["a"]
     assert "contain rows as they are" in refusal.reason
@@ -538,4 +538,4 @@ def test_small_classes_are_judged_by_randomised_labels(data: Data) -> None:
     with Federation.local(lone, policies={"a": policy}) as federation:
         assert len(federation.describe(["a"])["a"].values["counts"]) == 2
         model = learner(MOMENTS, labels=RandomizedLabels(1.0, (0, 1, 2))).fit(federation)
-        assert len(model.members["a"].classes) == 3  # some of the others say so
+        assert len(model.members_["a"].classes) == 3  # some of the others say so

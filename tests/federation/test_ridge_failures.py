@@ -39,7 +39,7 @@ def test_a_site_lost_on_the_way_ends_training_with_the_last_complete_round(metho
     federation = Losing(class_sites(), "s2", task, number, kind).federation
     with pytest.warns(MissingSites, match="1 site.s. missing, training ended after round 2: 's2'"):
         model = RidgeLearner(method, **{**SMALL, **options}).fit(federation)
-    assert (model.stopped_, list(model.missing)) == ("sites lost", ["s2"])
+    assert (model.stopped_, list(model.missing_)) == ("sites lost", ["s2"])
     expected = fit(method, class_sites(), **{**options, "rounds": 2})
     np.testing.assert_array_equal(model.weights, expected.weights)
     assert [entry.round for entry in model.history_] == [0, 1, 2]
@@ -66,7 +66,7 @@ def test_the_others_go_on_with_their_own_weights_where_that_is_allowed(method, t
     rest = {name: data[name] for name in ("s0", "s1")}
     expected = fit("exact" if method != "dkrr" else "dkrr", rest, **options)
     np.testing.assert_allclose(model.weights, expected.weights, atol=1e-9)
-    assert list(model.missing) == ["s2"]
+    assert list(model.missing_) == ["s2"]
     assert model.parameters.class_weights == expected.parameters.class_weights
 
 
@@ -129,7 +129,7 @@ def test_a_site_lost_while_heterogeneity_is_measured_has_taken_part():
     with pytest.warns(MissingSites, match="heterogeneity was not measured"):
         model = RidgeLearner(**SMALL, diagnose=True, rounds=2).fit(federation)
     np.testing.assert_array_equal(model.weights, fit("conjugate", class_sites(), rounds=2).weights)
-    assert not model.missing
+    assert not model.missing_
 
 
 # Stores and policies ------------------------------------------------------------------------------------------------

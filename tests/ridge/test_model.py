@@ -80,7 +80,7 @@ def test_files_hold_everything(rng, kind, request, tmp_path):
     again = load(tmp_path / "model")
     for name in ("parameters", "method", "history_", "stopped_", "heterogeneity_", "path_", "missing"):
         assert getattr(again, name) == getattr(model, name), name
-    X = rng.standard_normal((5, model.width))
+    X = rng.standard_normal((5, model.n_features_in_))
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
 
 

@@ -40,7 +40,7 @@ _SERVER_APP = '''\
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from kernfed.federation.engines.flower import serve
+from kernfed.federation.flower_jobs import serve
 
 app = ServerApp()
 
@@ -57,7 +57,7 @@ _CLIENT_APP = '''\
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from kernfed.federation.engines.flower import ACTION, answer
+from kernfed.federation.engines.flower_site import ACTION, answer
 
 app = ClientApp()
 

@@ -173,7 +173,7 @@ def read_queries(
     """Table of queries with the columns a model was trained on, in their order, unless ``features`` names others."""
     from kernfed.data import read_table
 
-    columns = list(getattr(model, "columns", ())) or list(getattr(model, "feature_names_in_", ()))
+    columns = list(getattr(model, "feature_names_in_", ())) or list(getattr(model, "feature_names_in_", ()))
     if (
         features is None
         and columns

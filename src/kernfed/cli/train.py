@@ -131,20 +131,20 @@ def train(
     size = out.stat().st_size
     members = [
         (name, f"{member.rows:,}", f"{len(member.classes)}", f"{member.machines:,}")
-        for name, member in sorted(model.members.items())
+        for name, member in sorted(model.members_.items())
     ]
     shown = members if len(members) <= 20 else [*members[:19], (f"... {len(members) - 19} more", "", "", "")]
     result = {
         "out": out,
         "bytes": size,
         "seconds": seconds,
-        "sites": len(model.members),
+        "sites": len(model.members_),
         "rows": len(table),
         "traffic": traffic,
         "bytes_up": sent.bytes_up,
         "bytes_down": sent.bytes_down,
         "classes": model.classes_,
-        "columns": model.width,
+        "columns": model.n_features_in_,
         "features": table.columns,
         "left_out": table.left_out,
         "unprotected": model.unprotected_,
@@ -156,7 +156,7 @@ def train(
         json,
         Table(("site", "rows", "classes", "machines"), shown),
         columns_line(table),
-        f"{len(table):,} rows, {len(model.classes_)} classes and {len(model.members)} site(s) "
+        f"{len(table):,} rows, {len(model.classes_)} classes and {len(model.members_)} site(s) "
         f"in {format_seconds(seconds)}; wrote {out} ({format_bytes(size)})",
         *([] if traffic is None else [f"{format_bytes(sent.bytes_up)} left the sites; wrote {traffic}"]),
         *([] if model.privacy is None else [str(model.privacy)]),

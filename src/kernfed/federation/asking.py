@@ -1,4 +1,4 @@
-"""The contract between learners and whatever carries their questions to sites.
+"""What learners use: a federation of sites that can be asked, on whatever engine.
 
 An engine only moves bytes. ``Federation`` gives questions their identity, refuses replies that do not fit, says who is
 missing and why, and keeps the record of traffic; so learners are the same on every engine.
@@ -6,48 +6,19 @@ missing and why, and keeps the record of traffic; so learners are the same on ev
 
 import secrets
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from kernfed._validation import check_count, check_number
-from kernfed.errors import InputError, MessageError, TooFewReplies
+from kernfed.errors import InputError, MessageError, MissingSites, TooFewReplies
+from kernfed.federation.engines.engine import Engine
+from kernfed.federation.engines.local import LocalEngine
 from kernfed.federation.protocol.message import Payload, Question, Refusal, Reply, decode_reply, encode_question
 from kernfed.federation.protocol.schema import Schema, agree
+from kernfed.federation.protocol.task import connector
 from kernfed.federation.protocol.traffic import Traffic
-
-
-class Engine(Protocol):
-    """Carries bytes to sites and back."""
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        """Names of the sites that can be asked, sorted."""
-
-    def carry(
-        self, data: bytes | Mapping[str, bytes], sites: Sequence[str], timeout: float
-    ) -> Mapping[str, bytes | Refusal]:
-        """Put the question ``data``, or one for each site, to ``sites`` and return within ``timeout`` seconds.
-
-        A site that cannot be reached or is too late is absent, or present with a refusal that says why.
-        """
-
-    def close(self) -> None:
-        """Release what the engine holds."""
-
-
-_connectors: dict[type, Callable[[Any, Any], Any]] = {}
-
-
-def connects(model: type) -> Callable[[Any], Any]:
-    """Register a function (federation, model) -> model as the answer to ``Federation.connect`` for a kind of model."""
-
-    def add(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        _connectors[model] = function
-        return function
-
-    return add
 
 
 @dataclass(frozen=True)
@@ -106,8 +77,6 @@ class Federation:
         maps sites to a ``Policy`` (open without it), ``faults`` maps sites to a ``Fault`` to try out failures. A value
         may also be a ``Site`` that was made by hand.
         """
-        from kernfed.federation.engines.local import LocalEngine  # the contract does not depend on its engines
-
         engine = LocalEngine.from_data(
             data, seed=seed, store=store, holdout=holdout, columns=columns, policies=policies, faults=faults
         )
@@ -131,11 +100,14 @@ class Federation:
         ``wait`` seconds. ``report`` hears of progress and of missing sites, in lines of text. ``caller`` is who asks,
         as the sites' policies know them. Needs the extra ``[flower]``.
         """
-        from kernfed.federation.engines.flower import flower_federation  # the only module that needs Flower
+        from kernfed.federation.engines.flower import FlowerEngine  # needs the extra
 
-        return flower_federation(
-            grid, seed=seed, caller=caller, expect=expect, min_sites=min_sites, wait=wait, report=report
-        )
+        def on_missing(site: str, task: str, refusal: Refusal) -> None:
+            if report is not None:
+                report(f"{task}: site {site} is missing ({refusal.code}): {refusal.reason}")
+
+        engine = FlowerEngine(grid, expect=expect, min_sites=min_sites, wait=wait, report=report)
+        return cls(engine, seed=seed, caller=caller, on_missing=on_missing)
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -235,7 +207,7 @@ class Federation:
         except MessageError as error:
             return Refusal("bad reply", f"the reply of site {site!r} is not usable: {error}")
         except Exception as error:  # a reply made to break the check must not stop the round of the others
-            told = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+            told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             return Refusal("bad reply", f"the reply of site {site!r} was refused: {told}")
         finally:
             information = reply.information if reply is not None else "none"
@@ -244,11 +216,10 @@ class Federation:
 
     def connect(self, model: Any) -> Any:
         """``model`` answered by the sites of this federation."""
-        import_module("kernfed.federation.folding.connection")  # for the models that need sites; it registers itself
-        connector = _connectors.get(type(model))
-        if connector is None:
+        connect = connector(model)
+        if connect is None:
             raise InputError(f"a {type(model).__name__} does not need a federation")
-        return connector(self, model)
+        return connect(self, model)
 
     def close(self) -> None:
         """Release what the engine holds."""
@@ -263,3 +234,12 @@ class Federation:
 
 def _check_schema(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
     Schema.from_values(payload.values)
+
+
+def warn_missing(missing: Mapping[str, str], how: str, *, stacklevel: int) -> None:
+    """Warn of the sites in ``missing`` (site: reason), if any, and say ``how`` the work went on without them."""
+    if not missing:
+        return
+    listed = "; ".join(f"{site!r}: {reason}" for site, reason in list(missing.items())[:10])
+    more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
+    warnings.warn(f"{len(missing)} site(s) missing, {how}: {listed}{more}", MissingSites, stacklevel=stacklevel + 1)

@@ -285,7 +285,7 @@ def _model(federation: Federation, job: Job) -> Any:
 def _saved(model: Any, job: Job) -> dict[str, Any]:
     model.save(job.folder / "model.kfd")
     members = {"members": list(model.sites)} if hasattr(model, "sites") else {}
-    return {"model": "model.kfd", **members, "classes": model.classes_.tolist(), "missing": dict(model.missing)}
+    return {"model": "model.kfd", **members, "classes": model.classes_.tolist(), "missing": dict(model.missing_)}
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

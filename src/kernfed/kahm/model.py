@@ -131,10 +131,10 @@ class FoldingModel(Savable):
     parameters: FoldingParameters
     handle: str
     classes_: npt.NDArray[Any]
-    width: int
-    members: Mapping[str, Member]
-    missing: Mapping[str, str] = field(default_factory=dict)
-    columns: tuple[str, ...] = ()
+    n_features_in_: int
+    members_: Mapping[str, Member]
+    missing_: Mapping[str, str] = field(default_factory=dict)
+    feature_names_in_: tuple[str, ...] = ()
     banks: Mapping[str, Bank] | None = None
     connection: Connection | None = field(default=None, compare=False)
     privacy: Terms | None = None
@@ -143,7 +143,7 @@ class FoldingModel(Savable):
     def __str__(self) -> str:
         where = "at the sites" if self.banks is None else "in this model"
         privacy = "none" if self.privacy is None else self.privacy.line()
-        size = f"{len(self.classes_)} classes, {self.width} columns and {len(self.members)} site(s)"
+        size = f"{len(self.classes_)} classes, {self.n_features_in_} columns and {len(self.members_)} site(s)"
         exposed = exposure(self.classes_, self.holds, self.parameters.aggregate, self.parameters.k)
         lines = (f"FoldingModel of {size}, machines {where}", exposed, f"privacy: {privacy}")
         return "\n".join(line for line in lines if line is not None)
@@ -154,7 +154,7 @@ class FoldingModel(Savable):
     @property
     def sites(self) -> tuple[str, ...]:
         """Names of the sites that take part, sorted."""
-        return tuple(sorted(self.members))
+        return tuple(sorted(self.members_))
 
     @property
     def hold(self) -> str:
@@ -167,11 +167,11 @@ class FoldingModel(Savable):
         return self._holds(self.sites)
 
     @property
-    def temperature(self) -> float:
+    def temperature_(self) -> float:
         """The calibrated one, or the median of the members', weighted by rows; 1 where no site has two rows."""
         if self.calibrated is not None:
             return self.calibrated
-        return median_by_rows((m.temperature, m.rows) for m in self.members.values() if m.temperature is not None)
+        return median_by_rows((m.temperature, m.rows) for m in self.members_.values() if m.temperature is not None)
 
     @property
     def unprotected_(self) -> npt.NDArray[Any]:
@@ -228,7 +228,7 @@ class FoldingModel(Savable):
         Each site fits it to rows that its machines did not see, among its own classes, and the median counts;
         ``kernfed.calibrate`` fits it to all sites together.
         """
-        return softmin(self.scores(X, **options), self.temperature)
+        return softmin(self.scores(X, **options), self.temperature_)
 
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike, **options: Any) -> float:
         """Accuracy on rows X (n, p) with labels y (n,)."""
@@ -254,7 +254,7 @@ class FoldingModel(Savable):
         """Local classifier, GIKM Definition 5 (57), of one site: only its machines answer."""
         self._check_member(site)
         banks = None if self.banks is None else {site: self.banks[site]}
-        return replace(self, members={site: self.members[site]}, banks=banks, calibrated=None)
+        return replace(self, members_={site: self.members_[site]}, banks=banks, calibrated=None)
 
     def forget(self, site: str, rows: Sequence[int] | None = None) -> "FoldingModel":
         """A new model as if ``site``, or the rows with these ids, had never taken part. This one becomes stale."""
@@ -276,11 +276,11 @@ class FoldingModel(Savable):
 
     def _queries(self, X: npt.ArrayLike) -> FloatArray:
         """Queries as the machines know them."""
-        queries = check_rows(X, width=self.width, columns=self.columns)
+        queries = check_rows(X, width=self.n_features_in_, columns=self.feature_names_in_)
         return queries if self.privacy is None else self.privacy.project(queries)
 
     def _without(self, site: str) -> "FoldingModel":
-        members = {name: member for name, member in self.members.items() if name != site}
+        members = {name: member for name, member in self.members_.items() if name != site}
         if not members:
             raise InputError(f"{site!r} is the last site; a model needs at least one")
         held = sorted({number for member in members.values() for number in member.classes})  # some may have gone
@@ -290,10 +290,10 @@ class FoldingModel(Savable):
             for name, member in members.items()
         }
         banks = None if self.banks is None else {name: bank for name, bank in self.banks.items() if name != site}
-        return replace(self, members=members, classes_=self.classes_[held], banks=banks, calibrated=None)
+        return replace(self, members_=members, classes_=self.classes_[held], banks=banks, calibrated=None)
 
     def _check_member(self, site: str) -> None:
-        if site not in self.members:
+        if site not in self.members_:
             raise InputError(f"no site {site!r} in this model; there are {', '.join(map(repr, self.sites[:20]))}")
 
     def _connected(self) -> Connection:
@@ -307,7 +307,7 @@ class FoldingModel(Savable):
     def _holds(self, sites: Sequence[str]) -> npt.NDArray[np.bool_]:
         holds = np.zeros((len(sites), len(self.classes_)), dtype=bool)
         for row, site in enumerate(sites):
-            holds[row, list(self.members[site].classes)] = True
+            holds[row, list(self.members_[site].classes)] = True
         return holds
 
     def _combined(self, answers: SiteScores) -> FloatArray:
@@ -316,11 +316,11 @@ class FoldingModel(Savable):
 
     def _bank_scores(self, queries: FloatArray) -> SiteScores:
         assert self.banks is not None
-        shape = (len(self.members), len(queries), len(self.classes_))
+        shape = (len(self.members_), len(queries), len(self.classes_))
         values, batches = np.full(shape, ABSENT[self.parameters.measure]), np.full(shape, -1, dtype=np.intp)
         for row, site in enumerate(self.sites):
             found = self.banks[site].scores(queries, self.parameters.measure)
-            columns = list(self.members[site].classes)
+            columns = list(self.members_[site].classes)
             values[row][:, columns], batches[row][:, columns] = found.values, found.winners
         return SiteScores(values, batches, self.sites)
 
@@ -329,12 +329,12 @@ def _dump(model: FoldingModel) -> Record:
     values = {
         "parameters": model.parameters.to_values(),
         "handle": model.handle,
-        "width": model.width,
+        "width": model.n_features_in_,
         "classes": labels_to_values(model.classes_),
         "hold": model.hold,
-        "members": {name: asdict(member) for name, member in sorted(model.members.items())},
-        "missing": dict(model.missing),
-        "columns": list(model.columns),
+        "members": {name: asdict(member) for name, member in sorted(model.members_.items())},
+        "missing": dict(model.missing_),
+        "columns": list(model.feature_names_in_),
     }
     arrays: dict[str, npt.NDArray[Any]] = {}
     if model.calibrated is not None:

@@ -35,10 +35,10 @@ class SiteModel(Savable):
     coordinates: Coordinates
     coefficients: FloatArray
     hidden: tuple[int, ...] = ()
-    columns: tuple[str, ...] = ()
+    feature_names_in_: tuple[str, ...] = ()
 
     @property
-    def width(self) -> int:
+    def n_features_in_(self) -> int:
         """Columns of X."""
         return self.problem.width
 
@@ -49,7 +49,7 @@ class SiteModel(Savable):
 
     def decision_function(self, X: npt.ArrayLike) -> FloatArray:
         """Values (n, q), LARGER is better: fitted indicators of ridge, probabilities of logistic, network outputs."""
-        rows = check_rows(X, width=self.width, columns=self.columns)
+        rows = check_rows(X, width=self.n_features_in_, columns=self.feature_names_in_)
         features = self.problem.transform(rows)
         values: FloatArray
         with single_blas_thread():
@@ -126,9 +126,9 @@ class PersonalModel(Savable):
     rule: str
     hidden: tuple[int, ...] = ()
     gains_: Mapping[str, Gain] = field(default_factory=dict)
-    missing: Mapping[str, str] = field(default_factory=dict)
+    missing_: Mapping[str, str] = field(default_factory=dict)
     groups: GroupKnowledge | None = None
-    columns: tuple[str, ...] = ()
+    feature_names_in_: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         groups = len(set(self.groups_.values()))
@@ -147,7 +147,7 @@ class PersonalModel(Savable):
     __repr__ = __str__
 
     @property
-    def width(self) -> int:
+    def n_features_in_(self) -> int:
         """Columns of X."""
         return self.problem.width
 
@@ -159,13 +159,13 @@ class PersonalModel(Savable):
     def for_site(self, site: str) -> SiteModel:
         """The predictor of a site that took part."""
         if site not in self.sites:
-            reason = self.missing.get(site)
+            reason = self.missing_.get(site)
             told = f"; it is missing: {reason}" if reason else f"; there are {', '.join(map(repr, self.sites[:20]))}"
             raise InputError(f"no model for site {site!r}{told}")
         if self.kind == "none":
             raise InputError("this model has weights only; fit with model='ridge' to predict")
         place = self.sites.index(site)
-        return SiteModel(self.problem, self.kind, self.coordinates, self.coefficients[place], self.hidden, self.columns)
+        return SiteModel(self.problem, self.kind, self.coordinates, self.coefficients[place], self.hidden, self.feature_names_in_)
 
     @cached_property
     def groups_(self) -> dict[str, int]:
@@ -180,7 +180,7 @@ class PersonalModel(Savable):
 
     def join(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Newcomer:
         """Weights and predictor of a new site with rows X (n, p) and labels or values y (n,)."""
-        rows = check_rows(X, width=self.problem.width, columns=self.columns)
+        rows = check_rows(X, width=self.problem.width, columns=self.feature_names_in_)
         targets = self.problem.targets(np.asarray(y))
         return self.join_statistics(SiteStatistics.from_rows(self.problem.transform(rows), targets))
 
@@ -205,7 +205,7 @@ class PersonalModel(Savable):
         own = float(gain @ along) / max(float(along.sum()), 1e-300)
         learned = (1 - min(max(own, 0.0), 1.0)) * known.scale / max(known.scale + known.spread, 1e-300)
         shares = learned * (members.sum(axis=1)[:-1] @ known.sources)
-        model = SiteModel(self.problem, "ridge", self.coordinates, coefficients, columns=self.columns)
+        model = SiteModel(self.problem, "ridge", self.coordinates, coefficients, feature_names_in_=self.feature_names_in_)
         return Newcomer(dict(zip(self.sites, shares.tolist(), strict=True)), 1 - float(shares.sum()), model)
 
 
@@ -262,7 +262,7 @@ def _dump_site(model: SiteModel) -> Record:
         "problem": model.problem.to_values(),
         "kind": model.kind,
         "hidden": list(model.hidden),
-        "columns": list(model.columns),
+        "columns": list(model.feature_names_in_),
     }
     return Record({"coefficients": model.coefficients, **model.coordinates.to_arrays()}, values)
 
@@ -304,9 +304,9 @@ def _dump(model: PersonalModel) -> Record:
         "rule": model.rule,
         "hidden": list(model.hidden),
         "gains": {site: asdict(gain) for site, gain in model.gains_.items()},
-        "missing": dict(model.missing),
+        "missing": dict(model.missing_),
         "groups": groups is not None,
-        "columns": list(model.columns),
+        "columns": list(model.feature_names_in_),
     }
     return Record(arrays, values)
 

@@ -107,7 +107,7 @@ def model_labels(model: Any) -> dict[str, dict[str, int]]:
     for site, bank in sorted(model.banks.items()):
         counts: Counter[str] = Counter()
         for machine, group in zip(bank.machines, bank.groups.tolist(), strict=True):
-            counts[names[model.members[site].classes[group]]] += machine.n_rows
+            counts[names[model.members_[site].classes[group]]] += machine.n_rows
         found[site] = dict(counts)
     return found
 

@@ -72,16 +72,16 @@ _ENDED = {
 
 
 def _folding(model: Any) -> Parts:
-    members = model.members
+    members = model.members_
     rows = sum(member.rows for member in members.values())
     lead = (
         f"{len(members)} sites classify together into {len(model.classes_)} classes, in one round and without "
         "gradients: a query gets the class whose machines, at any site, come nearest."
     )
     facts = (
-        Fact("Sites", f"{len(members):,}", _missing_note(model.missing)),
+        Fact("Sites", f"{len(members):,}", _missing_note(model.missing_)),
         Fact("Rows", f"{rows:,}", f"in {sum(member.machines for member in members.values()):,} machines"),
-        Fact("Classes", f"{len(model.classes_):,}", f"{model.width:,} columns"),
+        Fact("Classes", f"{len(model.classes_):,}", f"{model.n_features_in_:,} columns"),
     )
     table = Table(
         ("site", "rows", "classes", "machines"),
@@ -100,7 +100,7 @@ def _folding(model: Any) -> Parts:
         (sent,),
         settings,
         claims=_wrong_site(model),
-        tables=(table, *_missing_tables(model.missing)),
+        tables=(table, *_missing_tables(model.missing_)),
         papers=("SFM", "DP-KAHM", "GIKM"),
     )
 
@@ -143,7 +143,7 @@ def _ridge(model: Any) -> Parts:
     up = sum(entry.bytes_up for entry in model.history_)
     facts = (
         Fact("Rounds", f"{rounds:,}", note),
-        Fact("Features", f"{p.n_features:,}", f"{model.width:,} columns"),
+        Fact("Features", f"{p.n_features:,}", f"{model.n_features_in_:,} columns"),
         *((Fact("Sent by the sites", written(up, BYTES), "in training"),) if model.history_ else ()),
     )
     settings = {
@@ -154,7 +154,7 @@ def _ridge(model: Any) -> Parts:
         "task": p.task,
         "seed": p.seed,
     }
-    tables = (*_site_heterogeneity(model), *_missing_tables(model.missing))
+    tables = (*_site_heterogeneity(model), *_missing_tables(model.missing_))
     sent = _SENT["ridge" if getattr(model, "privacy", None) is None else "released sums"]
     return Parts(
         "Kernel ridge regression over sites",
@@ -264,7 +264,7 @@ def _averaging(model: Any) -> Parts:
         )
     facts = (
         Fact("Rounds", f"{len(history):,}"),
-        Fact("Classes", f"{len(model.classes_):,}", f"{model.width:,} columns"),
+        Fact("Classes", f"{len(model.classes_):,}", f"{model.n_features_in_:,} columns"),
     )
     sections = (Section("Training", figures=tuple(figures)),) if figures else ()
     settings = dict(model.parameters.to_values())
@@ -277,7 +277,7 @@ def _averaging(model: Any) -> Parts:
         (_SENT["averaging"],),
         settings,
         sections,
-        tables=_missing_tables(model.missing),
+        tables=_missing_tables(model.missing_),
     )
 
 
@@ -309,7 +309,7 @@ def _personal(model: Any) -> Parts:
         1.0,
     )
     facts = (
-        Fact("Sites", f"{len(sites):,}", _missing_note(model.missing)),
+        Fact("Sites", f"{len(sites):,}", _missing_note(model.missing_)),
         Fact("Groups", f"{count:,}", "found"),
         Fact("Learned from itself", written(own, SHARE), "mean over sites"),
     )
@@ -328,7 +328,7 @@ def _personal(model: Any) -> Parts:
         (_SENT["personal"],),
         settings,
         (Section("Who learns from whom", figures=(drawn, *_gains(model))),),
-        tables=(table, *_missing_tables(model.missing)),
+        tables=(table, *_missing_tables(model.missing_)),
         papers=("KME",),
     )
 

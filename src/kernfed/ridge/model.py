@@ -50,30 +50,30 @@ class RidgeModel(Savable):
     """
 
     parameters: RidgeParameters
-    weights: FloatArray
+    weights_: FloatArray
     method: str
     history_: tuple[Round, ...] = ()
     stopped_: str = "rounds"
     heterogeneity_: Heterogeneity = field(default_factory=Heterogeneity)
     path_: Mapping[float, float] = field(default_factory=dict)
-    missing: Mapping[str, str] = field(default_factory=dict)
-    columns: tuple[str, ...] = ()
-    intercept: FloatArray | None = None
+    missing_: Mapping[str, str] = field(default_factory=dict)
+    feature_names_in_: tuple[str, ...] = ()
+    intercept_: FloatArray | None = None
 
     def __str__(self) -> str:
         what = f"{len(self.classes_)} classes" if self.parameters.task == "classify" else "values"
         last = self.history_[-1] if self.history_ else None
         rounds = "" if last is None else f", {last.round} round(s)"
         return (
-            f"RidgeModel of {what} from {self.width} columns by {self.method!r}{rounds}, stopped: {self.stopped_}; "
-            f"{len(self.weights)} features{' and an intercept' * (self.intercept is not None)}, "
+            f"RidgeModel of {what} from {self.n_features_in_} columns by {self.method!r}{rounds}, stopped: {self.stopped_}; "
+            f"{len(self.weights_)} features{' and an intercept' * (self.intercept_ is not None)}, "
             f"regularization {self.regularization_:.3g}"
         )
 
     __repr__ = __str__
 
     @property
-    def width(self) -> int:
+    def n_features_in_(self) -> int:
         """Columns of X."""
         return self.parameters.width
 
@@ -90,7 +90,7 @@ class RidgeModel(Savable):
     def decision_function(self, X: npt.ArrayLike) -> FloatArray:
         """Values (n, C) of f, LARGER is better; to classify only."""
         self._check_task("classify", "decision values", "predict")
-        return self._values(check_rows(X, width=self.width, columns=self.columns))
+        return self._values(check_rows(X, width=self.n_features_in_, columns=self.feature_names_in_))
 
     def scores(self, X: npt.ArrayLike) -> FloatArray:
         """Negative decision values (n, C): SMALLER is better, as in every classifier here."""
@@ -102,7 +102,7 @@ class RidgeModel(Savable):
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         """Labels, or values, (n,)."""
-        values = self._values(check_rows(X, width=self.width, columns=self.columns))
+        values = self._values(check_rows(X, width=self.n_features_in_, columns=self.feature_names_in_))
         return values[:, 0] if self.parameters.task == "regress" else np.asarray(self.classes_[values.argmax(axis=1)])
 
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
@@ -122,8 +122,8 @@ class RidgeModel(Savable):
 
         def block_values(block: slice) -> FloatArray:
             mapped = rows[block] if features is None else features.transform(rows[block])
-            found = mapped @ self.weights
-            return np.asarray(found if self.intercept is None else found + self.intercept)
+            found = mapped @ self.weights_
+            return np.asarray(found if self.intercept_ is None else found + self.intercept_)
 
         from joblib import Parallel, delayed  # here, so that knowing the model does not need it
 
@@ -148,8 +148,8 @@ def _dump(model: RidgeModel) -> Record:
         "history": [asdict(entry) for entry in model.history_],
         "heterogeneity": asdict(model.heterogeneity_),
         "path": [[candidate, loss] for candidate, loss in model.path_.items()],
-        "missing": dict(model.missing),
-        "columns": list(model.columns),
+        "missing": dict(model.missing_),
+        "columns": list(model.feature_names_in_),
     }
     intercept = {} if model.intercept is None else {"intercept": model.intercept}
     return Record({"weights": model.weights, **intercept}, values)

@@ -16,7 +16,7 @@ from kernfed._validation import check_count
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation, Replies
 from kernfed.federation.learner import Learner
-from kernfed.federation.missing import warn_missing
+from kernfed.federation.asking import warn_missing
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.schema import Schema, agree, check_classes
 from kernfed_papers.baselines.averaging_model import AveragingModel, AveragingParameters, Round, Scaling
@@ -121,7 +121,7 @@ class _Asking:
     def round(self, model: AveragingModel, number: int, schemas: Mapping[str, Schema]) -> AveragingModel:
         """Model after another round."""
         names = [f"w{place}" for place in range(len(model.weights))]
-        sizes = layer_sizes(model.parameters.model, model.width, model.parameters.hidden, len(model.classes_))
+        sizes = layer_sizes(model.parameters.model, model.n_features_in_, model.parameters.hidden, len(model.classes_))
         shapes = {**dict(zip(names, weight_shapes(sizes), strict=True)), "rows": (1,), "loss": (1,)}
 
         def check(site: str, payload: Payload) -> None:
@@ -196,7 +196,7 @@ def _check_rows(payload: Payload, schema: Schema) -> None:
 
 def _warn(model: AveragingModel) -> None:
     """Say who was missing, once for all rounds."""
-    absent = dict(model.missing)
+    absent = dict(model.missing_)
     for done in model.history:
         absent = {**done.missing, **absent}  # the first reason counts
     warn_missing(dict(sorted(absent.items())), "the others were averaged in the rounds without them", stacklevel=3)

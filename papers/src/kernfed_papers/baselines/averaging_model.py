@@ -96,12 +96,12 @@ class AveragingModel(Savable):
 
     parameters: AveragingParameters
     classes_: npt.NDArray[Any]
-    width: int
-    weights: Weights
+    n_features_in_: int
+    weights_: Weights
     scaling: Scaling
-    history: tuple[Round, ...] = ()
-    missing: Mapping[str, str] = field(default_factory=dict)
-    columns: tuple[str, ...] = ()
+    history_: tuple[Round, ...] = ()
+    missing_: Mapping[str, str] = field(default_factory=dict)
+    feature_names_in_: tuple[str, ...] = ()
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         """Label with the largest output, (n,); ties go to the first class."""
@@ -113,14 +113,14 @@ class AveragingModel(Savable):
         return probabilities
 
     def _logits(self, X: npt.ArrayLike) -> FloatArray:
-        rows = check_rows(X, width=self.width, columns=self.columns)
+        rows = check_rows(X, width=self.n_features_in_, columns=self.feature_names_in_)
         found = np.empty((len(rows), len(self.classes_)))
-        block = np.zeros((_BLOCK, self.width), self.parameters.dtype)
+        block = np.zeros((_BLOCK, self.n_features_in_), self.parameters.dtype)
         with single_blas_thread():
             for start in range(0, len(rows), _BLOCK):
                 chosen = self.scaling.apply(rows[start : start + _BLOCK], self.parameters.dtype)
                 block[: len(chosen)] = chosen
-                found[start : start + _BLOCK] = logits(self.weights, block)[: len(chosen)]
+                found[start : start + _BLOCK] = logits(self.weights_, block)[: len(chosen)]
         return found
 
 
@@ -130,10 +130,10 @@ def _dump(model: AveragingModel) -> Record:
     values = {
         "parameters": model.parameters.to_values(),
         "classes": labels_to_values(model.classes_),
-        "width": model.width,
+        "width": model.n_features_in_,
         "history": [asdict(done) for done in model.history],
-        "missing": dict(model.missing),
-        "columns": list(model.columns),
+        "missing": dict(model.missing_),
+        "columns": list(model.feature_names_in_),
     }
     return Record(arrays, values)
 

@@ -56,7 +56,7 @@ def _run_column(name: str, data: Dataset, printed: dict[str, float | None], seed
         answered = federation.traffic.bytes_up - trained[0], federation.traffic.bytes_down - trained[1]
         score = max(assumption_score(model, site, data.x_train[part]) for site, part in sites.items())
     predicted, others = model.classes_[scores.argmin(axis=1)], model.classes_ != data.y_test[:, None]
-    beside = float(np.median(1 - membership_probability(scores[others], model.width)))
+    beside = float(np.median(1 - membership_probability(scores[others], model.n_features_in_)))
     return [
         Row(f"{name}: Accuracy", printed["Accuracy"], float((predicted == data.y_test).mean()), "fraction"),
         Row(f"{name}: E", printed["E"], score, "fraction"),
@@ -77,7 +77,7 @@ def _run_column(name: str, data: Dataset, printed: dict[str, float | None], seed
 def assumption_score(model: FoldingModel, site: str, rows: np.ndarray) -> float:
     """Largest ``1 - exp(-distance / p)`` (GIKM 5.1) of rows (n, p) that a site owns, by its own machines."""
     distances = model.local(site).scores(rows).min(axis=1)  # the site has one class, the others are infinitely far
-    return float(1 - membership_probability(distances, model.width).min())
+    return float(1 - membership_probability(distances, model.n_features_in_).min())
 
 
 EXPERIMENTS = (

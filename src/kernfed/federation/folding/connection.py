@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_column_names, check_count
 from kernfed.errors import InputError, MissingSites, TooFewReplies
-from kernfed.federation.asking import Federation, Replies, connects
+from kernfed.federation.asking import Federation, Replies, connects, warn_missing
 from kernfed.federation.folding import changes  # noqa: F401  registers what sites do for a model that changes
 from kernfed.federation.folding.questions import (
     check_scores,
@@ -22,7 +22,6 @@ from kernfed.federation.folding.questions import (
     raise_if_unusable,
 )
 from kernfed.federation.folding.warn import warn_if_temporary
-from kernfed.federation.missing import warn_missing
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.schema import Schema, agree, label_kind
 from kernfed.files import labels_from_values, labels_to_values
@@ -69,7 +68,7 @@ class FoldingConnection:
         shape = (len(sites), len(X), len(model.classes_))
         values, batches = np.full(shape, ABSENT[model.parameters.measure]), np.full(shape, -1, dtype=np.intp)
         for row, site in enumerate(sites):
-            columns = list(model.members[site].classes)
+            columns = list(model.members_[site].classes)
             values[row][:, columns] = np.concatenate([part[site].arrays["scores"] for part in parts])
             if explain:
                 batches[row][:, columns] = np.concatenate([part[site].arrays["batches"] for part in parts])
@@ -85,7 +84,7 @@ class FoldingConnection:
         timeout: float,
     ) -> Replies:
         def check(site: str, payload: Payload) -> None:
-            member = model.members[site]
+            member = model.members_[site]
             check_scores(payload, len(queries), model.parameters.measure, explain=explain)
             batches = payload.arrays.get("batches", np.zeros(0))
             if batches.size and not 0 <= batches.min() <= batches.max() < member.machines:
@@ -93,7 +92,7 @@ class FoldingConnection:
             if labels_from_values(payload.values["classes"]).tolist() != model.classes_[list(member.classes)].tolist():
                 raise InputError("the site's classes are not those the model was made with")
 
-        generation = {site: model.members[site].generation for site in sites}
+        generation = {site: model.members_[site].generation for site in sites}
         question = folding_question(model.handle, model.parameters, queries, explain=explain, generation=generation)
         needed = 0 if min_replies is None else check_count(min_replies, "min_replies")
         replies = self.federation.ask("scores", question, sites=sites, min_replies=needed, timeout=timeout, check=check)
@@ -143,7 +142,7 @@ class FoldingConnection:
 
     def add_site(self, model: FoldingModel, site: str, data: Any) -> FoldingModel:
         """Model with another site, which models its classes as the others did."""
-        if site in model.members:
+        if site in model.members_:
             raise InputError(f"site {site!r} takes part already")
         if data is not None:
             add = getattr(self.federation.engine, "add_site", None)
@@ -157,8 +156,8 @@ class FoldingConnection:
                 raise InputError(f"site {site!r} does not answer: {known.missing[site].reason}")
             schemas = {name: Schema.from_values(payload.values) for name, payload in known}
             schema = agree(schemas)
-            if schema.width != model.width:
-                raise InputError(f"site {site!r} has {schema.width} columns, the model has {model.width}")
+            if schema.width != model.n_features_in_:
+                raise InputError(f"site {site!r} has {schema.width} columns, the model has {model.n_features_in_}")
             return self._refresh(model, site, schemas[site])
         except Exception:
             if data is not None:
@@ -167,7 +166,7 @@ class FoldingConnection:
 
     def add_rows(self, model: FoldingModel, site: str, X: Any, y: Any, ids: Any) -> FoldingModel:
         """Model with further rows at ``site``."""
-        check_column_names(X, model.columns)
+        check_column_names(X, model.feature_names_in_)
         values: dict[str, Any] = {"y": labels_to_values(np.asarray(y))}
         if model.privacy is not None:  # the rows are released for this model, and for no other
             values["handle"] = model.handle
@@ -178,7 +177,7 @@ class FoldingConnection:
     def _refresh(self, model: FoldingModel, site: str, schema: Schema | None = None) -> FoldingModel:
         """Model with what ``site`` now holds; the other members stay as they are."""
         replies = prepare(
-            self.federation, model.handle, model.parameters, model.width, model.privacy, {site: schema}, 0, 600.0
+            self.federation, model.handle, model.parameters, model.n_features_in_, model.privacy, {site: schema}, 0, 600.0
         )
         refusal = replies.missing.get(site)
         if refusal is not None and refusal.code == "empty":
@@ -186,7 +185,7 @@ class FoldingConnection:
         if refusal is not None:
             raise TooFewReplies("scores", 1, replies)
         held = labels_from_values(replies[site].values["classes"]).tolist()
-        known = {name: member for name, member in model.members.items() if name != site}
+        known = {name: member for name, member in model.members_.items() if name != site}
         if known and label_kind(model.classes_) != label_kind(np.array(held)):
             raise InputError(f"site {site!r} has labels {held[:5]}, the model {model.classes_[:5].tolist()}")
         kept = sorted({number for member in known.values() for number in member.classes})

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 
 from kernfed._validation import check_choice, check_count
-from kernfed.federation.asking import Federation, Replies
+from kernfed.federation.asking import Federation, Replies, warn_missing
 from kernfed.federation.folding.connection import FoldingConnection, member_of
 from kernfed.federation.folding.questions import collect_machines, describe, prepare
 from kernfed.federation.folding.warn import warn_if_exposed
 from kernfed.federation.learner import Learner
-from kernfed.federation.missing import warn_missing
 from kernfed.federation.protocol.schema import Schema, agree, check_classes
 from kernfed.federation.release.kept import folding_handle, warn_if_forgotten
 from kernfed.files import labels_from_values
@@ -71,7 +70,7 @@ class FoldingLearner(Learner):
     def fit(self, federation: Federation, *, min_replies: int | None = None, timeout: float = 600.0) -> FoldingModel:
         """Ask every site to describe its data and to model its classes.
 
-        With ``min_replies`` (at least 1) so many sites are enough; a ``MissingSites`` warning and ``model.missing``
+        With ``min_replies`` (at least 1) so many sites are enough; a ``MissingSites`` warning and ``model.missing_``
         name the others.
         """
         if min_replies is not None:

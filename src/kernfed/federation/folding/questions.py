@@ -113,11 +113,11 @@ def collect_machines(
     """Fetch the machines of sites; all must agree."""
     banks: dict[str, Bank] = {}
     private = model.privacy
-    width = model.width if private is None or private.basis is None else private.basis.shape[1]
+    width = model.n_features_in_ if private is None or private.basis is None else private.basis.shape[1]
 
     def check(site: str, payload: Payload) -> None:
         machines = unpack_machines(payload.arrays)
-        member = model.members[site]
+        member = model.members_[site]
         groups = payload.arrays["groups"]
         if len(machines) != member.machines or groups.shape != (len(machines),):
             raise InputError(f"expected {member.machines} machines with their classes, got {len(machines)}")
@@ -132,7 +132,7 @@ def collect_machines(
         with single_blas_thread():
             banks[site] = Bank.assemble(machines, groups.tolist(), len(member.classes))
 
-    generation = {site: model.members[site].generation for site in sites}
+    generation = {site: model.members_[site].generation for site in sites}
     question = Payload(values={"handle": model.handle, "generation": generation})
     federation.ask(
         "machines" if private is None else "released_machines", question, sites=sites, timeout=timeout, check=check

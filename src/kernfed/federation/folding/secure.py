@@ -39,7 +39,7 @@ def secure_predict(
     """Labels (n,) of queries X (n, p) by ``scheme`` ("plain", "bfv" or "tfhe") on ``bits``-bit scores."""
     check_rule(model.parameters.measure, model.parameters.aggregate)
     holder = KeyHolder(len(model.sites), len(model.classes_), bits=bits, scheme=scheme)
-    generation = {site: member.generation for site, member in model.members.items()}
+    generation = {site: member.generation for site, member in model.members_.items()}
     asked = folding_question(model.handle, model.parameters, X, generation=generation)
     positions = {site: number for number, site in enumerate(model.sites)}
     key = np.frombuffer(holder.site_key, dtype=np.uint8)

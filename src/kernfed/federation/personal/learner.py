@@ -9,9 +9,8 @@ import numpy as np
 from kernfed._median import median_by_rows
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
 from kernfed.errors import InputError, SitesLost, TooFewReplies
-from kernfed.federation.asking import Federation
+from kernfed.federation.asking import Federation, warn_missing
 from kernfed.federation.learner import Learner
-from kernfed.federation.missing import warn_missing
 from kernfed.federation.personal import tasks as _tasks  # registers what sites answer
 from kernfed.federation.personal.sites import PersonalSites, Received, Survey, ask_survey
 from kernfed.federation.protocol.schema import agree

@@ -21,7 +21,8 @@ from safetensors.numpy import save as to_safetensors
 from kernfed._version import __version__
 from kernfed.errors import MessageError
 
-PROTOCOL = 1
+#: Version of what travels: messages of another one are refused. Packages of different versions talk, if it is the same.
+PROTOCOL = 2
 _HEADER_LIMIT = 100_000_000
 _MOST_AXES = 32
 _KINDS = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1", "U8": "|u1", "BOOL": "|b1"}
@@ -101,7 +102,7 @@ def encode_question(question: Question) -> bytes:
 
 
 def decode_question(data: bytes) -> Question:
-    """Question in ``data``; refuses other protocols and package versions and altered parameters."""
+    """Question in ``data``; refuses other protocols and altered parameters."""
     header, payload = _unpack(data)
     _expect(header, "is", "question")
     _check_origin(header, "the question")
@@ -162,10 +163,12 @@ def _fingerprint(values: Mapping[str, Any]) -> str:
 
 def _check_origin(header: Mapping[str, Any], who: str) -> None:
     if header.get("protocol") != PROTOCOL:
-        raise MessageError(f"{who} speaks protocol {reprlib.repr(header.get('protocol'))}, this is protocol {PROTOCOL}")
-    if header.get("package") != __version__:
-        found = reprlib.repr(header.get("package"))
-        raise MessageError(f"{who} comes from kernfed {found}, this is kernfed {__version__}")
+        written = reprlib.repr(header.get("protocol"))
+        package = reprlib.repr(header.get("package"))
+        raise MessageError(
+            f"{who} speaks protocol {written} (kernfed {package}), this is protocol {PROTOCOL} (kernfed {__version__}); "
+            "update the older one"
+        )
 
 
 def _expect(header: Mapping[str, Any], name: str, value: Any) -> None:

@@ -22,6 +22,8 @@ from kernfed.federation.protocol.traffic import INFORMATION
 #:   released  it is run, and gets rows only inside ``Site.releasing``, under a mechanism that the policy allows
 #:   public    it is run: what it tells is public, for the reason that it gives
 UNDER_PRIVACY = ("refused", "released", "public")
+#: Tasks of the core.
+CORE_TASKS = ("describe",)
 #: Entry points by which other packages declare methods.
 ENTRY_POINTS = "kernfed.methods"
 
@@ -122,12 +124,12 @@ def find_task(name: str) -> Task | None:
 def task_names() -> tuple[str, ...]:
     """Names of all tasks, sorted: what a policy may allow."""
     own = {name for method in methods() for names in method.tasks.values() for name in names}
-    return tuple(sorted(own | set(_tasks)))
+    return tuple(sorted({*CORE_TASKS, *own, *_tasks}))
 
 
 def default_tasks() -> tuple[str, ...]:
     """Tasks that a site answers unless its policy says otherwise: only schema and scores leave it."""
-    return ("describe", *(name for method in methods() for name in method.default_tasks))
+    return (*CORE_TASKS, *(name for method in methods() for name in method.default_tasks))
 
 
 def resolve(name: str) -> Any:

@@ -11,9 +11,8 @@ import numpy as np
 from kernfed._median import median_by_rows
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
 from kernfed.errors import DivergenceWarning, InputError, MissingSites, SitesLost, TooFewReplies
-from kernfed.federation.asking import Federation
+from kernfed.federation.asking import Federation, warn_missing
 from kernfed.federation.learner import Learner
-from kernfed.federation.missing import warn_missing
 from kernfed.federation.protocol.schema import agree, check_classes
 from kernfed.federation.release.kept import warn_if_forgotten
 from kernfed.federation.ridge.system import Recorder, RidgeSystem, Sites, SiteSurvey, ask_survey

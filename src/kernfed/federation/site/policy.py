@@ -2,15 +2,14 @@
 
 import os
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from kernfed._validation import check_count, check_number
 from kernfed.errors import PolicyError
+from kernfed.federation.protocol.task import default_tasks, task_names
 
-#: Tasks that a site answers unless its policy says otherwise: only schema and scores leave it.
-DEFAULT_TASKS = ("describe", "scores")
 #: Mechanisms that a policy may name.
 MECHANISM_NAMES = (
     "element-laplace",
@@ -33,7 +32,7 @@ class Policy:
     that one record may lose over all releases, at ``record_delta``. private_labels : whether labels must be randomised.
     """
 
-    tasks: tuple[str, ...] = DEFAULT_TASKS
+    tasks: tuple[str, ...] = field(default_factory=default_tasks)
     callers: tuple[str, ...] = ("*",)
     queries_per_day: int | None = None
     min_rows_per_class: int = 1
@@ -48,6 +47,9 @@ class Policy:
             words = getattr(self, name)
             if not isinstance(words, tuple) or not all(isinstance(word, str) for word in words):
                 raise PolicyError(f"{name} must be a list of words (a tuple in Python), got {words!r}")
+        unknown = [name for name in self.tasks if name not in (*task_names(), "*")]
+        if unknown:
+            raise PolicyError(f"tasks must be some of {', '.join(task_names())}, or \"*\"; got {unknown[0]!r}")
         for name in ("require_privacy", "private_labels"):
             if not isinstance(getattr(self, name), bool):
                 raise PolicyError(f"{name} must be true or false, got {getattr(self, name)!r}")
@@ -83,7 +85,7 @@ class Policy:
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> "Policy":
         """Policy from parsed settings."""
-        known = {field.name for field in fields(cls)}
+        known = {setting.name for setting in fields(cls)}
         unknown = sorted(set(settings) - known)
         if unknown:
             raise PolicyError(f"unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}")

@@ -10,6 +10,7 @@ answers/<id>          answers to questions that changed something, so that a rep
 Every file carries a checksum of its content, so that a damaged one is noticed and never used.
 """
 
+import copy
 import fcntl
 import json
 import re
@@ -50,6 +51,8 @@ class SiteStore:
             self.path.mkdir(parents=True, exist_ok=True)
         self._threads = threading.RLock()
         self._depth = 0
+        self._owner: int | None = None
+        self._state: dict[str, Any] | None = None
         self._clean()
 
     @contextmanager
@@ -61,12 +64,17 @@ class SiteStore:
                 return
             with (self.path / "lock").open("a") as handle:
                 fcntl.flock(handle, fcntl.LOCK_EX)
-                self._depth = 1
+                self._depth, self._owner, self._state = 1, threading.get_ident(), None
                 try:
                     yield
                 finally:
-                    self._depth = 0
+                    self._depth, self._owner, self._state = 0, None, None
                     fcntl.flock(handle, fcntl.LOCK_UN)
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether this thread has exclusive use."""
+        return self._owner == threading.get_ident()
 
     def _clean(self) -> None:
         """Remove what killed writes left over, unless somebody is writing now."""
@@ -79,7 +87,17 @@ class SiteStore:
                 left_over.unlink(missing_ok=True)
 
     def read_state(self) -> dict[str, Any]:
-        """The site's state; a damaged or lost one stops everything, for it says which rows are forgotten."""
+        """The site's state; a damaged or lost one stops everything, for it says which rows are forgotten.
+
+        While the store is locked nobody else changes it, so that it is read once.
+        """
+        if not self.is_locked:
+            return self._read_state()
+        if self._state is None:
+            self._state = self._read_state()
+        return copy.deepcopy(self._state)
+
+    def _read_state(self) -> dict[str, Any]:
         place = self.path / "state.json"
         if not place.exists():
             if next(self.path.rglob("*.safetensors"), None) is not None:
@@ -100,6 +118,7 @@ class SiteStore:
         content = {**state, "checksum": _checksum(state)}
         with atomic_path(self.path / "state.json") as temporary:
             temporary.write_text(json.dumps(content, sort_keys=True), encoding="utf-8")
+        self._state = None
 
     def read(self, *names: str) -> Record | None:
         """Record under ``names``, or None; a damaged one raises ``FileFormatError``."""

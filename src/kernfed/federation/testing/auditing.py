@@ -95,7 +95,7 @@ def audit_model(
     if getattr(model, "hold", "machines") == "sites" and model.connection is None:
         raise InputError("the machines of this model are at its sites; audit it there, or make it with hold='machines'")
     element, record = _stated(model)
-    subject = f"the answers of a {type(model).__name__} of {len(model.classes_)} classes and {model.width} columns"
+    subject = f"the answers of a {type(model).__name__} of {len(model.classes_)} classes and {model.n_features_in_} columns"
     return AuditReport(subject, element, record).plus(
         *_answers(model, inside, outside, {"confidence": confidence, "seed": seed})
     )
@@ -111,7 +111,7 @@ def _stated(model: Any) -> tuple[Guarantee, Guarantee]:
     labels: Any = terms.request["labels"]
     randomized: Any = None if labels is None else mechanism_from_values(labels)
     assert randomized is None or isinstance(randomized, RandomizedLabels)
-    return with_labels(promise(mechanism_from_values(terms.request["mechanism"]), model.width), randomized)
+    return with_labels(promise(mechanism_from_values(terms.request["mechanism"]), model.n_features_in_), randomized)
 
 
 def _answers(model: Any, inside: Labelled, outside: Labelled, options: dict[str, Any]) -> Any:

@@ -179,7 +179,7 @@ def evaluate_rows(model: Any, holdout: Mapping[str, Any]) -> Evaluation:
     tested = {}
     for name, predictor in predictors.items():
         X, y = holdout[name][:2]
-        check_column_names(X, getattr(predictor, "columns", ()), f"X of site {name!r}")
+        check_column_names(X, getattr(predictor, "feature_names_in_", ()), f"X of site {name!r}")
         rows = check_site_rows(X, y, None, name)
         check_labels_alike(model.classes_, rows, name)
         tested[name] = count_outcomes(model.classes_, rows.y, predictor.predict_proba(rows.X))
@@ -234,7 +234,7 @@ def ask_held_out(
     """Answers (n, C) to each site's held-out rows, fetched as queries and answered together; and who sent none."""
 
     def check(site: str, payload: Payload) -> None:
-        if payload.arrays["X"].ndim != 2 or payload.arrays["X"].shape[1] != model.width:
+        if payload.arrays["X"].ndim != 2 or payload.arrays["X"].shape[1] != model.n_features_in_:
             raise InputError(f"site {site!r} sent queries of shape {payload.arrays['X'].shape}")
 
     queries = federation.ask("held_out_queries", Payload(), sites=model.sites, check=check, **options)

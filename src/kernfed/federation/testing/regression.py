@@ -123,7 +123,7 @@ def regression_rows(model: Any, holdout: Mapping[str, Any]) -> RegressionEvaluat
     tested = {}
     for name, predictor in predictors.items():
         X, y = holdout[name][:2]
-        check_column_names(X, getattr(predictor, "columns", ()), f"X of site {name!r}")
+        check_column_names(X, getattr(predictor, "feature_names_in_", ()), f"X of site {name!r}")
         rows = check_site_rows(X, y, None, name)
         tested[name] = error_sums(_numbers(rows.y, name), predictor.predict(rows.X))
     return _tested(tested, missing)

@@ -1,0 +1,116 @@
+"""A site behind Flower: the answer of a ClientApp to the questions of ``FlowerEngine``, and a site from its settings."""
+
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from kernfed.data import Table, read_table
+from kernfed.errors import InputError
+from kernfed.federation.engines.flower import ACTION, BYTES, NAME, RECORD, wrap
+from kernfed.federation.protocol.message import Reply, encode_reply, error_refusal
+from kernfed.federation.site.policy import Policy
+from kernfed.federation.site.site import Site
+from kernfed.federation.site.store import SiteStore
+
+__all__ = ["ACTION", "answer", "node_config", "site_from_config", "site_name"]
+#: What the configuration of a virtual node of Flower's simulation says.
+_VIRTUAL = "partition-id"
+
+
+def answer(message: Message, context: Context, make_site: Callable[[Context], Site] | None = None) -> Message:
+    """Reply of a ClientApp to a message of ``FlowerEngine``.
+
+    ``make_site`` builds the site (default: from the node's configuration). What it raises becomes a refusal with its
+    traceback, for the operator; it is printed here as well.
+    """
+    name = site_name(context)
+    if RECORD not in message.content.array_records:
+        return Message(RecordDict({NAME: ConfigRecord({NAME: name})}), reply_to=message)
+    try:
+        site = (make_site or site_from_config)(context)
+        reply = site.answer(message.content.array_records[RECORD][BYTES].data)
+    except Exception as error:  # whatever it is, the operator must see it and the other sites must go on
+        refusal = error_refusal(error)
+        print(refusal.reason, file=sys.stderr, flush=True)
+        reply = encode_reply(Reply(name, "", "", "", "", refusal=refusal))
+    return Message(wrap(reply), reply_to=message)
+
+
+def site_name(context: Context) -> str:
+    """Name of the site in the node's configuration; that of a virtual node without one is its number: site-007."""
+    config = node_config(context)
+    name = config.get("site")
+    if name is None and _VIRTUAL in config:
+        return f"site-{int(config[_VIRTUAL]):03}"
+    if not isinstance(name, str) or not name:
+        raise InputError(
+            f"the node's configuration must name its site, got {name!r}; "
+            'start it with --node-config \'site="a" data="/path" ...\''
+        )
+    return name
+
+
+def node_config(context: Context) -> Mapping[str, Any]:
+    """The node's configuration. Virtual nodes of Flower's simulation take theirs from the run's folder ``nodes``.
+
+    It holds a file of settings for each of them, ``*.toml``, in the order of their names. A node that names its site is
+    none: whoever starts a run must not choose its policy.
+    """
+    folder = context.run_config.get("nodes")
+    if _VIRTUAL not in context.node_config or "site" in context.node_config or not folder:
+        return context.node_config
+    files, number = sorted(Path(str(folder)).glob("*.toml")), int(context.node_config[_VIRTUAL])
+    if number >= len(files):
+        raise InputError(f"virtual node {number} needs its settings, {folder} holds {len(files)} files *.toml")
+    return tomllib.loads(files[number].read_text(encoding="utf-8"))
+
+
+def site_from_config(context: Context) -> Site:
+    """Site described by the node's configuration.
+
+    site, data (a table), label, store (a folder) are needed; features, ids, policy (``site.toml``; without it only
+    schema and scores leave), holdout, seed, scaling and encoder may be given. Paths are absolute, for a ClientApp does
+    not choose its working folder.
+    """
+    config = node_config(context)
+    known = {"site", "data", "label", "store", "features", "ids", "policy", "holdout", "seed", "scaling", "encoder"}
+    unknown = sorted(set(config) - known)
+    if unknown:
+        raise InputError(f"unknown setting {unknown[0]!r} in the node's configuration; known are {sorted(known)}")
+    data, store = _path(config, "data"), _path(config, "store")
+    label, features, ids = (_text(config, word) for word in ("label", "features", "ids"))
+    if label is None:
+        raise InputError('the node\'s configuration must name the column of labels: label="y"')
+    policy = Policy.read(_path(config, "policy")) if "policy" in config else Policy()
+
+    def read() -> Table:
+        return read_table(data, features=features, label=label, ids=ids)
+
+    return Site(
+        site_name(context),
+        read,
+        store=SiteStore(store),
+        policy=policy,
+        scaling=_text(config, "scaling") or "",
+        encoder=_text(config, "encoder") or "",
+        holdout=float(config.get("holdout", 0.0)),
+        seed=int(config.get("seed", 0)),
+    )
+
+
+def _text(config: Mapping[str, Any], word: str) -> str | None:
+    value = config.get(word)
+    if value is not None and (not isinstance(value, str) or not value):
+        raise InputError(f"{word} in the node's configuration must be text, got {value!r}")
+    return value
+
+
+def _path(config: Mapping[str, Any], word: str) -> Path:
+    value = _text(config, word)
+    if value is None or not Path(value).is_absolute():
+        raise InputError(f"{word} in the node's configuration must be an absolute path, got {value!r}")
+    return Path(value)

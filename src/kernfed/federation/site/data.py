@@ -1,0 +1,182 @@
+"""A site's rows over time: those it was given and those that came later, without those it was asked to forget.
+
+All of it needs the site's store locked: another process may forget a row while this one reads, and a row that was read
+before must not be used after.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import check_column_names, check_number, column_names
+from kernfed.errors import InputError, Refused, StoreError
+from kernfed.federation.protocol.schema import Schema, label_kind
+from kernfed.federation.site.rows import Rows, check_site_rows
+from kernfed.federation.site.store import SiteStore
+from kernfed.files import Record, labels_from_values, labels_to_values
+
+
+class SiteData:
+    """Rows X (n, p) and y (n,) of site ``name``, and what its ``store`` says has come and gone since.
+
+    In the place of X there may be a function without arguments that returns a table (``X``, ``y``, ``ids``,
+    ``columns``); it is called when the rows are first needed. ``holdout`` is the share of rows kept aside.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        X: npt.ArrayLike | Callable[[], Any],
+        y: npt.ArrayLike,
+        ids: npt.ArrayLike | None,
+        store: SiteStore,
+        *,
+        columns: tuple[str, ...] = (),
+        scaling: str = "",
+        encoder: str = "",
+        holdout: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        self.name, self.seed, self._store = name, seed, store
+        self.holdout = check_number(holdout, "holdout", at_least=0, below=1)
+        self._read: Callable[[], Any] | None = X if callable(X) else None
+        self._names, self._scaling, self._encoder = tuple(columns), scaling, encoder
+        if not callable(X):
+            check_column_names(X, columns, f"X of site {name!r}")
+            self._names = tuple(columns or column_names(X))
+            self._given = check_site_rows(X, y, ids, name)
+            if len(self._names) not in (0, self.width):
+                raise InputError(f"columns of site {name!r} must name {self.width} columns, got {len(self._names)}")
+
+    @cached_property
+    def _given(self) -> Rows:
+        """Rows of the table that the site was given; others are set from the start."""
+        assert self._read is not None
+        table = self._read()
+        self._names = tuple(table.columns)
+        return check_site_rows(table.X, table.y, table.ids, self.name)
+
+    @property
+    def width(self) -> int:
+        """Columns of the rows."""
+        return int(self._given.X.shape[1])
+
+    def learning(self) -> Rows:
+        """Rows to learn from: all but those kept aside."""
+        rows = self._all()
+        return rows.take(~self._kept_aside(rows)) if self.holdout else rows
+
+    def held_out(self) -> Rows:
+        """Rows that the site keeps aside to test models on; nothing is learned from them."""
+        rows = self._all()
+        return rows.take(self._kept_aside(rows))
+
+    def schema(self, rows: Rows) -> Schema:
+        """Description of the site's data by the labels of ``rows``."""
+        labels, counts = np.unique(rows.y, return_counts=True) if len(rows.y) else (np.array([]), np.array([]))
+        classes = tuple(labels.tolist())
+        return Schema(self.width, classes, tuple(counts.tolist()), self._names, self._scaling, self._encoder)
+
+    def _kept_aside(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which rows are kept aside: a share chosen by seed, site and id, so that a row's part never changes."""
+        if self.holdout == 0:
+            return np.zeros(len(rows.ids), dtype=bool)
+        prefix = f"{self.seed}|{self.name}|holdout|".encode()
+        draws = [hashlib.blake2b(prefix + str(number).encode(), digest_size=4).digest() for number in rows.ids.tolist()]
+        return np.frombuffer(b"".join(draws), dtype="<u4") < self.holdout * 2**32
+
+    def _all(self) -> Rows:
+        if not self._store.is_locked:
+            raise RuntimeError("rows are read with the store locked: use `with site.store.locked():`")
+        forgotten = self._store.read_state()["forgotten"]
+        if forgotten and np.isin(self._given.ids, forgotten).any():  # they leave memory too
+            self._given = self._given.take(~np.isin(self._given.ids, forgotten))
+        rows = self._given
+        added = self._store.read("rows")
+        if added is None:
+            return rows
+        labels = labels_from_values(added.values["y"])
+        if np.isin(added.arrays["ids"], rows.ids).any():
+            raise StoreError(
+                f"rows given to site {self.name!r} have ids of rows that were added to its store; "
+                "give every row an id of its own"
+            )
+        rows = Rows(
+            np.concatenate([rows.X, added.arrays["X"].astype(rows.X.dtype)]),
+            np.concatenate([rows.y, labels]),
+            np.concatenate([rows.ids, added.arrays["ids"]]),
+        )
+        return rows.take(~np.isin(rows.ids, forgotten)) if forgotten else rows
+
+    # Rows that come and go --------------------------------------------------------------------------------------
+
+    def add(self, X: npt.ArrayLike, y: npt.ArrayLike, ids: npt.ArrayLike | None, question: str) -> Any:
+        """Keep further rows in the store; returns their ids. A question that brought rows before brings none again."""
+        asked = _mark(question)
+        with self._store.locked():
+            added = self._store.read("rows")
+            if asked and added is not None and (added.arrays["asked"] == asked).any():
+                return added.arrays["ids"][added.arrays["asked"] == asked]
+            new = self._check_new(X, y, ids, added)
+            count, marks = len(new.ids), np.full(len(new.ids), asked)
+            if added is not None:
+                old = labels_from_values(added.values["y"])
+                new = Rows(
+                    np.concatenate([added.arrays["X"], new.X]),
+                    np.concatenate([old, new.y]),
+                    np.concatenate([added.arrays["ids"], new.ids]),
+                )
+                marks = np.concatenate([added.arrays["asked"], marks])
+            arrays = {"X": new.X, "ids": new.ids, "asked": marks}
+            self._store.write(Record(arrays, {"y": labels_to_values(new.y)}), "rows")
+            return new.ids[-count:]
+
+    def _check_new(self, X: npt.ArrayLike, y: npt.ArrayLike, ids: npt.ArrayLike | None, added: Record | None) -> Rows:
+        """New rows of the site's width and type of labels, under ids that no row ever had."""
+        used = [self._given.ids, *([added.arrays["ids"]] if added is not None else [])]
+        used.append(np.asarray(self._store.read_state()["forgotten"], dtype=np.int64))
+        taken = np.concatenate(used)
+        check_column_names(X, self._names)
+        fresh = np.arange(len(np.asarray(X))) + (int(taken.max()) + 1 if taken.size else 0) if ids is None else ids
+        new = check_site_rows(X, y, fresh, self.name)
+        if new.X.shape[1] != self.width:
+            raise InputError(f"X must have {self.width} columns as the site has, got {new.X.shape[1]}")
+        if np.isin(new.ids, taken).any():
+            raise InputError(f"ids {new.ids[np.isin(new.ids, taken)][:5].tolist()} are taken; an id is never reused")
+        if label_kind(self._given.y) != label_kind(new.y):
+            raise InputError(f"labels must be of the site's type {self._given.y.dtype}, got {new.y.dtype}")
+        return new
+
+    def check_known(self, ids: npt.NDArray[np.int64]) -> None:
+        """Refuse ids of no row. Those forgotten already pass, so that an interrupted forgetting can be completed."""
+        known = np.concatenate([self._all().ids, np.array(self._store.read_state()["forgotten"], dtype=np.int64)])
+        missing = ids[~np.isin(ids, known)]
+        if len(missing):
+            raise Refused("unknown rows", f"site {self.name!r} has no rows with ids {missing[:5].tolist()}")
+
+    def forget(self, ids: npt.NDArray[np.int64], retired: Sequence[str]) -> None:
+        """Never use these rows again, and delete the copies the store holds of them.
+
+        ``retired`` names the handles that held them: what was made for these is out of date from the same moment on.
+        """
+        with self._store.locked():
+            state = self._store.read_state()
+            state["forgotten"] = sorted({*state["forgotten"], *ids.tolist()})
+            for handle in retired:
+                state["generations"][handle] = state["generations"].get(handle, 0) + 1
+            self._store.write_state(state)
+            added = self._store.read("rows")
+            if added is not None:
+                kept = ~np.isin(added.arrays["ids"], state["forgotten"])
+                arrays = {name: array[kept] for name, array in added.arrays.items()}
+                labels = labels_from_values(added.values["y"])[kept]
+                self._store.write(Record(arrays, {"y": labels_to_values(labels)}), "rows")
+
+
+def _mark(question: str) -> int:
+    """Number by which rows remember the question that brought them; 0 for none."""
+    return int.from_bytes(hashlib.sha256(question.encode()).digest()[:7], "little") if question else 0
