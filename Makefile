@@ -1,27 +1,39 @@
 # Every target sets itself up from a clean clone: python3, pip and make are enough.
-PYTHON ?= python3
-VENV   := .venv
-BIN    := $(VENV)/bin
-TFHE   := .venv-tfhe
+PYTHON  ?= python3
+PYTHON313 ?= python3.13
+WORKERS ?= auto
+VENV    := .venv
+BIN     := $(VENV)/bin
+TFHE    := .venv-tfhe
+OLDEST  := .venv-oldest
+NEWEST  := .venv-3.13
+# Tests of one file stay in one process and share what they set up.
+PARALLEL := -n $(WORKERS) --dist loadfile
+QUICK    := not deployment and not slow
+TEST_TOOLS := pytest pytest-xdist hypothesis mpmath pandas
+# What runs without extras, in environments of other versions. The pictures of the site are those of one matplotlib.
+CORE_TESTS := tests src --ignore=tests/test_site.py
 
-.PHONY: help demo test test-all test-deployment chromium docs lint types bench clean .venv
+.PHONY: help demo test test-all test-deployment test-oldest test-newest chromium docs lint types bench clean .venv
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@grep -hE '^[a-zA-Z.-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-zA-Z.-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# A stamp per set of dependencies: an installed set is installed again only when pyproject.toml changes.
+# A stamp per set of dependencies: an installed set is installed again only when its pyproject.toml changes.
 $(VENV)/.core: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
 # PyTorch is asked for by number first, or its newest build comes with gigabytes for graphics cards.
-$(VENV)/.test: pyproject.toml | $(BIN)/python
+# What the papers depend on is part of what kernfed depends on.
+$(VENV)/.test: pyproject.toml papers/pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet torch==2.13.0
 	$(BIN)/python -m pip install --quiet --editable '.[test,fhe,flower,torch]'
+	$(BIN)/python -m pip install --quiet --no-deps --editable papers
 	@touch $@ $(VENV)/.core
 
 # concrete-python wants an older numpy and PyTorch, whose processor-only build has to be there first.
@@ -31,16 +43,37 @@ $(TFHE)/.ready: pyproject.toml
 	$(TFHE)/bin/python -m pip install --quiet --editable '.[tfhe]' 'numpy<2' 'setuptools<80' 'pyarrow<21' pytest hypothesis
 	@touch $@
 
+# oldest.txt has the lowest version that pyproject.toml allows of every dependency of the core.
+$(OLDEST)/.ready: pyproject.toml papers/pyproject.toml oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --constraint oldest.txt --editable . $(TEST_TOOLS)
+	$(OLDEST)/bin/python -m pip install --quiet --no-deps --editable papers
+	@touch $@
+
+$(NEWEST)/.ready: pyproject.toml papers/pyproject.toml
+	$(PYTHON313) -m venv $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --editable . --editable papers $(TEST_TOOLS)
+	@touch $@
+
 .venv: $(VENV)/.test  ## the virtual environment with the core and the test tools
 
 demo: $(VENV)/.core  ## the main job on real data, no download
 	@$(BIN)/kernfed demo
 
 test: $(VENV)/.test  ## the test suite, without what test-all adds
-	$(BIN)/python -m pytest -m "not deployment"
+	$(BIN)/python -m pytest $(PARALLEL) -m "$(QUICK)"
 
 test-deployment: $(VENV)/.test  ## a Flower deployment over TLS on this machine, and how it fails; minutes
 	$(BIN)/python -m pytest -m deployment
+
+test-oldest: $(OLDEST)/.ready  ## tests of the core, with the oldest versions that it may be installed with
+	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m "$(QUICK)" $(CORE_TESTS)
+
+# A name in the path is not yet a Python: managers of versions leave one behind for every version they have.
+test-newest:  ## the same with the newest versions on Python 3.13, where there is one
+	@if $(PYTHON313) --version >/dev/null 2>&1; then \
+	  $(MAKE) $(NEWEST)/.ready && $(NEWEST)/bin/python -m pytest $(PARALLEL) -m "$(QUICK)" $(CORE_TESTS); \
+	else echo "no Python 3.13 on this machine: not tested on it"; fi
 
 lint: $(VENV)/.test  ## ruff: style and common mistakes
 	$(BIN)/ruff check .
@@ -60,11 +93,11 @@ docs: $(VENV)/.test  ## the documentation site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The deployment mostly waits, so it runs beside the suite, and TFHE after it; what they printed comes at the end.
-test-all: $(VENV)/.test $(TFHE)/.ready chromium  ## all of it: with coverage, a browser, TFHE, a TLS deployment
+test-all: $(VENV)/.test $(TFHE)/.ready chromium  ## all of it: slow tests, coverage, a browser, TFHE, a TLS deployment
 	@mkdir -p build
 	@( $(BIN)/python -m pytest -m deployment && $(TFHE)/bin/python -m pytest tests/secure/test_tfhe.py ) \
 	  > build/beside.log 2>&1 & beside=$$!; \
-	$(BIN)/python -m pytest -m "not deployment" --cov --cov-report=term; suite=$$?; \
+	$(BIN)/python -m pytest $(PARALLEL) -m "not deployment" --cov --cov-report=term; suite=$$?; \
 	wait $$beside; others=$$?; cat build/beside.log; \
 	[ $$suite -eq 0 ] && [ $$others -eq 0 ]
 
@@ -72,4 +105,4 @@ bench: $(VENV)/.test  ## speed as ratios in one run, as tables and JSON
 	$(BIN)/python benchmarks/geometry.py
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(TFHE) .pytest_cache .mypy_cache .ruff_cache .coverage build dist
+	rm -rf $(VENV) $(TFHE) $(OLDEST) $(NEWEST) .pytest_cache .mypy_cache .ruff_cache .coverage build dist

@@ -4,9 +4,16 @@ from importlib.util import find_spec
 
 from hypothesis import settings
 
-NEEDS = {"src/kernfed/federation/flower.py": "flwr", "tests/federation/flower_grid.py": "flwr"}
+#: Modules that cannot be imported without an extra, which tests of documentation strings would do.
+NEEDS = {
+    "src/kernfed/federation/engines/flower.py": "flwr",
+    "src/kernfed/federation/engines/flower_site.py": "flwr",
+    "src/kernfed/federation/flower_jobs.py": "flwr",
+    "tests/federation/flower_grid.py": "flwr",
+}
 collect_ignore = [path for path, package in NEEDS.items() if find_spec(package) is None]
 
-# Time is measured in benchmarks; the same examples every time make a failure one that can be looked at.
-settings.register_profile("steady", deadline=None, derandomize=True)
+# Time is measured in benchmarks. The same examples every time, without a memory of earlier runs that processes would
+# share, make a failure one that can be looked at.
+settings.register_profile("steady", deadline=None, derandomize=True, database=None)
 settings.load_profile("steady")

@@ -23,8 +23,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from kernfed_papers.baselines.averaging import AveragingLearner
-from kernfed_papers.baselines.averaging_model import AveragingModel
 from sklearn.linear_model import LogisticRegression, RidgeClassifierCV
 from sklearn.model_selection import GridSearchCV
 from timing import machine_facts
@@ -36,6 +34,8 @@ from kernfed.errors import DatasetNotFoundError
 from kernfed.federation import Federation, FoldingLearner, SiteStore
 from kernfed.kahm import KAHMClassifier
 from kernfed.kahm.model import FoldingModel
+from kernfed_papers.baselines.averaging import AveragingLearner
+from kernfed_papers.baselines.averaging_model import AveragingModel
 
 HERE = Path(__file__).resolve().parent
 Figures = dict[str, Any]
@@ -151,7 +151,7 @@ def averaging_lines(
         fitted = spent() - measuring
         with clock() as scoring:
             correct = accuracy(model.predict(data.x_test), data)
-        done = model.history[-1]
+        done = model.history_[-1]
         many = f", {epochs} local epochs" if epochs > 1 else ""
         found.append(
             {

@@ -42,7 +42,7 @@ def each_alone(data: Sites) -> None:
 
 def fit(data: Sites, weights: str | tuple[float, float], components: int) -> Federation:
     federation = Federation.local(data)
-    options = {"intercept": False, "kernel_components": components, "bandwidth": 21**0.5, "gains": False}
+    options = {"fit_intercept": False, "kernel_components": components, "bandwidth": 21**0.5, "gains": False}
     PersonalLearner(weights, **options).fit(federation)  # type: ignore[arg-type]
     return federation
 
@@ -54,8 +54,8 @@ def sent(federation: Federation, *tasks: str) -> float:
 
 def programme(data: Sites, components: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     kernel = EmbeddingKernel(20, 1, bandwidth=21**0.5, n_components=components)
-    found = compare([kernel.embed(X, y[:, None]) for X, y in data.values()])
-    return np.asarray(found.gram), np.asarray(linear_terms(found, (0.0, 0.0)))
+    comparisons = compare([kernel.embed(X, y[:, None]) for X, y in data.values()])
+    return np.asarray(comparisons.gram), np.asarray(linear_terms(comparisons, (0.0, 0.0)))
 
 
 def measured(sizes: tuple[int, ...], components: int, rounds: int) -> list[Comparison]:

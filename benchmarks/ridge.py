@@ -65,7 +65,12 @@ def federated_ridge(X: Rows, y: npt.NDArray[np.int64], sizes: Sizes, method: str
     parts = np.array_split(np.arange(len(X)), sizes.sites)
     data = {f"site {number:02d}": (X[part], y[part]) for number, part in enumerate(parts)}
     learner = RidgeLearner(
-        method, sizes.rounds, sizes.components, regularization=REGULARIZATION, tolerance=0.0, intercept=False
+        method,
+        rounds=sizes.rounds,
+        n_components=sizes.components,
+        regularization=REGULARIZATION,
+        tolerance=0.0,
+        fit_intercept=False,
     )
     with Federation.local(data) as federation:
         return learner.fit(federation)
@@ -74,21 +79,21 @@ def federated_ridge(X: Rows, y: npt.NDArray[np.int64], sizes: Sizes, method: str
 def measured(sizes: Sizes, rounds: int) -> tuple[list[Comparison], dict[str, float]]:
     """Comparisons, and the accuracies of both on the first rows: they must have solved the same problem."""
     name, X, y = images(sizes)
-    found: list[RidgeModel] = []
+    federated: list[RidgeModel] = []
     pooled: list[Pipeline] = []
     bandwidth = float(federated_ridge(X[:1000], y[:1000], QUICK, "dkrr").parameters.bandwidth)  # type: ignore[arg-type]
     seconds = interleave(
         lambda: pooled.append(pooled_ridge(X, y, sizes.components, bandwidth)),
-        lambda: found.append(federated_ridge(X, y, sizes)),
+        lambda: federated.append(federated_ridge(X, y, sizes)),
         rounds,
     )
     work = f"conjugate, {len(X):,} x {sizes.width} {name}, M = {sizes.components}, {sizes.sites} sites"
     floats = 2 * sizes.components * 10 * 8 * sizes.sites
-    last = found[-1].history_[-1]
+    last = federated[-1].history_[-1]
     seen = slice(0, 5000)
     accuracy = {
         "reference_accuracy": float((pooled[-1].predict(X[seen]).argmax(axis=1) == y[seen]).mean()),
-        "accuracy": found[-1].score(X[seen], y[seen]),
+        "accuracy": federated[-1].score(X[seen], y[seen]),
     }
     return [
         Comparison(work, "RBFSampler + Ridge, pooled", *seconds, 1.5),

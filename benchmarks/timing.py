@@ -17,7 +17,7 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from kernfed import __version__
-from kernfed.cli.console import Table, format_bytes, format_seconds, show
+from kernfed.cli.console import TextTable, format_bytes, format_seconds, show
 
 Work = Callable[[], object]
 
@@ -96,7 +96,7 @@ def report(name: str, title: str, rows: Sequence[Comparison], facts: dict[str, A
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(line + "\n")
     show(
-        Table(
+        TextTable(
             ("work", "compared with", "reference", "ours", "ratio", "at most", "ok"),
             [_cells(row) for row in rows],
             title,

@@ -13,10 +13,10 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from kernfed_papers.runner import list_experiments
-
 import kernfed
+import kernfed_papers
 from kernfed.guarantees import CATALOG
+from kernfed_papers.runner import list_experiments
 
 DOCS = Path(__file__).parent
 #: Title and authors of each paper as its first page prints them.
@@ -109,20 +109,20 @@ def references(text: str) -> set[tuple[str, str, str]]:
     >>> sorted(references("DP-KAHM Theorems 3-5 (SFM Theorem 9, GIKM Lemma 1 and Theorem 2)"))[-2:]
     [('GIKM', 'Theorem', '2'), ('SFM', 'Theorem', '9')]
     """
-    found = set()
+    statements = set()
     for paper, groups in _REFERENCE.findall(text):
         for kind, numbers in _ONE_GROUP.findall(groups):
-            found |= {(paper, kind, number) for number in _expand(numbers)}
-    return found
+            statements |= {(paper, kind, number) for number in _expand(numbers)}
+    return statements
 
 
 def _expand(numbers: str) -> list[str]:
     """``"3-5, 7 and 9"`` as single numbers."""
-    found: list[str] = []
+    single: list[str] = []
     for part in re.split(r"\s*,\s*|\s+and\s+", numbers):
         first, _, last = (piece.strip() for piece in part.partition("-"))
-        found += [str(value) for value in range(int(first), int(last) + 1)] if last else [first]
-    return found
+        single += [str(value) for value in range(int(first), int(last) + 1)] if last else [first]
+    return single
 
 
 def collect() -> dict[tuple[str, str, str], dict[str, None]]:
@@ -134,20 +134,28 @@ def collect() -> dict[tuple[str, str, str], dict[str, None]]:
     for experiment in list_experiments():
         for item in references(experiment.source):
             places[item][f"`kernfed bench {experiment.id}`"] = None
-    source = Path(kernfed.__file__).parent
     for name, text in _docstrings(ast.parse((DOCS / "pictures.py").read_text(encoding="utf-8")), "docs/pictures.py"):
         for item in references(text):
             places[item][f"`{name}`"] = None
-    for path in sorted(source.rglob("*.py")):
-        module = ".".join(("kernfed", *path.relative_to(source).with_suffix("").parts)).removesuffix(".__init__")
-        if module.startswith(("kernfed.guarantees", "kernfed.report", "kernfed.cli")):
-            continue  # told above, or not where a statement is computed
+    for module, path in _modules():
         for name, text in _docstrings(ast.parse(path.read_text(encoding="utf-8")), module):
             for item in references(text):
                 told = any(name.startswith(place.strip("`").split("`")[0]) for place in places[item])
-                if not told and not (places[item] and name.startswith("kernfed_papers.experiments")):
+                if not told and not (places[item] and name.startswith("kernfed_papers")):
                     places[item][f"`{name}`"] = None
     return places
+
+
+def _modules() -> list[tuple[str, Path]]:
+    """Names and files of the modules in which statements are computed: those of the papers, then those of kernfed."""
+    modules = []
+    for package in (kernfed_papers, kernfed):
+        source = Path(str(package.__file__)).parent
+        for path in sorted(source.rglob("*.py")):
+            parts = (package.__name__, *path.relative_to(source).with_suffix("").parts)
+            modules.append((".".join(parts).removesuffix(".__init__"), path))
+    told = ("kernfed.guarantees", "kernfed.report", "kernfed.cli", "kernfed_papers.pages", "kernfed_papers.bench")
+    return [(module, path) for module, path in modules if not module.startswith(told)]
 
 
 def _docstrings(tree: ast.AST, prefix: str) -> list[tuple[str, str]]:
@@ -156,7 +164,7 @@ def _docstrings(tree: ast.AST, prefix: str) -> list[tuple[str, str]]:
     What a private class defines is found at the first public class that inherits it. Other private names, and what is
     inside functions, lead to what they are part of.
     """
-    found = [(prefix, _docstring(tree))] if isinstance(tree, ast.Module) else []
+    described = [(prefix, _docstring(tree))] if isinstance(tree, ast.Module) else []
     heirs = _heirs(tree)
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -165,8 +173,8 @@ def _docstrings(tree: ast.AST, prefix: str) -> list[tuple[str, str]]:
             inside = _docstrings(node, name)
             if isinstance(node, ast.FunctionDef) or known.startswith("_"):
                 inside = [(name, text) for _, text in inside]
-            found += [(name, _docstring(node)), *inside]
-    return found
+            described += [(name, _docstring(node)), *inside]
+    return described
 
 
 def _docstring(node: ast.AST) -> str:

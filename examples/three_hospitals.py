@@ -18,7 +18,7 @@ rows = {name: (digits.x_train[part], digits.y_train[part], part) for name, part 
 with tempfile.TemporaryDirectory() as folder:
     # A hospital's own decision. It would be the file site.toml on its machine.
     policy_file = Path(folder) / "site.toml"
-    policy_file.write_text('tasks = ["describe", "scores", "forget_rows"]\nmin_rows_per_class = 5\n')
+    policy_file.write_text('tasks = ["describe", "folding_fit", "scores", "forget_rows"]\nmin_rows_per_class = 5\n')
     policies = {name: Policy.read(policy_file) for name in names}
 
     with kf.Federation.local(rows, store=f"{folder}/stores", policies=policies) as federation:
@@ -38,7 +38,6 @@ with tempfile.TemporaryDirectory() as folder:
 
         patient = int(parts[0][0])  # the id of a row at north
         newer = model.forget("north", rows=[patient])
-        print(
-            f"patient {patient} forgotten: {model.members_['north'].rows} rows before, {newer.members_['north'].rows} now"
-        )
+        before, now = (one.members_["north"].rows for one in (model, newer))
+        print(f"patient {patient} forgotten: {before} rows before, {now} now")
         print(federation.traffic)

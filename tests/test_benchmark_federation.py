@@ -26,6 +26,7 @@ def parts(tmp_path_factory):
     return {path.stem.removeprefix("federation_"): json.loads(path.read_text()) for path in folder.glob("*.json")}
 
 
+@pytest.mark.slow
 def test_every_part_runs_on_tiny_sizes_and_writes_json(parts):
     assert set(parts) == {"images", "text", "scaling", "forgetting"}
     for name, part in parts.items():
@@ -33,6 +34,7 @@ def test_every_part_runs_on_tiny_sizes_and_writes_json(parts):
         assert part["lines"]
 
 
+@pytest.mark.slow
 def test_figures_are_plausible(parts):
     lines = {(line["method"], line["rounds"]): line for line in parts["images"]["lines"]}
     folding, alone = lines["folding, one round", 1], lines["each site alone, mean", 0]

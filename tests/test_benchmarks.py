@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 FIELDS = {"work", "compare_with", "unit", "reference", "ours", "ratio", "limit", "ok"}
 
 
+@pytest.mark.slow
 def test_geometry_runs_on_tiny_sizes_and_writes_json(tmp_path):
     command = [sys.executable, "benchmarks/geometry.py", "--quick", "--rounds", "1", "--out", str(tmp_path)]
     without_data = {**os.environ, "KERNFED_DATA": str(tmp_path)}

@@ -6,15 +6,16 @@ import pickle
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 import kernfed
-from kernfed import KAHM, DeepKAHM, KAHMClassifier, WideKAHM
+from kernfed import KAHM, DeepKAHM, KAHMClassifier, WideKAHM, files
 from kernfed.errors import FileFormatError
-from kernfed.files import atomic_path
+from kernfed.files import Record, atomic_path
 
 
 def models(rng):
@@ -74,7 +75,11 @@ class Bomb:
         return (os.system, ("touch exploded",))
 
 
-@pytest.mark.parametrize("content", [pickle.dumps(Bomb()), b"PK\x03\x04 zip", b"a,b\n1,2\n", os.urandom(5000)])
+@pytest.mark.parametrize(
+    "content",
+    [pickle.dumps(Bomb()), b"PK\x03\x04 zip", b"a,b\n1,2\n", np.random.default_rng(0).bytes(5000)],
+    ids=["pickle", "zip", "table", "noise"],
+)
 def test_foreign_files_are_refused_and_not_executed(content, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "foreign").write_bytes(content)
@@ -96,7 +101,10 @@ def header_of(path):
 
 
 def rewrite(path, header=None, arrays=None):
-    save_file(arrays or load_file(path), path, metadata={"kernfed": json.dumps(header or header_of(path))})
+    """Replace header or arrays as somebody who knows how to make the digest."""
+    header, arrays = header or header_of(path), arrays or load_file(path)
+    header["digest"] = files.content_digest(header, arrays)
+    save_file(arrays, path, metadata={"kernfed": json.dumps(header)})
 
 
 @pytest.mark.parametrize(
@@ -164,3 +172,58 @@ def test_a_killed_write_leaves_the_old_file(tmp_path):
     process.wait()
     process.stdout.close()
     assert path.read_text() == "old"
+
+
+# Earlier versions -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Note:
+    """A model of one word, whose format has come to its third version."""
+
+    word: str
+
+
+@pytest.fixture
+def notes(monkeypatch):
+    """Version 1 said "text", version 2 "words" of which the first counts, version 3 "word"; "OldNote" is gone."""
+    monkeypatch.setattr(files, "_formats", dict(files._formats))
+    migrations = {
+        1: lambda record: Record(record.arrays, {"words": [record.values["text"]]}),
+        2: lambda record: Record(record.arrays, {"word": record.values["words"][0]}),
+    }
+
+    def read(record):
+        return Note(next(iter(record.values.values())))
+
+    files.register("Note", 3, Note, lambda note: Record({}, {"word": note.word}), read, migrations=migrations)
+    files.register_former("OldNote", 1, Note, read)
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "values"),
+    [
+        ("Note", 1, {"text": "a"}),
+        ("Note", 2, {"words": ["a"]}),
+        ("Note", 3, {"word": "a"}),
+        ("OldNote", 1, {"old": "a"}),
+    ],
+)
+@pytest.mark.usefixtures("notes")
+def test_earlier_versions_are_brought_to_this_one(kind, version, values):
+    note = files.from_record(Record({}, {"format": kind, "version": version, "values": values}))
+    assert note == Note("a")
+    assert files.to_record(note).values == {"format": "Note", "version": 3, "values": {"word": "a"}}
+
+
+@pytest.mark.parametrize("version", [0, 4, "1", 1.0, True, None])
+@pytest.mark.usefixtures("notes")
+def test_other_versions_are_refused_by_name(version):
+    with pytest.raises(FileFormatError, match=r"version .* of format 'Note'.*reads version 1 and 2 and 3"):
+        files.from_record(Record({}, {"format": "Note", "version": version, "values": {"word": "a"}}))
+
+
+@pytest.mark.usefixtures("notes")
+def test_a_migration_that_fails_says_that_the_file_is_damaged():
+    with pytest.raises(FileFormatError, match="damaged: IndexError"):
+        files.from_record(Record({}, {"format": "Note", "version": 2, "values": {"words": []}}))

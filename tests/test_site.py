@@ -158,6 +158,7 @@ def test_references_are_read_as_people_do(generate, text, expected):
     assert generate.references(text) == expected
 
 
+@pytest.mark.slow
 def test_pictures_are_those_that_the_code_draws_and_are_not_written_again(tmp_path):
     pictures = load("pictures")
     drawn = list(pictures.draw_all(tmp_path))

@@ -7,16 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.base import clone
+from threadpoolctl import threadpool_limits
+
+from kernfed.errors import FileFormatError, InputError, MissingSites, TooFewReplies
+from kernfed.federation import Fault, Federation, Policy, evaluate
+from kernfed.federation.protocol import task as tasks
+from kernfed.files import load, save
 from kernfed_papers.baselines.averaging import AveragingLearner, average_weights
 from kernfed_papers.baselines.averaging_model import AveragingModel, AveragingParameters, Scaling
 from kernfed_papers.baselines.averaging_tasks import round_question
 from kernfed_papers.baselines.network import initial_weights
-from threadpoolctl import threadpool_limits
-
-from kernfed._random import generator
-from kernfed.errors import FileFormatError, MissingSites, TooFewReplies
-from kernfed.federation import Fault, Federation, Policy, evaluate
-from kernfed.files import load, save
+from kernfed_papers.draws import generator
 
 KINDS = ("linear", "mlp")
 
@@ -52,8 +54,8 @@ def test_one_site_with_one_full_batch_epoch_is_a_gradient_step(rng):
         learner = AveragingLearner(rounds=2, learning_rate=0.5, batch_size=30, standardize=False, dtype="float64")
         model = learner.fit(federation)
     expected = softmax_step(*softmax_step(np.zeros((4, 3)), np.zeros(3), X, y, 0.5), X, y, 0.5)
-    np.testing.assert_allclose(model.weights[0], expected[0], rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(model.weights[1], expected[1], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(model.weights_[0], expected[0], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(model.weights_[1], expected[1], rtol=1e-12, atol=1e-14)
 
 
 def test_full_batch_rounds_of_many_sites_are_gradient_descent_on_all_rows(rng):
@@ -63,14 +65,14 @@ def test_full_batch_rounds_of_many_sites_are_gradient_descent_on_all_rows(rng):
         learner = AveragingLearner(rounds=1, learning_rate=0.5, batch_size=30, standardize=False, dtype="float64")
         model = learner.fit(federation)
     expected = softmax_step(np.zeros((4, 3)), np.zeros(3), X, y, 0.5)
-    np.testing.assert_allclose(model.weights[0], expected[0], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(model.weights_[0], expected[0], rtol=1e-12, atol=1e-14)
 
 
 def test_weights_are_averaged_by_rows():
     weights = [(np.array([[0.0]]), np.array([1.0])), (np.array([[4.0]]), np.array([5.0]))]
-    found = average_weights(weights, [3, 1], "float64")
-    assert found[0].tolist() == [[1.0]]
-    assert found[1].tolist() == [2.0]
+    means = average_weights(weights, [3, 1], "float64")
+    assert means[0].tolist() == [[1.0]]
+    assert means[1].tolist() == [2.0]
 
 
 @pytest.mark.parametrize("proximal", [0.0, 1.0, 100.0])
@@ -83,7 +85,7 @@ def test_the_proximal_term_holds_weights_back(rng, proximal):
         )
     start = initial_weights((4, 6, 3), "float32", generator(0, "averaging", "start"))
     moved_free, moved_held = (
-        sum(np.sum((a - b) ** 2) for a, b in zip(model.weights, start, strict=True)) for model in (free, held)
+        sum(np.sum((a - b) ** 2) for a, b in zip(model.weights_, start, strict=True)) for model in (free, held)
     )
     if proximal == 0:
         assert moved_held == moved_free
@@ -103,9 +105,9 @@ def test_it_learns_what_one_site_alone_cannot(rng, kind):
     assert (model.predict(queries) == truth).mean() > 0.85
     assert [number for number, _ in seen] == list(range(1, 31))
     assert seen[-1][1] is model
-    assert [done.number for done in model.history] == list(range(1, 31))
-    assert model.history[-1].loss < model.history[0].loss
-    assert model.history[-1].bytes_up == federation.traffic.bytes_up
+    assert [done.number for done in model.history_] == list(range(1, 31))
+    assert model.history_[-1].loss < model.history_[0].loss
+    assert model.history_[-1].bytes_up == federation.traffic.bytes_up
     assert {entry.information for entry in federation.traffic} == {"schema", "statistics"}
 
 
@@ -125,13 +127,13 @@ def test_scale_and_offset_of_a_column_do_not_matter(rng):
     data = make_sites(rng, (30, 30))
     moved = {site: (X * 1000 - 7, y) for site, (X, y) in data.items()}
     queries, _ = make_rows(rng, 50)
-    found = []
+    answers = []
     for rows, asked in ((data, queries), (moved, queries * 1000 - 7)):
         with Federation.local(rows) as federation:
-            found.append(
+            answers.append(
                 AveragingLearner("mlp", rounds=3, hidden=8, dtype="float64").fit(federation).predict_proba(asked)
             )
-    np.testing.assert_allclose(found[0], found[1], atol=1e-9)
+    np.testing.assert_allclose(answers[0], answers[1], atol=1e-9)
 
 
 # Determinism ------------------------------------------------------------------------------------------------------
@@ -145,7 +147,7 @@ def fitted(data, seed=0, kind="mlp", **options):
 
 
 def same_weights(one, other):
-    return all(np.array_equal(a, b) for a, b in zip(one.weights, other.weights, strict=True))
+    return all(np.array_equal(a, b) for a, b in zip(one.weights_, other.weights_, strict=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -157,7 +159,7 @@ def test_order_of_sites_and_threads_change_no_bit(rng, kind):
         narrow = fitted(data, kind=kind, hidden=128)
     assert same_weights(model, turned)
     assert same_weights(model, narrow)
-    assert model.history == turned.history == narrow.history
+    assert model.history_ == turned.history_ == narrow.history_
 
 
 def test_the_seed_decides(rng):
@@ -201,9 +203,9 @@ def test_missing_sites_leave_the_mean_of_the_others(rng):
 
         with pytest.warns(MissingSites, match="site 1"):
             model = AveragingLearner(rounds=2).fit(federation, callback=break_one, min_replies=2)
-    assert [done.sites for done in model.history] == [3, 2]
-    assert [done.rows for done in model.history] == [120, 80]
-    assert [list(done.missing) for done in model.history] == [[], ["site 1"]]
+    assert [done.sites for done in model.history_] == [3, 2]
+    assert [done.rows for done in model.history_] == [120, 80]
+    assert [list(done.missing) for done in model.history_] == [[], ["site 1"]]
     assert model.missing_ == {}
 
 
@@ -249,8 +251,6 @@ def test_divergence_is_named(rng):
     ],
 )
 def test_bad_replies_are_refused_before_they_are_averaged(rng, monkeypatch, spoil, reason):
-    from kernfed.federation import tasks
-
     known = tasks._tasks["averaging_round"]
 
     def spoilt(site, payload):
@@ -265,8 +265,8 @@ def test_bad_replies_are_refused_before_they_are_averaged(rng, monkeypatch, spoi
         with pytest.warns(MissingSites, match="site 0"):
             model = AveragingLearner(rounds=1, standardize=False).fit(federation, min_replies=1)
     alone = fitted({"site 1": data["site 1"]}, kind="linear", standardize=False)
-    assert model.history[0].rows == 30
-    assert model.history[0].loss == alone.history[0].loss
+    assert model.history_[0].rows == 30
+    assert model.history_[0].loss == alone.history_[0].loss
 
 
 @pytest.mark.parametrize(
@@ -304,9 +304,20 @@ def test_sites_refuse_questions_that_do_not_fit(rng, change, reason):
         ({"dtype": "float16"}, "dtype must be one of"),
     ],
 )
-def test_bad_settings_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        AveragingLearner(**options)
+def test_bad_settings_are_refused_by_fit(rng, options, message):
+    learner = AveragingLearner(**options)
+    with Federation.local(make_sites(rng, (20,))) as federation, pytest.raises(InputError, match=message):
+        learner.fit(federation)
+
+
+def test_it_is_copied_and_changed_as_an_estimator_is():
+    learner = AveragingLearner("mlp", rounds=3, hidden=8)
+    copy = clone(learner).set_params(rounds=4)
+    assert copy.get_params() == {**learner.get_params(), "rounds": 4}
+    with pytest.raises(InputError, match="no parameter 'depth'"):
+        learner.set_params(depth=2)
+    with pytest.raises(TypeError, match="positional"):
+        AveragingLearner("mlp", 3)
 
 
 def test_bad_federations_and_queries_are_refused(rng):
@@ -347,7 +358,7 @@ def test_a_saved_model_is_the_same_model(rng, tmp_path, kind):
     again = load(tmp_path / "model.kfd")
     queries, _ = make_rows(rng, 20)
     assert np.array_equal(again.predict_proba(queries), model.predict_proba(queries))
-    assert again.history == model.history
+    assert again.history_ == model.history_
     assert again.parameters == model.parameters
     save(again, tmp_path / "again.kfd")
     assert (tmp_path / "again.kfd").read_bytes() == (tmp_path / "model.kfd").read_bytes()
@@ -356,9 +367,9 @@ def test_a_saved_model_is_the_same_model(rng, tmp_path, kind):
 def test_a_damaged_file_is_refused(rng, tmp_path):
     model = fitted(make_sites(rng, (30, 30)))
     for broken in (
-        replace(model, weights=model.weights[:2]),
-        replace(model, width=3),
-        replace(model, weights=tuple(array * np.nan for array in model.weights)),
+        replace(model, weights_=model.weights_[:2]),
+        replace(model, n_features_in_=3),
+        replace(model, weights_=tuple(array * np.nan for array in model.weights_)),
     ):
         save(broken, tmp_path / "model.kfd")
         with pytest.raises(FileFormatError, match="damaged"):
@@ -368,9 +379,9 @@ def test_a_damaged_file_is_refused(rng, tmp_path):
 def test_sites_evaluate_the_model_on_rows_they_kept_aside(rng):
     with Federation.local(make_sites(rng, (100, 200), shift=3.0), holdout=0.3) as federation:
         model = AveragingLearner(rounds=10).fit(federation)
-        found = evaluate(model, federation)
-    assert model.history[0].rows + found.pooled.rows == 300
-    assert found.accuracy > 0.8
+        tested = evaluate(model, federation)
+    assert model.history_[0].rows + tested.pooled.rows == 300
+    assert tested.accuracy > 0.8
 
 
 def test_a_fresh_process_reads_the_file(rng, tmp_path):

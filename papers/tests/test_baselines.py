@@ -1,5 +1,9 @@
 import numpy as np
 import pytest
+
+from kernfed.data import partition_dirichlet
+from kernfed.federation import FoldingLearner
+from kernfed.kahm import KAHMClassifier
 from kernfed_papers.baselines.pooled import (
     Answers,
     _vote,
@@ -16,10 +20,6 @@ from kernfed_papers.baselines.pooled import (
     tuning_rows,
 )
 from kernfed_papers.rows import load_rows, slice_rows
-
-from kernfed.data import partition_dirichlet
-from kernfed.federation import FoldingLearner
-from kernfed.kahm import KAHMClassifier
 
 
 @pytest.fixture(scope="module")
@@ -91,24 +91,24 @@ def test_pooled_classifiers_know_digits(digits):
 
 
 def test_exact_ridge_is_least_squares_with_an_intercept(digits, sites):
-    found = exact_ridge(digits, sites, 0, 0.01)
+    answer = exact_ridge(digits, sites, 0, 0.01)
     x = np.hstack([digits.x_train, np.ones((len(digits.x_train), 1))]).astype(float)
     targets = np.eye(10)[digits.y_train]
     weights = np.linalg.solve(x.T @ x / len(x) + 0.01 * np.eye(x.shape[1]), x.T @ targets / len(x))
     tested = np.hstack([digits.x_test, np.ones((len(digits.x_test), 1))])
-    assert found.predicted.tolist() == (tested @ weights).argmax(axis=1).tolist()
-    assert found.bytes_up > found.bytes_down > 0
-    assert found.label == "exact ridge, 1 round"
+    assert answer.predicted.tolist() == (tested @ weights).argmax(axis=1).tolist()
+    assert answer.bytes_up > answer.bytes_down > 0
+    assert answer.label == "exact ridge, 1 round"
     assert accuracy(ridge_answers(digits, sites, 0).predicted, digits.y_test) > 85
 
 
 def test_averaging_is_looked_at_after_some_rounds_of_one_run(digits, sites):
-    found = averaging_answers(digits, sites, 0, "linear", (1, 4))
-    assert [answer.label for answer in found] == ["FedAvg, linear, 1 round", "FedAvg, linear, 4 rounds"]
-    right = [accuracy(answer.predicted, digits.y_test) for answer in found]
+    answers = averaging_answers(digits, sites, 0, "linear", (1, 4))
+    assert [answer.label for answer in answers] == ["FedAvg, linear, 1 round", "FedAvg, linear, 4 rounds"]
+    right = [accuracy(answer.predicted, digits.y_test) for answer in answers]
     assert right[1] > right[0] > 20
-    assert found[1].bytes_up > 3 * found[0].bytes_up / 2
-    assert "learning rate" in found[0].note
+    assert answers[1].bytes_up > 3 * answers[0].bytes_up / 2
+    assert "learning rate" in answers[0].note
 
 
 def test_only_methods_with_rounds_are_on_a_curve():

@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from kernfed_papers.experiment import Experiment, Row
-from kernfed_papers.experiments import runner
-from kernfed_papers.runner import list_experiments
 from typer.testing import CliRunner
 
 from kernfed.cli import app
 from kernfed.data.datasets import list_brought
+from kernfed_papers import runner
+from kernfed_papers.experiment import Experiment, Row
+from kernfed_papers.runner import list_experiments
 
 
 def bench(*words):

@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
+
+from kernfed.data import Dataset
+from kernfed.kahm import WideKAHM
+from kernfed.privacy.smoothing import fabricate
 from kernfed_papers.experiments import dpkahm_rows, dpkahm_scenarios, dpkahm_table_5
 from kernfed_papers.experiments.dpkahm_rows import class_bank, class_parts, fabricated_rows, noise_source, noisy_rows
 from kernfed_papers.published import published
 from kernfed_papers.published.dpkahm import MIS_TABLES, SECONDS, TABLES
 from kernfed_papers.runner import run_experiment
-
-from kernfed.data import Dataset
-from kernfed.kahm import WideKAHM
-from kernfed.privacy.smoothing import fabricate
 
 
 def small_data(rng, count=160, width=12, classes=3):
@@ -84,13 +84,13 @@ def test_parts_are_fabricated_on_their_own(rng):
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(noisy)))
     assert len(parts) == 6
     assert all(len(set(data.y_train[part])) == 1 for part in parts)
-    found = fabricated_rows(noisy, parts, 0.2, 5)
-    assert len(set(found.steps)) == 1
+    fabricated = fabricated_rows(noisy, parts, 0.2, 5)
+    assert len(set(fabricated.steps)) == 1
     first = fabricate(noisy[parts[0]], noise=0.2, subspace_dim=5)
-    assert found.steps[0] == first.steps[0]
+    assert fabricated.steps[0] == first.steps[0]
     for part in parts:
         alone = fabricate(noisy[part], noise=0.2, steps=first.steps[0], subspace_dim=5)
-        np.testing.assert_array_equal(found.values[part], alone.values)
+        np.testing.assert_array_equal(fabricated.values[part], alone.values)
     given = fabricated_rows(noisy, parts, 0.2, 5, steps=2)
     assert given.steps == (2,) * 6
     assert "2 smoothing" in given.note
@@ -115,11 +115,11 @@ def test_only_the_papers_rule_sees_the_raw_rows(rng, monkeypatch):
     noisy = data.x_train + 0.3 * rng.standard_normal(data.x_train.shape)
     monkeypatch.setattr(dpkahm_table_5, "noisy_rows", lambda *_: noisy)
     other = Dataset("other", rng.uniform(size=data.x_train.shape), data.y_train, data.x_test, data.y_test, (), "")
-    found = {}
+    scores = {}
     for given in (data, other):
         banks = dpkahm_table_5.private_banks(dpkahm_table_5.MNIST, "(4, 5)", given, 30, 0)
-        found[given.name] = [learned.bank.scores(data.x_test, "distance").values for learned in banks]
-    first, second = found["small"], found["other"]
+        scores[given.name] = [learned.bank.scores(data.x_test, "distance").values for learned in banks]
+    first, second = scores["small"], scores["other"]
     np.testing.assert_array_equal(first[0], second[0])
     np.testing.assert_array_equal(first[1], second[1])
     assert not np.allclose(first[2], second[2])
@@ -128,7 +128,7 @@ def test_only_the_papers_rule_sees_the_raw_rows(rng, monkeypatch):
 def test_mis_is_in_the_units_of_the_distances(rng):
     """As the paper has it: a tenfold distance has a tenth of the score, and the standardised score stays."""
 
-    def found(factor):
+    def row(factor):
         class Bank:
             def scores(self, rows, measure):
                 assert measure == "distance"
@@ -138,7 +138,7 @@ def test_mis_is_in_the_units_of_the_distances(rng):
 
     members = 1 + 0.2 * rng.standard_normal((300, 2))
     data = Dataset("x", members, np.zeros(300, int), 1.5 + members[::-1], np.zeros(300, int), (), "")
-    one, ten = found(1.0), found(10.0)
+    one, ten = row(1.0), row(10.0)
     assert one.ours == pytest.approx(10 * ten.ours, rel=1e-9)
     assert one.note == ten.note
     assert "p = 0.05" in one.note
@@ -171,6 +171,7 @@ def test_tables_run_on_embeddings_that_a_user_brings(tmp_path, monkeypatch, rng)
     assert all(row.ours is None for row in dpkahm_table_5.run_table(dpkahm_table_5.FREIBURG, 0, True))
 
 
+@pytest.mark.slow
 def test_all_rows_are_taken_where_nothing_is_reduced(rng, monkeypatch):
     data = small_data(rng, count=301)
     monkeypatch.setattr(dpkahm_table_5, "load_rows", lambda *_: data)
@@ -218,6 +219,7 @@ def test_a_class_at_one_site_is_as_all_in_one_place():
     assert [row.ours > 0 for row in other if row.unit == "bytes up"] == [True]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_mnist")
 def test_more_and_more_parties():
     rows = dpkahm_scenarios.run_by_parties(0, True)

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from kernfed_papers.experiments import dpkahm_figures, dpkahm_groceries, dpkahm_table_5, dpkahm_time
-from kernfed_papers.published.dpkahm import SECONDS
-from kernfed_papers.runner import run_experiment
 
 from kernfed.data import Dataset
 from kernfed.kahm import DeepKAHM
+from kernfed_papers.experiments import dpkahm_figures, dpkahm_groceries, dpkahm_table_5, dpkahm_time
+from kernfed_papers.published.dpkahm import SECONDS
+from kernfed_papers.runner import run_experiment
 
 
 @pytest.fixture

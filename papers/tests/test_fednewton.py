@@ -5,6 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
+from kernfed.data import load_dataset
+from kernfed.federation import Federation
+from kernfed.ridge import RidgeModel, RidgeParameters
 from kernfed_papers.experiments import fednewton_mnist, fednewton_synthetic, fednewton_table_3
 from kernfed_papers.experiments.fednewton_curves import (
     CURVES,
@@ -29,10 +33,6 @@ from kernfed_papers.published import TABLES, published
 from kernfed_papers.published.fednewton import TABLE_3_DEVIATIONS
 from kernfed_papers.rows import slice_rows
 from kernfed_papers.runner import run_experiment
-
-from kernfed.data import load_dataset
-from kernfed.federation import Federation
-from kernfed.ridge import RidgeModel, RidgeParameters
 from oracles import ridge as oracle
 
 SMALL = Setting(0.3, 1e-2, 0.1, 0.5, 0.5)
@@ -162,14 +162,15 @@ def test_every_column_is_what_its_name_says():
 def test_dna_fits_the_reading_and_not_the_text(shared_data, monkeypatch):
     monkeypatch.setenv("KERNFED_DATA", str(shared_data))
     data, setting = load_scaled("dna"), SETTINGS["dna"]
-    found = [
+    accuracies = [
         fednewton_table_3.pooled_accuracy(data, setting, b, 0, 2000)
         for b in (setting.bandwidth, setting.literal_bandwidth)
     ]
-    assert found[0] == pytest.approx(92.0, abs=1.5)
-    assert found[1] < 60
+    assert accuracies[0] == pytest.approx(92.0, abs=1.5)
+    assert accuracies[1] < 60
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 def test_the_quick_slice_of_table_3(shared_data, monkeypatch):
     monkeypatch.setenv("KERNFED_DATA", str(shared_data))
@@ -201,8 +202,8 @@ def test_where_newton_begins_to_help():
     values = {"exact": [1.0, 2.0], "DKRR": [1.1, 2.1], "FedNewton # 8": [1.05, 1.95]}
     assert newton_helps(values)
     assert not newton_helps({**values, "FedNewton # 8": [1.0, 1e9]})
-    found = first_that_helps({100: False, 150: True, 200: False, 300: True, 250: True}, 260)
-    assert (found.published, found.ours) == (260, 250)
+    row = first_that_helps({100: False, 150: True, 200: False, 300: True, 250: True}, 260)
+    assert (row.published, row.ours) == (260, 250)
     nowhere = first_that_helps({100: True, 200: False}, 260)
     assert nowhere.ours is None
     assert nowhere.note.startswith("not run: in no case")
@@ -220,6 +221,7 @@ def test_curves_by_round_have_a_level_line():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["4-model", "5-synthetic"])
 def test_synthetic_figures_have_all_curves_and_finite_numbers(name):
     result = run_experiment(f"fednewton-figure-{name}", quick=True, folder=None)
@@ -234,6 +236,7 @@ def test_synthetic_figures_have_all_curves_and_finite_numbers(name):
     assert all(row.deviation is not None for row in result.rows if row.series)
 
 
+@pytest.mark.slow
 def test_newton_explodes_where_conjugate_does_not():
     rows = fednewton_synthetic.run_explosion(0, True)
     at = {(row.series, row.x): row.ours for row in rows if row.series}
@@ -245,18 +248,21 @@ def test_newton_explodes_where_conjugate_does_not():
         assert away == pytest.approx(100 * abs(at[f"conjugate, {reading}", 8] / at[f"exact, {reading}", 8] - 1))
 
 
+@pytest.mark.slow
 def test_more_heterogeneous_sites_are_seen_as_such():
     rows = fednewton_synthetic.run_data_heterogeneity(0, True)
     measured = [row.ours for row in rows if row.label.startswith("data heterogeneity")]
     assert 0 < measured[0] < measured[1] / 2
 
 
+@pytest.mark.slow
 def test_a_seed_decides_every_trial():
     rows = fednewton_synthetic.run_rounds(0, True)
     assert fednewton_synthetic.run_rounds(0, True) == rows
     assert fednewton_synthetic.run_rounds(1, True) != rows
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 def test_the_quick_slices_of_mnist(shared_data, monkeypatch):
     monkeypatch.setenv("KERNFED_DATA", str(shared_data))

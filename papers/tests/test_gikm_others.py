@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+
 from kernfed_papers.runner import run_experiment
 
 

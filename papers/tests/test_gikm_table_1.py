@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-from kernfed_papers.experiments import gikm_table_1
-from kernfed_papers.runner import run_experiment
 
 from kernfed.kahm import KAHM
+from kernfed_papers.experiments import gikm_table_1
+from kernfed_papers.runner import run_experiment
 
 
 def embeddings(rng, count, labels=10):
@@ -27,6 +27,7 @@ def test_embeddings_fill_their_column(tmp_path, monkeypatch, rng):
     assert {label.split(":")[0] for label, _ in rows} == {"MNIST", "Freiburg Groceries", "CIFAR-10", "CIFAR-100"}
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 def test_the_quick_slice_of_mnist(shared_data, monkeypatch):
     monkeypatch.setenv("KERNFED_DATA", str(shared_data))

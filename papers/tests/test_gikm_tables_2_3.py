@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from kernfed_papers.baselines.pooled import FoldingRun
 from kernfed_papers.experiments.gikm_tables_2_3 import client_accuracies, client_weights
 from kernfed_papers.runner import run_experiment
@@ -7,10 +8,10 @@ from kernfed_papers.runner import run_experiment
 
 def naive(scores, holds, labels):
     """The four accuracies, one site and one test row at a time."""
-    found = {"everyone": [], "owners": [], "own_classes": [], "local": []}
+    shares = {"everyone": [], "owners": [], "own_classes": [], "local": []}
     classes = range(holds.shape[1])
     for site, held in enumerate(holds):
-        right = {name: [] for name in found}
+        right = {name: [] for name in shares}
         for row, label in enumerate(labels):
             if not held[label]:
                 continue
@@ -19,11 +20,11 @@ def naive(scores, holds, labels):
             by_owners = {c: min(scores[q, row, c] for q in owners) for c in classes}
             among = {c: best[c] for c in classes if held[c]}
             own = {c: scores[site, row, c] for c in classes if held[c]}
-            for name, values in zip(found, (best, by_owners, among, own), strict=True):
+            for name, values in zip(shares, (best, by_owners, among, own), strict=True):
                 right[name].append(min(values, key=values.get) == label)
-        for name in found:
-            found[name].append(np.mean(right[name]))
-    return {name: 100 * np.mean(values) for name, values in found.items()}
+        for name in shares:
+            shares[name].append(np.mean(right[name]))
+    return {name: 100 * np.mean(values) for name, values in shares.items()}
 
 
 @pytest.fixture
@@ -41,10 +42,10 @@ def case(rng):
 
 def test_the_four_ways_to_ask(case):
     scores, holds, labels = case
-    found = client_accuracies(FoldingRun(np.arange(4), scores, holds, (0, 0), (0, 0)), labels)
+    accuracies = client_accuracies(FoldingRun(np.arange(4), scores, holds, (0, 0), (0, 0)), labels)
     expected = naive(scores, holds, labels)
-    assert {name: getattr(found, name) for name in expected} == pytest.approx(expected)
-    assert found.everyone < found.owners < found.own_classes  # each asks fewer competitors
+    assert {name: getattr(accuracies, name) for name in expected} == pytest.approx(expected)
+    assert accuracies.everyone < accuracies.owners < accuracies.own_classes  # each asks fewer competitors
 
 
 def test_weights_of_test_rows_are_those_of_the_mean_over_sites(case):
@@ -71,6 +72,7 @@ def test_embeddings_that_a_user_brings_fill_their_column(tmp_path, monkeypatch, 
     assert rows["Fashion MNIST: KAHM Global Classifier (56)"].ours is None
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 @pytest.mark.parametrize("name", ["gikm-table-2", "gikm-table-3"])
 def test_the_quick_slice(shared_data, monkeypatch, name):

@@ -1,24 +1,24 @@
 import numpy as np
 import pytest
+
+from kernfed.data import Domains
 from kernfed_papers.experiments.gikm_transfer import draw_split, transfer_accuracies
 from kernfed_papers.published.gikm import TRANSFERS
 from kernfed_papers.runner import list_experiments, run_experiment
-
-from kernfed.data import Domains
 
 
 @pytest.fixture
 def domains(rng):
     """Two domains, the same ten clusters in each, the second moved."""
     centres = np.random.default_rng(1).standard_normal((10, 30))
-    found = {}
+    parts = {}
     for name, count, shift in (("amazon", 30, 0.0), ("webcam", 12, 0.3)):
         labels = np.repeat(np.arange(10), count)
-        found[name] = (
+        parts[name] = (
             (centres[labels] + shift + 0.1 * rng.standard_normal((len(labels), 30))).astype(np.float32),
             labels,
         )
-    return Domains("office_caltech10", "efflite0", found, tuple("0123456789"), "made up")
+    return Domains("office_caltech10", "efflite0", parts, tuple("0123456789"), "made up")
 
 
 @pytest.mark.parametrize(("source", "target", "rows"), [("amazon", "webcam", 20), ("webcam", "amazon", 8)])
@@ -36,8 +36,8 @@ def test_a_split_has_the_numbers_of_the_paper(domains, source, target, rows):
 
 
 def test_every_method_answers_every_split(domains):
-    found, run = transfer_accuracies(domains, "amazon", "webcam", range(2), averaging=1, rounds=(1, 2))
-    assert {name: len(values) for name, values in found.items()} == {
+    accuracies, run = transfer_accuracies(domains, "amazon", "webcam", range(2), averaging=1, rounds=(1, 2))
+    assert {name: len(values) for name, values in accuracies.items()} == {
         "global (56)": 2,
         "source alone, local (57)": 2,
         "target alone, local (57)": 2,
@@ -48,7 +48,7 @@ def test_every_method_answers_every_split(domains):
         "FedAvg, linear, 1 round": 1,
         "FedAvg, linear, 2 rounds": 1,
     }
-    assert min(found["global (56)"]) > 95
+    assert min(accuracies["global (56)"]) > 95
     assert run.trained[0] > 0
 
 
@@ -58,6 +58,7 @@ def test_there_is_an_experiment_for_every_pair():
     assert len(set(TRANSFERS)) == 12
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 @pytest.mark.parametrize("name", ["gikm-table-4", "gikm-table-12"])
 def test_the_quick_slice(shared_data, monkeypatch, name):

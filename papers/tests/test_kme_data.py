@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
+
+from kernfed.data import load_dataset
+from kernfed.personal.weights import EmbeddingKernel
 from kernfed_papers.experiments import kme_styles
 from kernfed_papers.experiments.kme_data import concept_shift, covariate_shift, regression
 from kernfed_papers.experiments.kme_styles import digits_by_origin, domains_by_site, reduce_pixels, writers
 from kernfed_papers.experiments.kme_weights import Aggregation, grand_mean, oracle
-
-from kernfed.data import load_dataset
-from kernfed.personal.weights import EmbeddingKernel
 
 
 def test_two_groups_of_opposite_coefficients():
@@ -32,8 +32,8 @@ def test_expected_errors_are_those_on_many_rows(rng):
     task = concept_shift(0.5, 0, 0, n_sites=3)
     guess = rng.standard_normal((3, 20))
     X = 1 + rng.standard_normal((200_000, 20))
-    for found, a, b in zip(task.errors(guess), guess, task.coefficients, strict=True):
-        assert found == pytest.approx(2 + np.square(X @ (a - b)).mean(), rel=0.02)
+    for error, a, b in zip(task.errors(guess), guess, task.coefficients, strict=True):
+        assert error == pytest.approx(2 + np.square(X @ (a - b)).mean(), rel=0.02)
     assert task.errors(task.coefficients).tolist() == [2, 2, 2]
 
 
@@ -57,25 +57,26 @@ def test_weights_of_the_baselines():
 
 def test_the_printed_solver_stops_between_equal_weights_and_the_minimum():
     task = covariate_shift(0, 0, group_sizes=(8, 0, 8))
-    found = Aggregation.of(EmbeddingKernel(4, 1, columns="features"), [(X, y[:, None]) for X, y in task.sites])
-    exact, printed = found.exact((1.0, 1.0)), found.printed_solver((1.0, 1.0))
+    aggregation = Aggregation.of(EmbeddingKernel(4, 1, columns="features"), [(X, y[:, None]) for X, y in task.sites])
+    exact, printed = aggregation.exact((1.0, 1.0)), aggregation.printed_solver((1.0, 1.0))
     for weights in (exact, printed):
         assert weights.min() >= 0
         np.testing.assert_allclose(weights.sum(axis=1), 1)
     assert np.square(printed).sum() < np.square(exact).sum()  # more spread
-    assert found.exact("printed").diagonal().mean() > exact.diagonal().mean()
+    assert aggregation.exact("printed").diagonal().mean() > exact.diagonal().mean()
 
 
 def test_pixels_are_reduced_by_area(rng):
     images = rng.uniform(size=(3, 28 * 28)).astype(np.float32)
-    found = reduce_pixels(images)
-    assert found.shape == (3, 256)
-    np.testing.assert_allclose(found.mean(axis=1), images.mean(axis=1), rtol=1e-4)
+    reduced = reduce_pixels(images)
+    assert reduced.shape == (3, 256)
+    np.testing.assert_allclose(reduced.mean(axis=1), images.mean(axis=1), rtol=1e-4)
     blocks = images.reshape(3, 14, 2, 14, 2).mean(axis=(2, 4)).reshape(3, -1)
     np.testing.assert_allclose(reduce_pixels(images, 28, 14), blocks, rtol=1e-4)
     assert reduce_pixels(np.ones((1, 784), np.float32)) == pytest.approx(1)
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 def test_digits_of_two_origins(shared_data, monkeypatch):
     monkeypatch.setenv("KERNFED_DATA", str(shared_data))

@@ -2,12 +2,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kernfed_papers.experiments import kme_figure_1, kme_figure_2, kme_figure_3
-from kernfed_papers.experiments.kme_data import concept_shift, covariate_shift
-from kernfed_papers.experiments.kme_styles import Styles
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from kernfed.personal.weighted import PENALTIES, effective_rows
+from kernfed_papers.experiments import kme_figure_1, kme_figure_2, kme_figure_3
+from kernfed_papers.experiments.kme_data import concept_shift, covariate_shift
+from kernfed_papers.experiments.kme_styles import Styles
 
 
 def left_out_error(task, target, weights, penalty):
@@ -26,16 +26,17 @@ def left_out_error(task, target, weights, penalty):
 def test_lambda_is_chosen_by_leaving_out_own_rows(rng, alone):
     task = concept_shift(0.3, 0, 0, n_sites=3, n_rows=5, width=4)
     W = np.eye(3) if alone else rng.dirichlet(np.ones(3), 3)
-    found = kme_figure_1.own_ridge(task, W)
+    coefficients = kme_figure_1.own_ridge(task, W)
     for target, weights in enumerate(W):
         X, y = (np.concatenate([site[part] for site in task.sites]) for part in (0, 1))
         v = np.repeat(weights / 5, 5)
         unit = float(v @ np.square(X).sum(axis=1)) / effective_rows(W, [5, 5, 5])[target]
         best = min(unit * PENALTIES, key=lambda penalty: left_out_error(task, target, weights, penalty))
         expected = Ridge(alpha=best, fit_intercept=False).fit(X, y, sample_weight=v)
-        np.testing.assert_allclose(found[target], expected.coef_, rtol=1e-5, atol=1e-8)
+        np.testing.assert_allclose(coefficients[target], expected.coef_, rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_quick_curves_of_concept_shift():
     rows = kme_figure_1.run(0, True)
     assert rows == kme_figure_1.run(0, True)
@@ -57,6 +58,7 @@ def test_quick_curves_of_concept_shift():
     assert own["weight on itself, printed constants, at 0"] > own["weight on itself, constants 1, at 0"]
 
 
+@pytest.mark.slow
 def test_quick_curves_of_covariate_shift():
     pytest.importorskip("torch")
     rows = kme_figure_2.run(0, True)
@@ -68,6 +70,7 @@ def test_quick_curves_of_covariate_shift():
         assert 0.5 < row.ours <= 1
 
 
+@pytest.mark.slow
 def test_networks_of_several_tasks_at_once_are_each_alone():
     pytest.importorskip("torch")
     tasks = [covariate_shift(0, number, group_sizes=(2, 1, 1), n_test=50) for number in range(2)]
@@ -102,14 +105,15 @@ def two_styles(rng):
 
 def test_accuracies_are_those_of_scikit_learn(rng):
     study = two_styles(rng)
-    found = kme_figure_3.accuracies(study, np.eye(6))
-    for value, (x, y), test in zip(found, study.sites, study.tests, strict=True):
+    accuracies = kme_figure_3.accuracies(study, np.eye(6))
+    for value, (x, y), test in zip(accuracies, study.sites, study.tests, strict=True):
         reference = LogisticRegression(C=1 / (30 * 1e-3), max_iter=5000).fit(x, y)
         assert value == pytest.approx(reference.score(*test), abs=0.04)
     common = kme_figure_3.accuracies(study, np.full((1, 6), 1 / 6))
     assert common.shape == (6,)
 
 
+@pytest.mark.slow
 def test_rows_of_a_study(rng):
     study = two_styles(rng)
     rows = kme_figure_3.study_rows("probe", lambda _: study, 0, 2)

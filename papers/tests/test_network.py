@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from kernfed_papers.baselines.network import initial_weights, layer_sizes, loss_and_gradient, train, weight_shapes
 
 KINDS = ("linear", "mlp")
@@ -42,7 +43,7 @@ def test_training_takes_the_batches_in_the_drawn_order(rng, kind):
     X, y = make_rows(rng, 10)
     start = initial_weights(layer_sizes(kind, 4, 5, 3), "float64", np.random.default_rng(3))
     options = {"epochs": 2, "learning_rate": 0.1, "batch_size": 4, "proximal": 0.5}
-    found, loss = train(start, X, y, **options, draws=np.random.default_rng(4))
+    trained, loss = train(start, X, y, **options, draws=np.random.default_rng(4))
     draws, current, total = np.random.default_rng(4), start, 0.0
     for _ in range(2):
         order = draws.permutation(10)
@@ -51,7 +52,7 @@ def test_training_takes_the_batches_in_the_drawn_order(rng, kind):
             total += value * len(chosen) / 20
             current = tuple(w - 0.1 * (g + 0.5 * (w - s)) for w, g, s in zip(current, gradient, start, strict=True))
     assert loss == pytest.approx(total, rel=1e-12)
-    for ours, theirs in zip(found, current, strict=True):
+    for ours, theirs in zip(trained, current, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
 
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from kernfed_papers.experiments import private_units, private_utility
 
 from kernfed.data import Dataset
 from kernfed.privacy import NoiseGenerator
+from kernfed_papers.experiments import private_units, private_utility
 
 
 def test_records_pay_what_was_computed_elsewhere():
@@ -44,6 +44,7 @@ def test_sites_pool_to_what_one_site_has(rng, monkeypatch):
         assert first.noise < second.noise == pytest.approx(2 * first.noise, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 def test_the_quick_slice_shows_what_privacy_costs(shared_data, monkeypatch):
     monkeypatch.setenv("KERNFED_DATA", str(shared_data))

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from kernfed_papers.published import TABLES, published
 
 

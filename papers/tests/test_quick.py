@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+
 from kernfed_papers.experiment import Row
 from kernfed_papers.rows import missing_data
 from kernfed_papers.runner import list_experiments, run_experiment
@@ -21,6 +22,7 @@ def runnable(request):
     return experiment
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runnable", EXPERIMENTS, indirect=True)
 def test_the_quick_slice_runs(runnable):
     result = run_experiment(runnable.id, quick=True, folder=None)

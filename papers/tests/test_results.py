@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from kernfed_papers.experiment import Axes, Row
 from kernfed_papers.pages.document import SUMMARY, document_figures, results_document, write_document
 from kernfed_papers.pages.result_pages import duration, result_figures, results_report, time_taken
@@ -34,18 +35,18 @@ def test_seeds_are_averaged_and_quick_lines_left_out(summaries):
 
 
 def test_every_experiment_is_listed_also_without_results(summaries, small_results):
-    assert [found.id for found in summaries] == ["sfm-table-2", "sfm-table-10", "gikm-table-1"]
-    assert [found.not_run for found in summaries] == ["", "needs absent.npz", "there is no full run yet"]
+    assert [summary.id for summary in summaries] == ["sfm-table-2", "sfm-table-10", "gikm-table-1"]
+    assert [summary.not_run for summary in summaries] == ["", "needs absent.npz", "there is no full run yet"]
     needy = replace(small_results[1][2], datasets=("absent", "gone"))
     assert read_results(small_results[0], (needy,))[0].not_run == (
         "needs absent.npz or gone.npz, embeddings that a user brings"
     )
-    assert [found.status for found in summaries] == ["run in part", "not run", "not run"]
+    assert [summary.status for summary in summaries] == ["run in part", "not run", "not run"]
 
 
 def test_a_single_file_holds_its_own_experiments_only(small_results):
     folder, experiments = small_results
-    assert [found.id for found in read_results(folder / "sfm-table-2.jsonl", experiments)] == ["sfm-table-2"]
+    assert [summary.id for summary in read_results(folder / "sfm-table-2.jsonl", experiments)] == ["sfm-table-2"]
     assert read_results(folder / "sfm-table-2.jsonl", ())[0].source == "SFM Table 2"
 
 
@@ -145,20 +146,20 @@ def test_every_field_is_checked_and_named(tmp_path, changes, message):
 
 def test_a_good_line_is_read_whole(tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps(GOOD))
-    (found,) = read_results(tmp_path / "a.jsonl", ())
-    assert (found.id, found.source, found.protocol, found.seeds) == ("a", "SFM Table 1", "words", (1,))
-    assert (found.seconds, found.processor_seconds, found.bytes_up, found.bytes_down) == (2, 1, 3, 0)
-    assert (found.dates, found.remarks, found.axes) == (("2026-01-02",), ("other rows",), Axes("rounds", "%"))
-    assert found.rows == (Row("x", None, 1.5, "%"),)
-    assert "openblas 1" in found.machines[0]
-    assert "2026-01-02. Note: other rows." in results_document([found])
+    (summary,) = read_results(tmp_path / "a.jsonl", ())
+    assert (summary.id, summary.source, summary.protocol, summary.seeds) == ("a", "SFM Table 1", "words", (1,))
+    assert (summary.seconds, summary.processor_seconds, summary.bytes_up, summary.bytes_down) == (2, 1, 3, 0)
+    assert (summary.dates, summary.remarks, summary.axes) == (("2026-01-02",), ("other rows",), Axes("rounds", "%"))
+    assert summary.rows == (Row("x", None, 1.5, "%"),)
+    assert "openblas 1" in summary.machines[0]
+    assert "2026-01-02. Note: other rows." in results_document([summary])
 
 
 def test_what_did_not_run_does_not_replace_what_did(tmp_path):
     idle = {**GOOD, "rows": [], "not_run": "no data"}
     (tmp_path / "a.jsonl").write_text(f"{json.dumps(GOOD)}\n{json.dumps(idle)}\n")
-    (found,) = read_results(tmp_path / "a.jsonl", ())
-    assert (found.not_run, len(found.rows)) == ("", 1)
+    (summary,) = read_results(tmp_path / "a.jsonl", ())
+    assert (summary.not_run, len(summary.rows)) == ("", 1)
     (tmp_path / "a.jsonl").write_text(json.dumps(idle))
     assert read_results(tmp_path / "a.jsonl", ())[0].not_run == "no data"
 

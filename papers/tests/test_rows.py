@@ -3,6 +3,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
+from kernfed.data.catalog import BROUGHT
+from kernfed.errors import DataError
 from kernfed_papers.rows import (
     differences,
     load_groups,
@@ -13,9 +16,6 @@ from kernfed_papers.rows import (
     slice_rows,
     take_rows,
 )
-
-from kernfed.data.catalog import BROUGHT
-from kernfed.errors import DataError
 
 
 @pytest.fixture

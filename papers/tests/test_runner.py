@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
+from kernfed.data.catalog import BROUGHT, ENTRIES, OFFICE
+from kernfed_papers import runner
 from kernfed_papers.experiment import Experiment, Row, not_run
-from kernfed_papers.experiments import runner
+from kernfed_papers.experiments import gikm_table_1, kme_data
 from kernfed_papers.runner import (
     PAPERS,
     Result,
@@ -17,8 +20,6 @@ from kernfed_papers.runner import (
     paper_of,
     run_experiment,
 )
-
-from kernfed.data.catalog import BROUGHT, ENTRIES, OFFICE
 
 
 def make(rows=(), datasets=("digits",), **options):
@@ -36,10 +37,10 @@ def probe(monkeypatch):
 
 
 def test_every_experiment_says_what_it_is():
-    found = list_experiments()
-    assert len({experiment.id for experiment in found}) == len(found)
-    assert "gikm-table-1" in {experiment.id for experiment in found}
-    for experiment in found:
+    experiments = list_experiments()
+    assert len({experiment.id for experiment in experiments}) == len(experiments)
+    assert "gikm-table-1" in {experiment.id for experiment in experiments}
+    for experiment in experiments:
         assert re.fullmatch(r"[a-z0-9-]+", experiment.id)
         assert all((experiment.title, experiment.source, experiment.protocol))
 
@@ -48,8 +49,6 @@ def test_experiments_are_listed_by_paper_and_number(monkeypatch):
     papers = [paper_of(experiment.source) for experiment in list_experiments()]
     order = [(PAPERS.index(paper) if paper else len(PAPERS)) for paper in papers]
     assert order == sorted(order)
-    from kernfed_papers.experiments import gikm_table_1
-
     made = [
         ("own", "ours"),
         ("b-table-10", "GIKM Table 10"),
@@ -61,7 +60,7 @@ def test_experiments_are_listed_by_paper_and_number(monkeypatch):
     modules = [namedtuple("Module", "name")(gikm_table_1.__name__)]
     monkeypatch.setattr(runner.pkgutil, "iter_modules", lambda *_: modules)
     monkeypatch.setattr(gikm_table_1, "EXPERIMENTS", experiments)
-    assert [found.id for found in list_experiments()] == [
+    assert [experiment.id for experiment in list_experiments()] == [
         "a-figure-1",
         "b-table-2",
         "b-table-2-even",
@@ -138,8 +137,8 @@ def test_absent_data_are_a_result_not_an_error(tmp_path, probe, monkeypatch, dat
 def test_one_of_several_data_sets_is_asked_for_in_one_sentence(tmp_path, probe, monkeypatch):
     monkeypatch.setenv("KERNFED_DATA", str(tmp_path))
     probe(make([], ("mnist", "20ng_mxbai")))
-    found = run_experiment("probe", folder=None).not_run
-    assert found == "needs at least one of mnist.npz, 20ng_mxbai.npz in the folder KERNFED_DATA"
+    reason = run_experiment("probe", folder=None).not_run
+    assert reason == "needs at least one of mnist.npz, 20ng_mxbai.npz in the folder KERNFED_DATA"
 
 
 def test_files_that_differ_from_the_paper_s_are_remarked(tmp_path, probe, monkeypatch, rng):
@@ -225,9 +224,7 @@ def test_lines_written_at_once_are_all_kept(tmp_path):
 
 
 def test_two_experiments_with_one_id_are_an_error(monkeypatch):
-    from kernfed_papers.experiments import published
-
-    monkeypatch.setattr(published, "EXPERIMENTS", list_experiments()[:1], raising=False)
+    monkeypatch.setattr(kme_data, "EXPERIMENTS", list_experiments()[:1], raising=False)
     with pytest.raises(ValueError, match="two experiments have the id"):
         list_experiments()
 

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
+
+from kernfed.errors import DataError
 from kernfed_papers.experiments.sfm_settings import CIFAR10, NEWSGROUPS, XGLUE, best_other
 from kernfed_papers.experiments.sfm_table_5 import _READINGS, public_bound, smooth_sites
 from kernfed_papers.rows import load_rows, slice_rows
 from kernfed_papers.runner import run_experiment
-
-from kernfed.errors import DataError
 
 #: Rows that each experiment has to have in a quick run on the data at hand.
 QUICK = {
@@ -38,6 +38,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 @pytest.mark.parametrize("name", QUICK)
 def test_the_quick_slices(shared_data, monkeypatch, name):
@@ -56,8 +57,8 @@ def test_without_data_nothing_is_run(number):
 
 def test_the_paper_s_own_features_fill_the_column_without_a_remark(folder, rng):
     bring(folder, "20ng_mxbai", rng)
-    found = run_experiment("sfm-table-1", quick=True, folder=None).rows
-    rows = {row.label: row for row in found if row.unit == "%"}
+    every_row = run_experiment("sfm-table-1", quick=True, folder=None).rows
+    rows = {row.label: row for row in every_row if row.unit == "%"}
     ours = rows["20Newsgroup, alpha = 5: SFM"]
     assert (ours.published, ours.ours) == (85.3, 100)
     assert ours.note == "best other method in print: C2A 71.6"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kernfed._version import __version__
 
 if TYPE_CHECKING:
-    from kernfed import data, guarantees, privacy, report, secure
+    from kernfed import data, errors, guarantees, privacy, promise, report, secure
     from kernfed.federation import Federation, FoldingLearner, RidgeLearner, calibrate, evaluate, load, save
     from kernfed.federation.personal.learner import PersonalLearner
     from kernfed.kahm import KAHM, DeepKAHM, KAHMClassifier, KAHMRegressor, WideKAHM
@@ -35,7 +35,7 @@ _HOMES = {
     "load": "kernfed.federation",
     "save": "kernfed.federation",
 }
-_PACKAGES = ("data", "guarantees", "privacy", "report", "secure")
+_PACKAGES = ("data", "errors", "guarantees", "privacy", "promise", "report", "secure")
 
 __all__ = [
     "KAHM",
@@ -53,10 +53,12 @@ __all__ = [
     "__version__",
     "calibrate",
     "data",
+    "errors",
     "evaluate",
     "guarantees",
     "load",
     "privacy",
+    "promise",
     "report",
     "save",
     "secure",

@@ -11,7 +11,7 @@ from kernfed._threads import hold_new_libraries
 
 
 def __getattr__(name: str) -> Any:
-    found = getattr(import_module("scipy.linalg"), name)
+    function = getattr(import_module("scipy.linalg"), name)
     hold_new_libraries()
-    globals()[name] = found
-    return found
+    globals()[name] = function
+    return function

@@ -6,11 +6,14 @@ runs under one BLAS thread per call, and parallelism comes from independent call
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from threadpoolctl import OpenBLASController, ThreadpoolController
+
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
 
 _lock = threading.Lock()
 _users = 0
@@ -94,3 +97,15 @@ def resolve_jobs(n_jobs: int | None) -> int | None:
             return 1
         pools = [pool["num_threads"] for pool in _controller().select(user_api="blas").info()]
     return max(pools, default=1)
+
+
+def in_threads(work: Callable[[Piece], Result], pieces: Sequence[Piece], n_jobs: int | None = None) -> list[Result]:
+    """``work`` of every piece, in their order: on ``resolve_jobs(n_jobs)`` threads, of one BLAS thread each."""
+    jobs = resolve_jobs(n_jobs) if len(pieces) > 1 else 1
+    with single_blas_thread():
+        if jobs == 1:
+            return [work(piece) for piece in pieces]
+        from joblib import Parallel, delayed  # here, for most answers need no pool
+
+        pool = Parallel(n_jobs=jobs, prefer="threads", require="sharedmem")
+        return list(pool(delayed(work)(piece) for piece in pieces))

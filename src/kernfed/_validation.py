@@ -51,35 +51,35 @@ def check_rows(
 def column_names(values: Any) -> tuple[str, ...]:
     """Names of a table's columns (pandas, polars, Arrow) as text; () of an array, and of columns numbered 0, 1, ..."""
     kind = type(values)  # asked of the type, for a table's own columns may be called anything
-    found = "column_names" if hasattr(kind, "column_names") else "columns"
-    names = list(getattr(values, found)) if hasattr(kind, found) else []
+    attribute = "column_names" if hasattr(kind, "column_names") else "columns"
+    names = list(getattr(values, attribute)) if hasattr(kind, attribute) else []
     return () if names == list(range(len(names))) else tuple(map(str, names))
 
 
 def check_column_names(values: Any, known: Sequence[str], name: str = "X") -> None:
     """Refuse a table whose columns are not the ``known`` ones in their order; what has no names passes."""
-    found = column_names(values)
-    numbers = tuple(map(str, range(len(found))))
-    if not known and sorted(found) == sorted(numbers):  # numbered at first, and put in another order
+    given = column_names(values)
+    numbers = tuple(map(str, range(len(given))))
+    if not known and sorted(given) == sorted(numbers):  # numbered at first, and put in another order
         known = numbers
-    if found and known and found != tuple(known):
+    if given and known and given != tuple(known):
         listed = ", ".join(map(repr, known[:5])) + (", ..." if len(known) > 5 else "")
         raise InputError(
             f"{name} must have the {len(known)} columns {listed} in this order, and "
-            f"{name_differences(found, known)}; choose them by name, as X[list(model.feature_names_in_)] does "
+            f"{name_differences(given, known)}; choose them by name, as X[list(model.feature_names_in_)] does "
             "where there is a model"
         )
 
 
-def name_differences(found: Sequence[str], known: Sequence[str]) -> str:
+def name_differences(given: Sequence[str], known: Sequence[str]) -> str:
     """In which way names of columns differ from the known ones, in words."""
-    if not found or not known:
+    if not given or not known:
         return "has no names" if known else "has names"
-    if sorted(found) == sorted(known):
-        place = next(i for i, (one, other) in enumerate(zip(found, known, strict=True)) if one != other)
-        return f"has them in another order: column {place} is {found[place]!r} and not {known[place]!r}"
-    had, wanted = set(found), set(known)
-    missing, strange = [n for n in known if n not in had], [n for n in found if n not in wanted]
+    if sorted(given) == sorted(known):
+        place = next(i for i, (one, other) in enumerate(zip(given, known, strict=True)) if one != other)
+        return f"has them in another order: column {place} is {given[place]!r} and not {known[place]!r}"
+    had, wanted = set(given), set(known)
+    missing, strange = [n for n in known if n not in had], [n for n in given if n not in wanted]
     told = [
         f"{verb} {', '.join(map(repr, names[:5]))}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
         for verb, names in (("lacks", missing), ("has unknown", strange))
@@ -113,15 +113,20 @@ def check_number(
     return float(value)
 
 
+def check_confidence(confidence: Any) -> float:
+    """A probability between 0 and 1, and neither."""
+    return check_number(confidence, "confidence", above=0, below=1)
+
+
 def check_vector(values: npt.ArrayLike, name: str, *, at_most: float | None = None) -> FloatArray:
     """Finite numbers (n,) of at least 0, and of no more than ``at_most`` where that is given."""
     array = np.asarray(values)
     if array.ndim != 1 or not len(array):
         raise InputError(f"{name} must be a vector of at least one number, got shape {array.shape}")
-    found: FloatArray = check_rows(array[None], name)[0]
-    for extreme in (float(found.min()), float(found.max())):
+    vector: FloatArray = check_rows(array[None], name)[0]
+    for extreme in (float(vector.min()), float(vector.max())):
         check_number(extreme, name, at_least=0, at_most=at_most)
-    return found
+    return vector
 
 
 def check_count(value: Any, name: str, *, at_least: int = 1, at_most: int | None = None) -> int:

@@ -1,7 +1,7 @@
 """What can go wrong, by name: one base class for all of it, and one for what is only worth a warning.
 
-Whoever calls the package catches ``KernfedError``; the command line makes exit codes of the kinds. Kinds that mean wrong
-values are ``ValueError`` too, as everywhere in Python.
+Whoever calls the package catches ``KernfedError``; the command line makes exit codes of the kinds. Kinds that mean
+wrong values are ``ValueError`` too, as everywhere in Python.
 """
 
 from typing import Any

@@ -54,7 +54,7 @@ def test_a_release_is_attacked_and_a_page_written(folder, tmp_path):
     assert told["membership"]["p_value"] > 0
     assert [(entry["task"], entry["information"]) for entry in told["traffic"]] == [
         ("describe", "schema"),
-        ("scores", "scores"),
+        ("folding_fit", "counts"),
     ]
     text = page.read_text()
     assert f"**In one line.** {html.escape(told['verdict'])}" in text

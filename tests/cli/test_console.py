@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernfed.cli.console import Table, aligned, emit, format_bytes, format_seconds, note, plain, progress
+from kernfed.cli.console import TextTable, aligned, emit, format_bytes, format_seconds, note, plain, progress
 
-SCORES = Table(("name", "score"), [("a", "9.5%"), ("longer", "10.25%")], "Scores")
+SCORES = TextTable(("name", "score"), [("a", "9.5%"), ("longer", "10.25%")], "Scores")
 
 
 def test_table_is_aligned_plain_text():
@@ -18,11 +18,11 @@ def test_table_is_aligned_plain_text():
     [(["1", "-2 s"], True), (["1", ""], True), (["1", "n/a"], False), ([""], False), ([], False)],
 )
 def test_only_columns_of_numbers_go_to_the_right(cells, numeric):
-    assert Table(("x",), [(cell,) for cell in cells]).numeric(0) is numeric
+    assert TextTable(("x",), [(cell,) for cell in cells]).numeric(0) is numeric
 
 
 def test_table_without_rows_or_title_is_its_header():
-    assert aligned(Table(("site", "bytes"), [])) == "site  bytes"
+    assert aligned(TextTable(("site", "bytes"), [])) == "site  bytes"
 
 
 def test_json_result_is_one_object_and_nothing_else(capsys):
@@ -39,7 +39,7 @@ def test_result_for_people_is_its_views_in_order(capsys):
 
 def test_table_is_drawn_on_a_terminal_with_brackets_left_alone(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    emit({}, False, Table(("task",), [("[bold]x[/bold]",)], "All [tasks]"))
+    emit({}, False, TextTable(("task",), [("[bold]x[/bold]",)], "All [tasks]"))
     printed = capsys.readouterr().out
     assert "[bold]x[/bold]" in printed
     assert "All [tasks]" in printed

@@ -164,7 +164,8 @@ TABLE = ["--data", "classes.csv", "--label", "y"]
                 "--features",
                 "f0:f2",
             ],
-            "no model for site 'no'; there are 'east', 'north', 'south'; a personalised model is tested by its own sites",
+            "no model for site 'no'; there are 'east', 'north', 'south'; "
+            "a personalised model is tested by its own sites",
         ),
         (["report", "classes.kfd", *TABLE], "name the column of the sites with --site COLUMN"),
         (["report", "values-weights.kfd", *TABLE, "--site", "where"], "this model has weights only"),

@@ -127,7 +127,7 @@ def test_plan_counts_what_training_and_queries_send(tables):
     few = json.loads(run(*words, "--queries", "10", "--json").stdout)
     many = json.loads(run(*words, "--queries", "1010", "--json").stdout)
     assert many["bytes_up"] - few["bytes_up"] >= 1000 * 3 * 10 * 8
-    assert {entry["information"] for entry in few["exchanges"]} == {"schema", "scores"}
+    assert {entry["information"] for entry in few["exchanges"]} == {"schema", "counts", "scores"}
     machines = json.loads(run(*words, "--hold", "machines", "--json").stdout)
     assert "rows" in {entry["information"] for entry in machines["exchanges"]}
     assert "No differential privacy" in run(*words).stdout
@@ -161,14 +161,20 @@ BAD = [
     (["train", "--data", "none.parquet", "--label", "y", "--out", "m.kfd"], "there is no such file"),
     (["train", "--data", "train.csv", "--label", "z", "--out", "m.kfd"], "there is no column 'z'"),
     (["train", "--data", "train.csv", "--label", "y", "--out", "no/m.kfd"], "does not exist"),
-    (["train", "--data", "train.csv", "--label", "y", "--out", "m.kfd", "--measure", "far"], "measure must be one of"),
+    (
+        ["train", "--data", "train.csv", "--label", "y", "--out", "m.kfd", "--measure", "far"],
+        "'far' is not one of 'rms', 'product'",
+    ),
     (["train", "--data", "train.csv", "--label", "y", "--out", "m.kfd", "--batch-size", "0"], "batch-size"),
     (["predict", "train.csv", "test.csv"], "not a kernfed model file"),
     (["predict", "model.kfd", "none.csv"], "there is no such file"),
     (["predict", "model.kfd", "test.csv", "--features", "f0:f5"], "the model has 64 features, the table has 6"),
     (["evaluate", "model.kfd", "--data", "test.parquet", "--label", "nothing"], "there is no column 'nothing'"),
-    (["plan", "--data", "train.csv", "--label", "y", "--hold", "cloud"], "hold must be one of"),
-    (["data", "partition", "--data", "train.csv", "--label", "y", "--out", "s.csv", "--kind", "odd"], "--kind must be"),
+    (["plan", "--data", "train.csv", "--label", "y", "--hold", "cloud"], "'cloud' is not one of 'sites', 'machines'"),
+    (
+        ["data", "partition", "--data", "train.csv", "--label", "y", "--out", "s.csv", "--kind", "odd"],
+        "'odd' is not one of 'dirichlet', 'label-skew'",
+    ),
     (
         ["data", "partition", "--data", "train.csv", "--label", "y", "--out", "s.csv", "--share", "0.5"],
         "takes no --share",

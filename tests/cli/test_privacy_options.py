@@ -5,8 +5,9 @@ import pytest
 from typer.testing import CliRunner
 
 from kernfed.cli import app
-from kernfed.cli.privacy import NAMES, make_learner
+from kernfed.cli.learning import Learning
 from kernfed.data import read_table, write_table
+from kernfed.federation.release.settings import NAMES
 
 #: What each mechanism needs, and for every option a value that it could have.
 NEEDED = {
@@ -52,11 +53,8 @@ def table(folder):
 
 def given(name, **options):
     """Options of a learner as a command gives them, typed as the command line types them."""
-    usual = dict.fromkeys(
-        ("epsilon", "delta", "bounds", "d", "radius", "dimension", "basis", "smoothing", "label_epsilon")
-    )
-    typed = {key.replace("-", "_"): _typed(key, value) for key, value in options.items()}
-    return {"privacy": name, **usual, **typed}
+    typed = {key: _typed(key, value) for key, value in options.items()}
+    return Learning("folding", typed if name is None else {"privacy": name, **typed})
 
 
 def _typed(option, value):
@@ -72,33 +70,33 @@ def test_an_option_changes_the_release_or_is_refused(table, name, option):
     if option in USELESS[name]:
         others = " or ".join(one for one in NAMES if option not in USELESS[one])
         with pytest.raises(ValueError, match=f"^--privacy {name} takes no --{option}, which is for {others}; leave"):
-            make_learner(options, table, {})
+            options.make(table)
     else:
-        plain = make_learner(given(name, **NEEDED[name]), table, {}).recipe
-        assert make_learner(options, table, {}).recipe.to_values() != plain.to_values()
+        plain = given(name, **NEEDED[name]).make(table).recipe()
+        assert options.make(table).recipe().to_values() != plain.to_values()
 
 
 @pytest.mark.parametrize("option", VALUES)
 def test_without_privacy_every_option_is_refused(table, option):
     with pytest.raises(ValueError, match=f"^--{option} needs --privacy (element|record)-.*leave --{option} out$"):
-        make_learner(given(None, **{option: VALUES[option]}), table, {})
+        given(None, **{option: VALUES[option]}).make(table)
 
 
 def test_steps_of_smoothing(table):
     for text, steps in (("none", 0), ("3", 3), ("coupled_bootstrap", "coupled_bootstrap"), (None, "coupled_bootstrap")):
-        options = {**given("record-gaussian", **NEEDED["record-gaussian"]), "smoothing": text}
-        assert make_learner(options, table, {}).recipe.smoothing == steps
+        options = NEEDED["record-gaussian"] if text is None else {**NEEDED["record-gaussian"], "smoothing": text}
+        assert given("record-gaussian", **options).make(table).recipe().smoothing == steps
 
 
 def test_what_suits_the_mechanism(table):
-    assert make_learner(given(None), table, {}).parameters.batch_size == 100
-    assert make_learner(given("record-gaussian", **NEEDED["record-gaussian"]), table, {}).parameters.batch_size == 100
+    assert given(None).make(table).batch_size == 100
+    assert given("record-gaussian", **NEEDED["record-gaussian"]).make(table).batch_size == 100
     moments = given("record-moments", **NEEDED["record-moments"])
-    learner = make_learner(moments, table, {})
-    assert learner.parameters.batch_size == 1000
-    assert learner.recipe.mechanism.dimension == 3
-    assert learner.recipe.mechanism.basis == "random"
-    assert make_learner(moments, table, {}, batch_size=7).parameters.batch_size == 7
+    learner = moments.make(table)
+    assert learner.batch_size == 1000
+    assert learner.recipe().mechanism.dimension == 3
+    assert learner.recipe().mechanism.basis == "random"
+    assert Learning("folding", {**moments.values, "batch-size": 7}).make(table).batch_size == 7
 
 
 @pytest.mark.parametrize(
@@ -120,7 +118,7 @@ def test_what_suits_the_mechanism(table):
 )
 def test_values_that_make_no_sense(table, options, match):
     with pytest.raises(ValueError, match=match):
-        make_learner(given("element-laplace", epsilon="1", **options), table, {})
+        given("element-laplace", epsilon="1", **options).make(table).recipe()
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -76,7 +76,7 @@ def test_the_plan_is_what_the_release_says(folder, name, tmp_path):
         assert found[key] == told[key]
     assert set(found["spent"]) == {"n", "s"}
     model = kernfed.load(out)
-    assert list(model.privacy.record) == told["record"]
+    assert [model.privacy.record.epsilon, model.privacy.record.delta] == told["record"]
     assert "Nothing remembers this release" in done.stderr
     assert "contains the rows" not in done.stderr
 

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 import kernfed as kf
 from kernfed.cli import app
 from kernfed.data import write_table
-from kernfed.privacy.audit import AuditReport, audit_answers
+from kernfed.privacy.audit import audit_answers
+from kernfed.privacy.audit_report import AuditReport
 
 
 def run(*words):

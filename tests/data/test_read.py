@@ -164,7 +164,7 @@ def test_empty_batches(tmp_path):
 
 def test_more_rows_than_announced():
     batch = pa.record_batch([pa.array([1.0, 2.0])], names=["x"])
-    source = arrow.Source(Path("t.parquet"), batch.schema, 3, lambda _: iter([batch, batch]))
+    source = arrow.ArrowSource(Path("t.parquet"), batch.schema, 3, lambda _: iter([batch, batch]))
     with pytest.raises(DataError, match=r"^t\.parquet: the table holds more rows than the 3 it announces$"):
         arrow.read_rows(source, Roles(("x",)), "auto")
 

@@ -44,7 +44,7 @@ class KilledAt(LocalEngine):
 # Missing sites -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", ["describe", "scores"])
+@pytest.mark.parametrize("task", ["describe", "folding_fit"])
 def test_a_site_killed_during_the_round(data: Data, queries: Any, task: str) -> None:
     engine = LocalEngine.from_data(data)
     with pytest.raises(TooFewReplies, match=f"'{task}' needs 6 replies and got 5; 'c': site 'c' cannot be reached"):
@@ -67,7 +67,7 @@ def test_half_of_the_sites_missing_while_answering(data: Data, queries: Any) -> 
     with pytest.raises(TooFewReplies, match="needs 4 replies and got 3"):
         model.predict(queries, min_replies=4)
     with pytest.warns(MissingSites, match=r"3 site\(s\) missing.*'a'.*'c'.*'e'"):
-        found = model.answers(queries, min_replies=3)
+        found = model.site_scores(queries, min_replies=3)
     assert found.sites == ("b", "d", "f")
     assert list(found.missing) == ["a", "c", "e"]
     np.testing.assert_array_equal(found.values, whole[[1, 3, 5]])
@@ -99,7 +99,7 @@ def test_a_site_lost_between_two_messages_is_left_out_of_both(data: Data, querie
     whole = model.scores_by_site(queries)
     monkeypatch.setattr("kernfed.federation.folding.questions._NUMBERS_PER_MESSAGE", 20)
     with pytest.warns(MissingSites, match="'b'"):
-        found = model.connect(Federation(KilledAt(engine, "b", "scores", 2))).answers(queries, min_replies=5)
+        found = model.connect(Federation(KilledAt(engine, "b", "scores", 2))).site_scores(queries, min_replies=5)
     assert found.sites == tuple("acdef")
     np.testing.assert_array_equal(found.values, whole[[0, 2, 3, 4, 5]])
 
@@ -123,14 +123,14 @@ def test_missing_sites_are_in_the_file(data: Data, tmp_path: Path) -> None:
     with pytest.warns(MissingSites):
         model = LEARNER.fit(Federation.local(data, store=tmp_path, faults={"a": Fault("dead")}), min_replies=1)
     model.save(tmp_path / "m.kfd")
-    assert load(tmp_path / "m.kfd").missing == {"a": "site 'a' cannot be reached"}
+    assert load(tmp_path / "m.kfd").missing_ == {"a": "site 'a' cannot be reached"}
 
 
 def test_many_missing_sites_make_a_short_warning(rng: np.random.Generator) -> None:
     names = [f"s{number:02}" for number in range(30)]
     federation = Federation.local(sites_data(rng, names, rows=6), faults=dict.fromkeys(names[:25], Fault("dead")))
     with pytest.warns(MissingSites, match=r"25 site\(s\) missing.*'s09': .* and 15 more$"):
-        assert len(LEARNER.fit(federation, min_replies=5).missing) == 25
+        assert len(LEARNER.fit(federation, min_replies=5).missing_) == 25
 
 
 def test_a_site_that_cannot_delete_is_told(data: Data, queries: Any) -> None:
@@ -141,7 +141,9 @@ def test_a_site_that_cannot_delete_is_told(data: Data, queries: Any) -> None:
         MissingSites, match="site 'a' takes part no longer, but did not delete its machines: site 'a' can"
     ):
         model = model.forget("a")
-    with pytest.warns(MissingSites, match="'b' takes part no longer.*allows describe, scores, not 'forget_model'"):
+    with pytest.warns(
+        MissingSites, match="'b' takes part no longer.*allows describe, folding_fit, scores, not 'forget_model'"
+    ):
         model = model.forget("b")
     assert model.sites == tuple("cdef")
     model.predict(queries)
@@ -194,7 +196,7 @@ def test_values_too_large_are_told_by_name(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize(
     ("policy", "told"),
     [
-        (Policy(tasks=("describe",)), "allows describe, not 'scores'"),
+        (Policy(tasks=("describe",)), "allows describe, not 'folding_fit'"),
         (Policy(tasks=()), "allows , not 'describe'"),
         (Policy(callers=("somebody",)), "does not answer caller 'local'"),
         (Policy(require_privacy=True), "requires privacy, and this learner offers none"),
@@ -216,7 +218,9 @@ def test_the_default_policy_is_enough_to_learn(data: Data, queries: Any) -> None
     model = LEARNER.fit(federation)
     model.explain(queries)
     for change in (lambda: model.forget("a", rows=[1]), lambda: model.add_rows("a", queries, [0] * 12)):
-        with pytest.raises(TooFewReplies, match="'a': the policy of site 'a' allows describe, scores, not"):
+        with pytest.raises(
+            TooFewReplies, match="'a': the policy of site 'a' allows describe, folding_fit, scores, not"
+        ):
             change()
 
 

@@ -16,7 +16,7 @@ from kernfed.cli import flower_run
 from kernfed.cli.flower_app import write_app
 from kernfed.cli.flower_run import parse_settings, run_app
 from kernfed.errors import RunFailed
-from kernfed.federation.jobs import DEFAULTS, Job
+from kernfed.federation.jobs import Job, job_settings
 
 #: A stand-in for ``flwr``: says what a script in the environment tells it to say.
 STAND_IN = """#!{python}
@@ -60,7 +60,7 @@ def test_the_app_is_complete_and_installs_nothing(app: Path) -> None:
     project = tomllib.loads((app / "pyproject.toml").read_text())
     assert project["project"]["dependencies"] == []
     config = project["tool"]["flwr"]["app"]["config"]
-    assert config == {**DEFAULTS, "results": str(app / "results")}
+    assert config == {**job_settings(), "results": str(app / "results")}
     assert Job.from_settings(config, "1").folder == app / "results" / "1"
     for name in ("server_app.py", "client_app.py"):
         compile((app / "kernfed_app" / name).read_text(), name, "exec")

@@ -15,6 +15,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from kernfed import KAHM, DeepKAHM, KAHMClassifier, KAHMRegressor, WideKAHM
 from kernfed._random import generator
+from kernfed.errors import FileFormatError
+from kernfed.files import Record, from_record, load, to_record
+from kernfed.kahm.bank import Bank
 from kernfed.kahm.calibration import (
     fit_temperature,
     left_out_scores,
@@ -199,6 +202,48 @@ def test_regressor_learns_and_does_not_mind_units():
     assert wide.score(X[half:], y[half:]) > 0.6
 
 
+@pytest.mark.parametrize("outputs", [None, 1, 3])
+def test_regressor_survives_a_file(rng, tmp_path, outputs):
+    X = rng.standard_normal((150, 4))
+    y = rng.standard_normal(150 if outputs is None else (150, outputs))
+    far = np.concatenate([rng.standard_normal((40, 4)), 1e6 * rng.standard_normal((5, 4))])  # the last fall back
+    model = KAHMRegressor(batch_size=50).fit(pd.DataFrame(X, columns=list("abcd")), y)
+    model.save(tmp_path / "model.kfd")
+    again = load(tmp_path / "model.kfd")
+    far = pd.DataFrame(far, columns=list("abcd"))
+    np.testing.assert_array_equal(again.predict(far), model.predict(far))
+    assert again.get_params() == model.get_params()
+    assert again.feature_names_in_.tolist() == list("abcd")
+    with pytest.raises(ValueError, match="feature names"):
+        again.predict(far[list("dcba")])
+
+
+@pytest.mark.parametrize("name", ["coefficients", "responses", "levels", "shift", "scale"])
+def test_damaged_regressors_are_refused(rng, name):
+    record = to_record(KAHMRegressor().fit(rng.standard_normal((20, 2)), rng.standard_normal(20)))
+    for array in (record.arrays[name][:-1], record.arrays[name].astype(np.float32)):
+        with pytest.raises(FileFormatError, match=r"must be float64 of shape|damaged"):
+            from_record(Record({**record.arrays, name: array}, record.values))
+
+
+def test_an_answer_is_all_of_it_from_one_scoring(digits, monkeypatch):
+    x_train, x_test, y_train, _ = digits
+    model = KAHMClassifier(batch_size=50).fit(x_train, y_train)
+    scored = []
+    score = Bank.scores
+    monkeypatch.setattr(Bank, "scores", lambda *given: scored.append(1) or score(*given))
+    answer = model.answer(x_test)
+    assert len(scored) == 1
+    np.testing.assert_array_equal(answer.labels, model.predict(x_test))
+    np.testing.assert_array_equal(answer.probabilities, model.predict_proba(x_test))
+    np.testing.assert_array_equal(answer.scores, model.scores(x_test))
+    np.testing.assert_array_equal(answer.score, answer.scores.min(axis=1))
+    assert (answer.site, answer.batch) == (None, None)
+    values = KAHMRegressor().fit(x_train, y_train).answer(x_test)
+    assert values.labels.shape == (len(x_test),)
+    assert (values.probabilities, values.scores) == (None, None)
+
+
 def test_regressor_degenerate_responses(rng):
     X = rng.standard_normal((10, 2))
     np.testing.assert_allclose(KAHMRegressor().fit(X, np.full(10, 4.0)).predict(X), 4.0)
@@ -283,6 +328,7 @@ def test_column_names_are_remembered(rng):
         model.predict(table[["right", "left"]])
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 def test_mnist_reaches_the_published_accuracy(shared_data):
     """GIKM Table 1 publishes 98.70 %; at least 98.6 % of the 10,000 test images."""

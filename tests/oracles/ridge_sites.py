@@ -6,13 +6,11 @@ import numpy as np
 from sklearn.datasets import make_classification
 
 from kernfed.federation import Federation
-from kernfed.federation import ridge_tasks as _tasks  # registers what sites answer
 from kernfed.federation.ridge.learner import RidgeLearner
 from kernfed.ridge import RidgeModel
 
-del _tasks
 Data = dict[str, tuple[Any, Any]]
-SMALL: dict[str, Any] = {"n_components": 30, "bandwidth": 3.0, "regularization": 1e-3, "intercept": False}
+SMALL: dict[str, Any] = {"n_components": 30, "bandwidth": 3.0, "regularization": 1e-3, "fit_intercept": False}
 
 
 def class_sites(sizes: tuple[int, ...] = (60, 20, 35), seed: int = 0) -> Data:

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from kernfed_papers.experiments.kme_data import covariate_shift
 
 import kernfed as kf
 from kernfed.errors import MissingSites
 from kernfed.kernels import MeanEmbedding
 from kernfed.personal.means import mean_groups
 from kernfed.personal.weights import EmbeddingKernel
+from kernfed_papers.experiments.kme_data import covariate_shift
 
 
 def halves(rows):
@@ -90,7 +90,7 @@ def test_a_site_of_one_row_has_no_halves_and_takes_no_part():
     with kf.Federation.local(sites) as federation, pytest.warns(MissingSites, match="two halves need 2"):
         found = kf.PersonalLearner("means", columns="features").fit(federation, min_replies=4)
     assert list(found.sites) == sorted(set(sites) - {"small"})
-    assert found.missing == {"small": "site 'small' has 1 row, and two halves need 2"}
+    assert found.missing_ == {"small": "site 'small' has 1 row, and two halves need 2"}
 
 
 def test_no_more_groups_than_allowed():

@@ -18,7 +18,7 @@ from kernfed.personal.fit import (
     site_statistics,
 )
 from kernfed.personal.groups import find_groups, group_coefficients
-from kernfed.personal.model import PersonalModel, weight_clusters
+from kernfed.personal.model import PersonalModel, SiteModel, weight_clusters
 from kernfed.personal.prior import SitePrior, cross_fitted_gain, group_prior, ridge_alone
 from kernfed.personal.problem import Problem
 from kernfed.personal.statistics import Coordinates, SiteStatistics
@@ -103,8 +103,8 @@ def test_the_prior_of_a_weighted_risk_gives_its_minimiser(own):
     np.fill_diagonal(W, own)
     model = fit_weighted(problem, sites, W, 0.3)
     theirs = site_prior(model, sites, 2, regularization=np.full(5, 0.3))
-    X, Y = model.coordinates.compress(list(sites.values())[2])
-    np.testing.assert_allclose(theirs.fit(X, Y, 10)[0], model.coefficients[2], atol=1e-7)
+    X, Y = model.coordinates_.compress(list(sites.values())[2])
+    np.testing.assert_allclose(theirs.fit(X, Y, 10)[0], model.coefficients_[2], atol=1e-7)
 
 
 def test_priors_that_cannot_be_are_refused():
@@ -177,6 +177,22 @@ def test_predictions_with_an_intercept_follow_an_offset(rng):
         model.for_site("s0").predict_proba(rows["s0"][0])
     with pytest.raises(ValueError, match="no model for site 'x'; there are 's0'"):
         model.for_site("x")
+    answer = model.for_site("s0").answer(rows["s0"][0])
+    np.testing.assert_array_equal(answer.labels, model.for_site("s0").predict(rows["s0"][0]))
+    assert (answer.probabilities, answer.scores, answer.site) == (None, None, None)
+
+
+@pytest.mark.parametrize(("kind", "size"), [("ridge", (3, 3)), ("logistic", (12,))])
+def test_an_answer_is_all_of_it_from_one_computation(rng, kind, size):
+    problem = Problem(3, "classify", ("a", "b", "c"))
+    coordinates = Coordinates(np.zeros(3), np.zeros(3), 0.0)
+    model = SiteModel(problem, kind, coordinates, rng.standard_normal(size))
+    X = rng.standard_normal((20, 3))
+    answer = model.answer(X)
+    np.testing.assert_array_equal(answer.labels, model.predict(X))
+    np.testing.assert_array_equal(answer.probabilities, model.predict_proba(X))
+    np.testing.assert_array_equal(answer.scores, -model.decision_function(X))
+    np.testing.assert_array_equal(answer.score, model.scores(X).min(axis=1))
 
 
 @pytest.mark.parametrize("features", ["given", "fourier"])
@@ -201,7 +217,7 @@ def test_a_site_that_joins_is_as_well_off_as_one_that_took_part():
     whole, _ = fit_groups(problem, sites, intercept=False)
     before, _ = fit_groups(problem, {name: site for name, site in sites.items() if name != last}, intercept=False)
     joined = before.join(*rows[last])
-    np.testing.assert_allclose(joined.model.coefficients, whole.for_site(last).coefficients, atol=0.3)
+    np.testing.assert_allclose(joined.model.coefficients_, whole.for_site(last).coefficients_, atol=0.3)
     assert joined.own + sum(joined.weights.values()) == pytest.approx(1.0)
     same = sum(w for w, label in zip(joined.weights.values(), labels, strict=False) if label == labels[-1])
     assert same > 0.9 * sum(joined.weights.values())
@@ -253,7 +269,7 @@ def test_models_survive_a_file(rng, tmp_path, rule):
     model.for_site("s1").save(tmp_path / "site.kfd")
     np.testing.assert_array_equal(load(tmp_path / "site.kfd").predict(X), model.for_site("s1").predict(X))
     if rule == "auto":
-        joined = [found.join(*rows["s0"]).model.coefficients for found in (again, model)]
+        joined = [found.join(*rows["s0"]).model.coefficients_ for found in (again, model)]
         np.testing.assert_allclose(*joined)
 
 

@@ -1,4 +1,4 @@
-"""Audits from end to end: broken mechanisms are flagged, correct ones are not, and the page says so."""
+"""Audits from end to end: broken mechanisms are flagged, correct ones are not, and the verdict says so."""
 
 import json
 import math
@@ -6,6 +6,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
+from scipy.integrate import trapezoid
 from scipy.stats import binom
 
 from kernfed._random import generator
@@ -22,9 +23,9 @@ from kernfed.privacy import (
     audit_pair,
     audit_release,
     audit_training,
-    officer_page,
 )
-from kernfed.privacy.audit import attack_limit, canary_bounds
+from kernfed.privacy.audit import canary_bounds
+from kernfed.privacy.audit_report import attack_limit
 from kernfed.privacy.lower_bound import EpsilonBound
 
 BOX = {"d": 1.0, "bounds": (0.0, 1.0)}
@@ -66,6 +67,7 @@ def test_correct_mechanism_is_not_flagged(name):
     assert report.confidence == pytest.approx(0.99)
 
 
+@pytest.mark.slow
 def test_correct_mechanism_is_flagged_no_more_often_than_stated():
     mechanism, flagged = ElementLaplace(1.0, **BOX), 0
     stated = mechanism.guarantees(4)
@@ -117,7 +119,6 @@ def test_broken_mechanism_is_flagged(name):
     report = reports(mechanism, release, confidence=0.99)
     assert report.contradicted
     assert report.verdict.startswith("CONTRADICTED")
-    assert "CONTRADICTED" in officer_page(report)
 
 
 def test_defaults_use_the_mechanism_itself():
@@ -167,13 +168,14 @@ def moments_run(mechanism, seed=3):
     return lambda X: float(mechanism.release(X, np.zeros(len(X), int), generator=source).classes[0].moments.mean[0])
 
 
+@pytest.mark.slow
 def test_moments_by_repeated_runs():
     """Replacing one row of 20 by its opposite: the released mean tells, as much as epsilon allows and no more."""
     rows = np.zeros((20, 2))
     rows[0] = [1.0, 0.0]
     options = {"radius": 1.0, "basis": np.eye(2), "method": "joint"}
     stated = RecordMoments(1.0, 1e-5, 2, **options)
-    _, record = stated.guarantees()
+    _, record = stated.guarantees(2)
     attack, bound = audit_pair(moments_run(stated), rows, -rows, record, runs=300)
     assert not bound.contradicts(record)
     weaker = RecordMoments(20.0, 1e-5, 2, **options)
@@ -237,24 +239,22 @@ def attack_of(inside, outside):
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "begins", "ends", "page"),
+    ("epsilon", "begins", "ends"),
     [
         (
             math.inf,
             "no guarantee is claimed; the best attack tried, answers only, has",
             "what other attacks achieve",
-            "No guarantee for a record is claimed, so there is none to agree with.",
         ),
         (
             1.0,
             "not tested: ",
             "record epsilon 1 allows 0.732 on average over the noise, which is less: audit the mechanism itself",
-            "This was not tested. A bound on epsilon needs many draws",
         ),
-        (20.0, "not tested: ", "allows 1.000 on average over the noise", "figures below it prove nothing"),
+        (20.0, "not tested: ", "allows 1.000 on average over the noise"),
     ],
 )
-def test_attacks_without_a_bound_are_put_into_words(epsilon, begins, ends, page):
+def test_attacks_without_a_bound_are_put_into_words(epsilon, begins, ends):
     """Members are all nearer than others, so the attack is perfect, and yet it contradicts nothing."""
     report = report_of(attack_of(np.arange(300), 300 + np.arange(300)), record=replace(RECORD, epsilon=epsilon))
     assert report.verdict.startswith(begins)
@@ -262,7 +262,6 @@ def test_attacks_without_a_bound_are_put_into_words(epsilon, begins, ends, page)
     assert "an area under the curve of 1.000 [" in report.verdict
     assert "finds 100.0% of the members at 1.0% false alarms" in report.verdict
     assert not report.contradicted
-    assert page in officer_page(report)
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 0.0), (1.0, 1e-5), (2.0, 0.3), (9.0, 0.05)])
@@ -270,94 +269,9 @@ def test_the_limit_of_attacks_covers_the_whole_region(epsilon, delta):
     rates = np.linspace(0, 1, 20001)
     most = np.minimum(np.minimum(np.exp(epsilon) * rates + delta, 1 - np.exp(-epsilon) * (1 - delta - rates)), 1.0)
     limit = attack_limit(replace(RECORD, epsilon=epsilon, delta=delta))
-    assert np.trapezoid(most, rates) <= limit
+    assert trapezoid(most, rates) <= limit
     if delta < 1e-3:
-        assert limit == pytest.approx(np.trapezoid(most, rates), abs=2e-3)
-
-
-def test_page_says_everything_in_order():
-    mechanism = CORRECT["laplace"]
-    report = reports(mechanism, releaser(mechanism), trials=100)
-    traffic = [
-        {
-            "site": "a",
-            "task": "release",
-            "information": "rows",
-            "messages": 1,
-            "bytes_up": 12345,
-            "scalars_up": 9,
-            "bytes_down": 7,
-        }
-    ]
-    page = officer_page(report.plus(*audit_answers(np.arange(9.0), np.arange(9.0), permutations=9)), traffic)
-    headings = [line for line in page.splitlines() if line.startswith("#")]
-    assert headings == [
-        f"# Privacy of {report.subject}",
-        "## What left",
-        "## Under which guarantee",
-        "## What attacks achieved",
-        "## Does the audit agree with the guarantee?",
-        "## What is not promised",
-    ]
-    assert "12,345" in page
-    assert report.released in page
-    assert "Messages while a model was made of the release" in page
-    assert "epsilon 1 and" in page
-    assert "73.11 % of cases" in page  # e/(1 + e), rounded up
-    assert "not one for a person" in page
-    assert "known pair" in page
-    assert "neither guarantee holds" not in page
-    assert "neither guarantee holds" in officer_page(replace(report, private=False))
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "words"),
-    [
-        (0.5, "in 50 %."),
-        (5.0, "That is little protection."),
-        (40.0, "That is no protection."),
-        (math.inf, "No guarantee"),
-    ],
-)
-def test_page_says_what_a_guarantee_is_worth(epsilon, words):
-    page = officer_page(report_of(record=replace(RECORD, epsilon=epsilon)))
-    (line,) = (line for line in page.splitlines() if line.startswith("- **One record"))
-    assert words in line
-    assert ("protection" in line) == (words.startswith("That"))
-
-
-@pytest.mark.parametrize(
-    ("delta", "words"), [(6.992e-56, "below 1e-30"), (0.0, "0"), (1e-30, "1e-30"), (1e-5, "1e-05")]
-)
-def test_page_says_a_delta_without_digits_that_mean_nothing(delta, words):
-    page = officer_page(AuditReport("x", replace(ELEMENT, delta=delta), RECORD))
-    assert f"epsilon 1 and delta {words} for one element" in page
-
-
-def test_page_without_findings():
-    page = officer_page(report_of())
-    for words in ("No record of traffic", "No attack was tried", "This was not tested"):
-        assert words in page
-    assert "The attacks are those listed" not in page
-    attack, _ = audit_answers(np.arange(9.0), np.arange(9.0), permutations=9)
-    assert "The attacks are those listed" in officer_page(report_of(attack))
-    assert "Nothing left any site." in officer_page(report_of(), [])
-
-
-def test_page_survives_hostile_names():
-    entry = {
-        "site": "a | b\n# title",
-        "task": "<script>",
-        "information": "`x`",
-        "messages": 1,
-        "bytes_up": 1,
-        "scalars_up": 1,
-    }
-    page = officer_page(replace(report_of(), subject="x\n## y"), [entry])
-    assert "<script>" not in page
-    assert not any(line.startswith(("# title", "## y")) for line in page.splitlines())
-    (row,) = (line for line in page.splitlines() if "title" in line)
-    assert row.replace("\\|", "").count("|") == 7
+        assert limit == pytest.approx(trapezoid(most, rates), abs=2e-3)
 
 
 ROWS = np.zeros((4, 2))
@@ -367,9 +281,6 @@ BAD = [
     (lambda: AuditReport(" ", ELEMENT, RECORD), "subject must say"),
     (lambda: report_of("x"), "a finding must be"),
     (lambda: AuditReport("x", ELEMENT, RECORD, attacks=("x",)), "attacks must be of type Attack"),
-    (lambda: officer_page("x"), "report must be an AuditReport"),
-    (lambda: officer_page(report_of(), [{"site": "a"}]), "traffic must be mappings with the keys"),
-    (lambda: officer_page(report_of(), ["a"]), "traffic must be mappings"),
     (lambda: reports(CORRECT["laplace"], None, trials=10), "trials must be >= 20"),
     (lambda: reports(CORRECT["laplace"], None, confidence=1), "confidence must be < 1"),
     (lambda: reports(CORRECT["laplace"], None, generator=np.random.default_rng(0)), "generator must be"),

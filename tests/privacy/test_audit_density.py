@@ -78,6 +78,7 @@ def test_scale_and_origin_do_not_matter(rng):
         assert other.scale == pytest.approx(scale * plain.scale)
 
 
+@pytest.mark.slow
 def test_p_values_are_uniform_under_the_null():
     values = []
     for number in range(80):

@@ -187,6 +187,7 @@ def test_bad_ids(ids):
 
 CHARGER = """
     import os, sys
+    from kernfed.errors import BudgetExceeded
     from kernfed.privacy import Ledger, PureEvent
     path, workers, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     children = []

@@ -211,6 +211,7 @@ def test_centres_must_hold_every_class():
         mechanism.release_spreads(np.zeros((3, 3)), [0, 1, 2], centres)
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 def test_digits_at_record_level(shared_data):
     """The aim is 93 % at epsilon 3 for a whole image. Images in [0, 1]^784 have norm 28 at most; half is taken."""

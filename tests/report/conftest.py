@@ -1,11 +1,7 @@
-"""Small models, an audit and results of which reports are made."""
-
-import json
+"""Small models and an audit of which reports are made."""
 
 import numpy as np
 import pytest
-from kernfed_papers.experiment import Axes, Experiment, Row, not_run
-from kernfed_papers.runner import Result
 
 import kernfed as kf
 from kernfed.privacy.audit import audit_answers, audit_release
@@ -61,39 +57,3 @@ def small_audit():
     report = audit_release(mechanism, rows, others, trials=100)
     distances = np.abs(rng.normal(size=(2, 40)))
     return report.plus(*audit_answers(distances[0], distances[1] + 0.5, permutations=20))
-
-
-@pytest.fixture(scope="session")
-def small_results(tmp_path_factory):
-    """A folder of results, and the experiments they are of."""
-    rows = [
-        Row("alpha 1: accuracy", 81.0, 80.5, "%", series="ours", x=1.0),
-        Row("alpha 5: accuracy", 83.0, 84.25, "%", series="ours", x=5.0),
-        Row("alpha 5: bytes", None, 2000, "bytes up"),
-        Row("weights", None, 0.5, "", matrix=((0.5, 0.5), (0.25, 0.75))),
-        not_run("other data", 12.5, "%", "needs other.npz"),
-    ]
-    curve = Experiment(
-        "sfm-table-2",
-        "curves | and <weights>",
-        "SFM Table 2",
-        ("digits",),
-        "All in *words*.",
-        lambda *_: rows,
-        Axes("epsilon", "accuracy", log_x=True),
-    )
-    ten = Experiment("sfm-table-10", "an idle one", "SFM Table 10", ("absent",), "Nothing.", lambda *_: [])
-    never = Experiment("gikm-table-1", "never run", "GIKM Table 1", ("mnist",), "Nothing yet.", lambda *_: [])
-    folder = tmp_path_factory.mktemp("results")
-    shifted = [Row(**{**vars(row), "ours": None if row.ours is None else row.ours + 1}) for row in rows]
-    lines = [
-        Result(curve, 0, False, tuple(rows[:1]), 9.0),
-        Result(curve, 0, False, tuple(rows), 2.0, processor_seconds=5.0),
-        Result(curve, 1, False, tuple(shifted), 4.0, processor_seconds=8.0),
-        Result(curve, 2, True, tuple(rows[:1]), 1.0),
-    ]
-    text = "\n".join(json.dumps({**line.to_json(), "date": "2026-01-02"}) for line in lines)
-    (folder / "sfm-table-2.jsonl").write_text(text + "\n")
-    idle = Result(ten, 0, False, (), 0.0, "needs absent.npz")
-    (folder / "sfm-table-10.jsonl").write_text(json.dumps(idle.to_json()) + "\n")
-    return folder, (curve, ten, never)

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from kernfed.privacy.officer import officer_page
 from kernfed.report.audits import audit_from_json, audit_report
 from kernfed.report.content import Bars
 from kernfed.report.html import render_html
+from kernfed.report.markdown import officer_page
 from kernfed.report.officer import officer_sections
 
 
@@ -208,10 +208,10 @@ def test_traffic_takes_the_place_of_that_remark(small_audit, small_models):
     assert answers.sections[0].words == told[2:]
 
 
-def test_tables_of_the_page_come_back_with_their_signs(small_audit):
+def test_tables_of_the_page_keep_their_signs(small_audit):
     named = replace(small_audit.attacks[0], name="a | b <c> & `d`")
-    table = officer_sections(replace(small_audit, attacks=(named,)))["What attacks achieved"].tables[0]
-    assert table.rows[0][0] == "a | b <c> & 'd'"
+    table = officer_sections(replace(small_audit, attacks=(named,)))[2].tables[0]
+    assert table.rows[0][0] == "a | b <c> & `d`"
     assert len(table.rows[0]) == len(table.columns)
 
 

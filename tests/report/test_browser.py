@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kernfed.report import audit_report, gather_evidence, model_report, read_results, results_report, write_html
-from kernfed.report.content import SHARE, HeatMap, ReportData, Section, Table
+from kernfed.report import audit_report, gather_evidence, model_report, write_html
+from kernfed.report.content import PUBLISHED, SHARE, Curves, HeatMap, PageTable, Pictures, ReportData, Section, Series
 
 KINDS = ("machines", "sites", "ridge", "audit", "results", "hostile", "broad")
 _HOSTILE = "<script>document.title = 'broken'</script>"
@@ -32,17 +32,34 @@ def broad_report():
         figures.append(
             HeatMap(f"{columns} columns", "Shares of nothing at all.", names[:4], names, values, "class", "site", SHARE)
         )
-    table = Table(
+    table = PageTable(
         ("statement", "function", "status", "remark"), (("Theorem " * 6, "f" * 30, "words " * 9, "why " * 40),)
     )
-    names = Table(("site", "why"), (("n" * 120, "r" * 120),), "Long names", folded=True)
+    names = PageTable(("site", "why"), (("n" * 120, "r" * 120),), "Long names", folded=True)
     return ReportData(
         "model", "Broad", "All at once.", sections=(Section("s", (), tuple(figures), tables=(table, names)),)
     )
 
 
+def results_page():
+    """Curves beside published ones, pictures, and a table of both numbers, as a page of results has them."""
+    series = (
+        Series("ours", (1.0, 5.0), (81.5, 83.5), spread=(0.5, 0.5)),
+        Series(f"ours{PUBLISHED}", (1.0, 5.0), (80.5, 84.25), dashed=True),
+    )
+    curves = Curves("SFM Table 2", "Accuracy over epsilon, ours and published.", series, "epsilon", "accuracy", True)
+    pictures = Pictures("Weights", "Who learns from whom, darker where more.", (("ours", ((0.5, 0.5), (0.25, 0.75))),))
+    rows = (
+        ("alpha 1: accuracy", "81", "80.5", "-0.5", "%", "mean of two seeds"),
+        ("alpha 5: accuracy", "83", "84.25", "1.25", "%", "mean of two seeds, with a longer remark than the others"),
+    )
+    table = PageTable(("", "published", "ours", "difference", "unit", "note"), rows, "SFM Table 2, published and ours")
+    section = Section("SFM Table 2", ("All in *words*.",), (curves, pictures), tables=(table,))
+    return ReportData("results", "Results", "Two numbers, both near the printed ones.", sections=(section,))
+
+
 @pytest.fixture(scope="module")
-def reports(small_models, small_holdout, small_audit, small_results, tmp_path_factory):
+def reports(small_models, small_holdout, small_audit, tmp_path_factory):
     """Reports of every kind, as data and as files."""
     models, traffic = small_models
     renamed = {f"{_HOSTILE}{name}": rows for name, rows in small_holdout.items()}
@@ -52,7 +69,7 @@ def reports(small_models, small_holdout, small_audit, small_results, tmp_path_fa
         "sites": model_report(models["sites"]),
         "ridge": model_report(models["ridge"], gather_evidence(models["ridge"], small_holdout)),
         "audit": audit_report(small_audit, traffic),
-        "results": results_report(read_results(*small_results)),
+        "results": results_page(),
         "broad": broad_report(),
         "hostile": model_report(models["machines"], gather_evidence(models["machines"], renamed, told), title=_HOSTILE),
     }

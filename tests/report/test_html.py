@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import pytest
 
-from kernfed.report.content import Assumption, Bars, Claim, Fact, ReportData, Section, Table
+from kernfed.report.content import Assumption, Bars, Claim, Fact, PageTable, ReportData, Section
 from kernfed.report.html import MOST_ROWS, render_html, write_html
 
 BAD = '<script>alert("1")</script><img src=x onerror=alert(2)>\x00\u202e{{ 7 * 7 }}'
@@ -41,7 +41,7 @@ class Reader(HTMLParser):
 def report(text="plain", **options):
     figure = Bars(text, text, (text,), (0.5,), value_name=text, marks={text: (0.2,)})
     claim = Claim(text, text, text, False, text, (Assumption(text, True), Assumption(text, False), Assumption(text)))
-    table = Table((text, text), ((text, text),), text)
+    table = PageTable((text, text), ((text, text),), text)
     section = Section(text, (text,), (figure,), (claim,), (text,), (table,))
     return ReportData("model", text, text, (Fact(text, text, text),), (section, section), **options)
 
@@ -96,7 +96,7 @@ def test_every_figure_has_its_alternative_and_its_numbers():
 
 def test_columns_of_numbers_are_aligned_and_long_tables_are_cut():
     rows = tuple((f"n{place}", f"{place:,}", "words " * 20) for place in range(MOST_ROWS + 5))
-    found = ReportData("model", "t", "l", sections=(Section("s", tables=(Table(("a", "b", "c"), rows, "Long"),)),))
+    found = ReportData("model", "t", "l", sections=(Section("s", tables=(PageTable(("a", "b", "c"), rows, "Long"),)),))
     text = render_html(found)
     assert f"the first {MOST_ROWS} of {MOST_ROWS + 5} rows" in text
     assert f">n{MOST_ROWS}<" not in text
@@ -111,8 +111,10 @@ def tables_of(table):
 def test_a_matrix_too_broad_for_paper_is_told_in_parts():
     columns = ("site", *(f"c{place}" for place in range(30)))
     rows = tuple((f"s{row}", *(f"{row}.{place:02} %" for place in range(30))) for row in range(3))
-    elements = tables_of(Table(columns, rows, "Many"))
-    text = render_html(ReportData("model", "t", "l", sections=(Section("s", tables=(Table(columns, rows, "Many"),)),)))
+    elements = tables_of(PageTable(columns, rows, "Many"))
+    text = render_html(
+        ReportData("model", "t", "l", sections=(Section("s", tables=(PageTable(columns, rows, "Many"),)),))
+    )
     assert [tag for tag, _ in elements].count("table") == 3
     assert re.findall(r"Many, columns (\d+) to (\d+) of 30</caption>", text) == [
         ("1", "10"),
@@ -126,10 +128,13 @@ def test_a_matrix_too_broad_for_paper_is_told_in_parts():
 @pytest.mark.parametrize(
     ("table", "stacked"),
     [
-        (Table(("", "published", "ours", "difference", "unit", "note"), (("a" * 50, "1", "2", "1", "%", ""),)), True),
-        (Table(("site", "rows", "accuracy"), (("a", "1", "2"),)), False),
-        (Table(("setting", "value"), (("a" * 90, "b" * 90),)), False),
-        (Table(("site", *"0123456789"), (("a", *["100.0 %"] * 10),)), False),
+        (
+            PageTable(("", "published", "ours", "difference", "unit", "note"), (("a" * 50, "1", "2", "1", "%", ""),)),
+            True,
+        ),
+        (PageTable(("site", "rows", "accuracy"), (("a", "1", "2"),)), False),
+        (PageTable(("setting", "value"), (("a" * 90, "b" * 90),)), False),
+        (PageTable(("site", *"0123456789"), (("a", *["100.0 %"] * 10),)), False),
     ],
     ids=["results", "narrow", "two columns", "matrix"],
 )
@@ -141,7 +146,7 @@ def test_wide_tables_of_few_columns_become_lists_on_a_phone(table, stacked):
 
 
 def test_a_folded_table_shows_its_caption():
-    table = Table(("a",), (("x",),), "Many details", folded=True)
+    table = PageTable(("a",), (("x",),), "Many details", folded=True)
     text = render_html(ReportData("model", "t", "l", sections=(Section("s", tables=(table,)),)))
     assert "<summary>Many details</summary>" in text
 

@@ -92,8 +92,8 @@ def test_traffic_is_added_up_per_site(tested, small_models):
     total = {site: sum(e["bytes_up"] for e in traffic if e["site"] == site) for site in ("east", "north", "west")}
     assert dict(zip(bars.labels, bars.values, strict=True)) == total
     assert list(bars.values) == sorted(bars.values, reverse=True)
-    scores = next(row for row in section.tables[0].rows if row[0] == "scores")
-    assert scores[5] == f"{sum(e['bytes_up'] for e in traffic if e['task'] == 'scores'):,}"
+    fitted = next(row for row in section.tables[0].rows if row[0] == "folding_fit")
+    assert fitted[5] == f"{sum(e['bytes_up'] for e in traffic if e['task'] == 'folding_fit'):,}"
 
 
 def test_guarantees_come_with_assumptions(tested):
@@ -170,7 +170,7 @@ def test_unbounded_images_are_counted():
     rows = {"a": (rng.normal(size=(100, 20)), np.repeat([0, 1], 50))}
     with kf.Federation.local(rows) as federation:
         model = kf.FoldingLearner(hold="machines").fit(federation)
-    found = sum(bank.scores(rows["a"][0], "rms").fallbacks for bank in model.banks.values())
+    found = sum(bank.scores(rows["a"][0], "rms").fallbacks for bank in model.banks_.values())
     assert count_unbounded(model, rows["a"][0]) == (found, 100)
     report = model_report(model, Evidence(unbounded=3, checked=100))
     claim = report.section("Guarantees").claims[-1]
@@ -218,15 +218,18 @@ def test_regressors_have_errors_not_accuracies(small_models, small_sites):
     assert report.sections[0].title == "Errors"
 
 
-def test_averaging_and_single_models_have_reports(small_sites, small_holdout):
-    from kernfed.federation import AveragingLearner
-
-    with kf.Federation.local(small_sites) as federation:
-        averaged = AveragingLearner(rounds=3).fit(federation)
-    report = model_report(averaged, gather_evidence(averaged, small_holdout))
-    assert len(report.section("Training").figures) == 2
+def test_a_model_of_one_table_has_a_report(small_sites, small_holdout):
     single = kf.KAHMClassifier().fit(*small_sites["east"])
     assert "nothing was federated" in model_report(single, gather_evidence(single, small_holdout)).lead
+
+
+def test_a_model_of_averaging_has_a_report(small_sites, small_holdout):
+    baselines = pytest.importorskip("kernfed_papers.baselines.averaging", reason="the papers are not installed")
+    with kf.Federation.local(small_sites) as federation:
+        averaged = baselines.AveragingLearner(rounds=3).fit(federation)
+    report = model_report(averaged, gather_evidence(averaged, small_holdout))
+    assert len(report.section("Training").figures) == 2
+    assert "hidden" not in settings(report)  # the model is linear
     assert "<svg" in render_html(report)
 
 
@@ -296,15 +299,12 @@ def settings(report):
     return dict(report.section("How it was made").tables[0].rows)
 
 
-def test_settings_are_those_in_force(small_models, small_sites):
+def test_settings_are_those_in_force(small_models):
     machines, sites = (settings(model_report(small_models[0][kind])) for kind in ("machines", "sites"))
     assert (machines["machines are"], sites["machines are"]) == ("in this file", "at their sites")
     assert (machines["aggregate"], "k" in machines) == ("min", False)
     assert (sites["aggregate"], sites["k"]) == ("kth", "2")
     assert machines["subspace dim"] == "chosen for each machine"
-    with kf.Federation.local(small_sites) as federation:
-        linear = kf.federation.AveragingLearner(rounds=1).fit(federation)
-    assert "hidden" not in settings(model_report(linear))
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,14 @@ def test_parameters_travel_as_plain_values():
     assert RidgeParameters.from_values(given_ones.to_values()) == given_ones
 
 
+def test_parameters_of_0_1_have_another_name_for_fit_intercept():
+    parameters = RidgeParameters(2, features="given", task="regress", fit_intercept=True)
+    values = parameters.to_values()
+    assert values.pop("fit_intercept") is True
+    assert RidgeParameters.from_values(values).fit_intercept is False
+    assert RidgeParameters.from_values({**values, "intercept": True}) == parameters
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

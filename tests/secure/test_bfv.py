@@ -70,6 +70,7 @@ def test_an_answer_without_a_class_is_refused() -> None:
         holder.attaining(Server(holder.evaluation_keys).combine([message]))
 
 
+@pytest.mark.slow
 def test_twenty_sites_in_two_groups(rng: np.random.Generator) -> None:
     holder = keys(20, 10)
     sites, server = roles(holder)
@@ -90,7 +91,10 @@ def test_missing_sites_with_two_digits(present: list[int], rng: np.random.Genera
     np.testing.assert_array_equal(holder.attaining(answer), attaining_sets(scores[present], 16))
 
 
-@pytest.mark.parametrize(("n_sites", "n_classes", "bits"), [(1, 3, 8), (2, 3, 8), (2, 4, 16), (5, 10, 8), (20, 10, 8)])
+@pytest.mark.parametrize(
+    ("n_sites", "n_classes", "bits"),
+    [(1, 3, 8), (2, 3, 8), (2, 4, 16), (5, 10, 8), pytest.param(20, 10, 8, marks=pytest.mark.slow)],
+)
 def test_noise_stays_below_the_derived_bound(n_sites: int, n_classes: int, bits: int) -> None:
     holder = keys(n_sites, n_classes, bits)
     sites, server = roles(holder)

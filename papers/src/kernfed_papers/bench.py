@@ -7,8 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernfed.cli.console import Json, Table, aligned, emit, format_seconds, note, progress
-from kernfed.cli.tables import Seed, check_output
+from kernfed.cli import (
+    Json,
+    OutsideCommand,
+    Seed,
+    TextTable,
+    aligned,
+    check_output,
+    emit,
+    format_seconds,
+    note,
+    progress,
+)
 from kernfed.errors import InputError
 
 if TYPE_CHECKING:
@@ -50,7 +60,7 @@ def bench(
     if listing or not chosen:
         _list(known, out or RESULTS, json)
         return
-    names = [found.id for found in known] if experiment is None else [experiment]
+    names = [each.id for each in known] if experiment is None else [experiment]
     started = time.perf_counter()
     results, failed = _run(names, seed, quick, out, json, keep_going=everything)
     seconds = time.perf_counter() - started
@@ -91,7 +101,7 @@ def _run(
 
 def _show(result: "Result") -> None:
     """Table, machine and protocol on stdout; of data that are absent, what to bring."""
-    from kernfed.data.datasets import describe_file, folder_words
+    from kernfed.data import describe_file, folder_words
     from kernfed_papers.rows import missing_data
     from kernfed_papers.runner import machine_facts, machine_words
 
@@ -129,7 +139,7 @@ def _deliver(result: "Result", folder: Path | None, json: bool) -> None:
         _show(result)
 
 
-def _summary(results: list["Result"], failed: dict[str, str]) -> Table:
+def _summary(results: list["Result"], failed: dict[str, str]) -> TextTable:
     """One line per experiment: how many rows ran, how far from print, how long."""
     rows = []
     for result in results:
@@ -138,30 +148,41 @@ def _summary(results: list["Result"], failed: dict[str, str]) -> Table:
         what = f"not run: {result.not_run}" if result.not_run else f"{ran} of {len(result.rows)} rows"
         rows.append((result.experiment.id, f"{compared}", f"{result.seconds:.1f}", what))
     rows += [(name, "0", "0.0", f"FAILED: {reason}") for name, reason in failed.items()]
-    return Table(("id", "compared", "seconds", "what"), rows)
+    return TextTable(("id", "compared", "seconds", "what"), rows)
 
 
 def _list(known: tuple["Experiment", ...], results: Path, json: bool) -> None:
     """One line per experiment, plain also on a terminal: what it is, whether it can run here, whether it did."""
-    from kernfed.data.datasets import folder_words
+    from kernfed.data import folder_words
     from kernfed_papers.rows import missing_data
 
-    absent = {found.id: [f"{name}.npz" for name in found.datasets if missing_data(name)] for found in known}
-    kept = {found.id: _kept(results, found.id) for found in known}
+    absent = {
+        experiment.id: [f"{name}.npz" for name in experiment.datasets if missing_data(name)] for experiment in known
+    }
+    kept = {experiment.id: _kept(results, experiment.id) for experiment in known}
     told = [
         {
-            "id": found.id,
-            "source": found.source,
-            "title": found.title,
-            "protocol": found.protocol,
-            "datasets": found.datasets,
-            "missing": absent[found.id],
-            "result": kept[found.id],
+            "id": experiment.id,
+            "source": experiment.source,
+            "title": experiment.title,
+            "protocol": experiment.protocol,
+            "datasets": experiment.datasets,
+            "missing": absent[experiment.id],
+            "result": kept[experiment.id],
         }
-        for found in known
+        for experiment in known
     ]
-    rows = [(found.id, found.source, _can_run(found, absent[found.id]), kept[found.id], found.title) for found in known]
-    lines = aligned(Table(("",) * 5, rows)).splitlines()[1:]
+    rows = [
+        (
+            experiment.id,
+            experiment.source,
+            _can_run(experiment, absent[experiment.id]),
+            kept[experiment.id],
+            experiment.title,
+        )
+        for experiment in known
+    ]
+    lines = aligned(TextTable(("",) * 5, rows)).splitlines()[1:]
     emit({"experiments": told, "folder": folder_words()}, json, *lines)
     note(f"run one with: kernfed bench ID; data folder: {folder_words()}")
 
@@ -189,9 +210,13 @@ def _kept(results: Path, name: str) -> str:
 
 
 def _write_docs(document: Path, results: Path, json: bool) -> None:
-    from kernfed.report import write_document
+    from kernfed_papers.pages.document import write_document
 
     check_output("--write-docs", document)
     with progress(f"writing {document}"):
         written = write_document(document, results)
     emit({"out": document, "figures": written[1:]}, json, f"wrote {document}, figures: {len(written) - 1}")
+
+
+#: What the entry point of this package names.
+COMMAND = OutsideCommand(bench, EXAMPLE)

@@ -12,12 +12,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._random import generator
-from kernfed._validation import FloatArray, IntArray, check_choice, check_rows
-from kernfed.data import Dataset, data_folder, list_datasets, load_dataset, scale_tanh, scale_times10
-from kernfed.data.arrays import Arrays, open_npz
-from kernfed.data.catalog import BROUGHT
+from kernfed.data import (
+    BROUGHT,
+    Arrays,
+    Dataset,
+    check_rows,
+    data_folder,
+    list_datasets,
+    load_dataset,
+    open_npz,
+    scale_tanh,
+    scale_times10,
+)
 from kernfed.errors import DataError
+from kernfed_papers.arrays import FloatArray, IntArray
+from kernfed_papers.checks import check_choice
+from kernfed_papers.draws import generator
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 _SCALINGS = {"none": lambda x: x, "tanh": scale_tanh, "times10": scale_times10}
@@ -91,18 +101,18 @@ def _part(file: Arrays, part: str, width: int | None = None) -> tuple[FloatArray
 
 def _check_classes(name: str, y_train: IntArray, y_test: IntArray) -> None:
     """Refuse labels that are not 0 .. C - 1, classes of which training has too few rows, and test labels it has not."""
-    found, counts = np.unique(y_train, return_counts=True)
-    if not np.array_equal(found, np.arange(len(found))):
+    labels, counts = np.unique(y_train, return_counts=True)
+    if not np.array_equal(labels, np.arange(len(labels))):
         raise DataError(
-            f"{name}.npz: y_train must have the labels 0 .. C - 1 without a gap, got {len(found)} labels "
-            f"from {found[0]} to {found[-1]}; number them with numpy.unique"
+            f"{name}.npz: y_train must have the labels 0 .. C - 1 without a gap, got {len(labels)} labels "
+            f"from {labels[0]} to {labels[-1]}; number them with numpy.unique"
         )
-    if len(found) < 2 or counts.min() < _LEAST_ROWS:
+    if len(labels) < 2 or counts.min() < _LEAST_ROWS:
         raise DataError(
             f"{name}.npz: y_train must have at least 2 classes and {_LEAST_ROWS} rows of each, got "
-            f"{len(found)} and {counts.min()} row(s) of class {counts.argmin()}"
+            f"{len(labels)} and {counts.min()} row(s) of class {counts.argmin()}"
         )
-    strange = np.setdiff1d(y_test, found)
+    strange = np.setdiff1d(y_test, labels)
     if len(strange):
         raise DataError(f"{name}.npz: y_test has the label {strange[0]}, which y_train has not; number both alike")
 
@@ -132,13 +142,13 @@ def differences(name: str) -> str:
             return ""
         y_train, y_test = file["y_train"], file["y_test"]
         shape = _stored_shape(file.path, "x_train")
-    found = (
+    sizes = (
         ("training rows", y_train.size, paper.n_train),
         ("test rows", y_test.size, paper.n_test),
         ("columns", shape[-1] if shape else 0, paper.n_features),
         ("classes", np.unique(y_train).size, paper.n_classes),
     )
-    other = [f"{theirs:,} {what}, {name}.npz {ours:,}" for what, ours, theirs in found if theirs not in (None, ours)]
+    other = [f"{theirs:,} {what}, {name}.npz {ours:,}" for what, ours, theirs in sizes if theirs not in (None, ours)]
     return f"the paper's features have {'; '.join(other)}" if other else ""
 
 

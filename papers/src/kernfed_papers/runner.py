@@ -1,6 +1,6 @@
 """Find experiments, run them, measure, and keep what came out.
 
-A module of this package that has ``EXPERIMENTS`` (a tuple) adds them; nothing else needs to know of it.
+A module of ``kernfed_papers.experiments`` that has ``EXPERIMENTS`` (a tuple) adds them; nobody else needs to know.
 """
 
 import datetime
@@ -23,10 +23,10 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 import kernfed_papers.experiments as package
-from kernfed._validation import check_count
-from kernfed._version import __version__
+from kernfed import __version__
 from kernfed.errors import InputError
 from kernfed.files import atomic_path
+from kernfed_papers.checks import check_count
 from kernfed_papers.experiment import Experiment, Row
 from kernfed_papers.rows import differences, missing_all
 
@@ -160,13 +160,13 @@ def _place(experiment: Experiment) -> tuple[int, list[tuple[str, int]], str]:
 
 def list_experiments() -> tuple[Experiment, ...]:
     """All experiments: by paper, then by table and figure."""
-    found: dict[str, Experiment] = {}
+    experiments: dict[str, Experiment] = {}
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
         for experiment in getattr(importlib.import_module(module.name), "EXPERIMENTS", ()):
-            if experiment.id in found:
+            if experiment.id in experiments:
                 raise InputError(f"two experiments have the id {experiment.id!r}; the second is in {module.name}")
-            found[experiment.id] = experiment
-    return tuple(sorted(found.values(), key=_place))
+            experiments[experiment.id] = experiment
+    return tuple(sorted(experiments.values(), key=_place))
 
 
 def find_experiment(name: str) -> Experiment:

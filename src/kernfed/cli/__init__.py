@@ -1,6 +1,5 @@
 """The command line. Each command is one file; it is registered here and imports what is heavy when it runs."""
 
-import sys
 from functools import partial
 from typing import Annotated
 
@@ -8,28 +7,35 @@ import typer
 
 from kernfed._version import __version__
 from kernfed.cli import audit, bench, data, demo, evaluate, flower_app, flower_run, plan, predict, report, train
-from kernfed.cli.running import Command, Commands
+from kernfed.cli.console import Json, TextTable, aligned, emit, format_seconds, note, progress
+from kernfed.cli.learning import LearningCommand, ReleasingCommand
+from kernfed.cli.outside import MARKUP, OpenCommands, OutsideCommand
+from kernfed.cli.running import Command
+from kernfed.cli.tables import Seed, check_output
 
 app = typer.Typer(
     name="kernfed",
-    cls=Commands,
+    cls=OpenCommands,
     help="Federated learning in one round, without gradients.",
     epilog="Example: kernfed demo",
     add_completion=False,
-    rich_markup_mode="rich" if sys.stdout.isatty() else None,  # plain text for pipes and files
+    rich_markup_mode=MARKUP,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+#: Of a command that stands in for another and cannot know its options.
+ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True}
+
 command = partial(app.command, cls=Command)
 command("demo", epilog=demo.EXAMPLE)(demo.demo)
-command("plan", epilog=plan.EXAMPLE)(plan.plan)
-command("train", epilog=train.EXAMPLE)(train.train)
+command("plan", cls=LearningCommand, epilog=plan.EXAMPLE)(plan.plan)
+command("train", cls=LearningCommand, epilog=train.EXAMPLE)(train.train)
 command("predict", epilog=predict.EXAMPLE)(predict.predict)
 command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
-command("audit", epilog=audit.EXAMPLE)(audit.audit)
+command("audit", cls=ReleasingCommand, epilog=audit.EXAMPLE)(audit.audit)
 command("report", epilog=report.EXAMPLE)(report.report)
-command("bench", epilog=bench.EXAMPLE)(bench.bench)
+command("bench", epilog=bench.EXAMPLE, context_settings=ANYTHING)(bench.bench)
 command("flower-app", epilog=flower_app.EXAMPLE)(flower_app.flower_app)
 command("flower-run", epilog=flower_run.EXAMPLE)(flower_run.flower_run)
 app.add_typer(data.app)
@@ -55,4 +61,18 @@ def main() -> None:
     app(prog_name="kernfed")
 
 
-__all__ = ["app", "main"]
+#: What commands of other packages are made with, beside the command line itself.
+__all__ = [
+    "Json",
+    "OutsideCommand",
+    "Seed",
+    "TextTable",
+    "aligned",
+    "app",
+    "check_output",
+    "emit",
+    "format_seconds",
+    "main",
+    "note",
+    "progress",
+]

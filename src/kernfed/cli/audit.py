@@ -7,18 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernfed.cli.console import Json, Table, emit, note, progress
-from kernfed.cli.privacy import (
-    Basis,
-    Bounds,
-    Change,
-    Delta,
-    Dimension,
-    Epsilon,
-    Privacy,
-    Radius,
-    make_learner,
-)
+from kernfed.cli.console import Json, TextTable, emit, note, progress
+from kernfed.cli.learning import Learning
 from kernfed.cli.tables import Features, Label, RowIds, Seed, check_outputs, columns_line, read_queries, read_rows
 from kernfed.errors import InputError
 
@@ -33,6 +23,7 @@ USUAL_TRIALS = 2000
 
 
 def audit(
+    ctx: typer.Context,
     data: Annotated[Path, typer.Option("--data", help="Table of rows to protect; with --model those it was made of.")],
     label: Label,
     others: Annotated[
@@ -48,14 +39,6 @@ def audit(
     ] = None,
     features: Features = None,
     ids: RowIds = None,
-    privacy: Privacy = None,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    bounds: Bounds = None,
-    d: Change = None,
-    radius: Radius = None,
-    dimension: Dimension = None,
-    basis: Basis = None,
     trials: Annotated[
         int | None,
         typer.Option(help=f"Attempts of each attack and of the bound on epsilon; default {USUAL_TRIALS}.", min=20),
@@ -74,31 +57,22 @@ def audit(
 
     _check_places(out, page, (data, others, model))
     check_confidence(confidence)
-    given = {
-        "privacy": privacy,
-        "epsilon": epsilon,
-        "delta": delta,
-        "bounds": bounds,
-        "d": d,
-        "radius": radius,
-        "dimension": dimension,
-        "basis": basis,
-    }
+    learning: Learning = ctx.obj
     options: dict[str, Any] = {"confidence": confidence, "seed": seed}
     columns = {"features": features, "label": label, "site": site, "ids": ids}
     said: list[str] = []
-    found: dict[str, Any] = {}
+    about: dict[str, Any] = {}
     if model is not None:
-        _refuse_with_model({**given, "trials": trials}, others)
+        _refuse_with_model({**learning.values, "trials": trials}, others)
         report, traffic = _audit_file(model, data, others, columns, options), None  # type: ignore[arg-type]
-    elif privacy is None:
+    elif "privacy" not in learning.values:
         raise InputError("give --privacy with its options to audit a mechanism, or --model to audit a model's answers")
     else:
         inside, outside = _populations(data, others, columns, seed)
         options["trials"] = USUAL_TRIALS if trials is None else trials
-        report, traffic = _audit_release(make_learner(given, inside, {}), inside, outside, options)
-        said, found = [columns_line(inside)], {"features": inside.columns, "left_out": dict(inside.left_out)}
-    result = {**report.to_json(), "traffic": traffic, **found}
+        report, traffic = _audit_release(learning.make(inside), inside, outside, options)
+        said, about = [columns_line(inside)], {"features": inside.columns, "left_out": dict(inside.left_out)}
+    result = {**report.to_json(), "traffic": traffic, **about}
     if out is not None:
         _write(out, json_text.dumps(result, indent=1, allow_nan=False) + "\n")
     if page is not None:
@@ -192,24 +166,24 @@ def _write_page(place: Path, report: "AuditReport", traffic: Any) -> None:
 
         write_html(audit_report(report, traffic or ()), place)
     else:
-        from kernfed.privacy import officer_page
+        from kernfed.report import officer_page
 
         _write(place, officer_page(report, traffic))
 
 
-def _views(report: "AuditReport") -> list[Table | str]:
+def _views(report: "AuditReport") -> list[TextTable | str]:
     rows = []
     for attack in report.attacks:
         low, high = attack.roc.auc_interval
         points = [f"{p.tpr:.2%} [{p.interval[0]:.2%}, {p.interval[1]:.2%}]" for p in attack.roc.points]
         rows.append((attack.name, f"{attack.roc.auc:.3f} [{low:.3f}, {high:.3f}]", *points))
     rates = [f"TPR at {p.rate:.1%} FPR" for p in report.attacks[0].roc.points]
-    views: list[Table | str] = [
+    views: list[TextTable | str] = [
         f"Audit of {report.subject}",
         f"  {report.element}",
         f"  {report.record}",
         "",
-        Table(("attack", "AUC", *rates), rows),
+        TextTable(("attack", "AUC", *rates), rows),
         "",
     ]
     views += [str(report.membership)] if report.membership is not None else []

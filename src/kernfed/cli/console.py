@@ -19,7 +19,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows of text under column names. A column of numbers is aligned to the right; a dot stands for none."""
 
     columns: Sequence[str]
@@ -31,8 +31,15 @@ class Table:
         cells = [row[place] for row in self.rows if row[place] not in ("", ".")]
         return bool(cells) and all(cell.lstrip("+-")[:1].isdigit() for cell in cells)
 
+    def shortened(self, most: int) -> "TextTable":
+        """The table with at most so many rows; the last of them says how many more there are."""
+        if len(self.rows) <= most:
+            return self
+        more = (f"... {len(self.rows) - most + 1} more", *[""] * (len(self.columns) - 1))
+        return TextTable(self.columns, [*self.rows[: most - 1], more], self.title)
 
-def emit(result: Mapping[str, Any], as_json: bool, *views: Table | str) -> None:
+
+def emit(result: Mapping[str, Any], as_json: bool, *views: TextTable | str) -> None:
     """Print a command's result: ``result`` as one JSON object, or else its ``views`` for people."""
     if as_json:
         print(json.dumps(plain(result), allow_nan=False))
@@ -41,7 +48,7 @@ def emit(result: Mapping[str, Any], as_json: bool, *views: Table | str) -> None:
         show(view)
 
 
-def show(view: Table | str) -> None:
+def show(view: TextTable | str) -> None:
     """Print a table or a line on stdout; plain aligned text unless stdout is a terminal."""
     if isinstance(view, str):
         print(view)
@@ -56,7 +63,7 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def aligned(table: Table) -> str:
+def aligned(table: TextTable) -> str:
     """The table as plain text: title, column names and rows, columns two spaces apart."""
     lines = [tuple(table.columns), *(tuple(row) for row in table.rows)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(table.columns))]
@@ -68,13 +75,13 @@ def aligned(table: Table) -> str:
     return "\n".join(([table.title] if table.title else []) + text)
 
 
-def _show_rich(table: Table) -> None:
+def _show_rich(table: TextTable) -> None:
     from rich import box
     from rich.console import Console
-    from rich.table import Table as RichTable
+    from rich.table import Table
     from rich.text import Text
 
-    drawn = RichTable(box=box.SIMPLE_HEAD)
+    drawn = Table(box=box.SIMPLE_HEAD)
     for place, name in enumerate(table.columns):
         drawn.add_column(name, justify="right" if table.numeric(place) else "left")
     for row in table.rows:

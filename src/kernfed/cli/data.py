@@ -1,12 +1,13 @@
 """``kernfed data``: data sets at hand, and tables divided among sites."""
 
 import warnings
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kernfed.cli.console import Json, Table, emit
+from kernfed.cli.console import Json, TextTable, emit
 from kernfed.cli.running import Command
 from kernfed.cli.tables import Label, Seed, check_table_output
 from kernfed.errors import InputError
@@ -14,9 +15,23 @@ from kernfed.errors import InputError
 app = typer.Typer(name="data", help="Data sets at hand, and tables divided among sites.", no_args_is_help=True)
 LIST_EXAMPLE = "Example: kernfed data list"
 PARTITION_EXAMPLE = "Example: kernfed data partition --data emb.parquet --label y --sites 10 --out sites.csv"
-KINDS = ("dirichlet", "label-skew", "quantity", "one-class")
+
+
+class Kind(StrEnum):
+    """Ways to divide a table."""
+
+    DIRICHLET = "dirichlet"
+    LABEL_SKEW = "label-skew"
+    QUANTITY = "quantity"
+    ONE_CLASS = "one-class"
+
+
 #: Kinds of division for which an option does something.
-_TAKERS = {"sites": KINDS[:3], "alpha": ("dirichlet", "quantity"), "share": ("label-skew",)}
+_TAKERS = {
+    "sites": (Kind.DIRICHLET, Kind.LABEL_SKEW, Kind.QUANTITY),
+    "alpha": (Kind.DIRICHLET, Kind.QUANTITY),
+    "share": (Kind.LABEL_SKEW,),
+}
 
 
 _TO_BRING = (
@@ -34,7 +49,7 @@ def list_data(json: Json = False) -> None:
     from kernfed.data import list_datasets
     from kernfed.data.datasets import folder_words, list_brought
 
-    found, brought = list_datasets(), list_brought()
+    shipped, brought = list_datasets(), list_brought()
     rows = [
         (
             info.name,
@@ -45,7 +60,7 @@ def list_data(json: Json = False) -> None:
             str(info.n_classes),
             info.origin,
         )
-        for info in found
+        for info in shipped
     ]
     head = ("name", "here", "train", "test", "features", "classes", "from")
     files = [
@@ -64,15 +79,15 @@ def list_data(json: Json = False) -> None:
     ]
     told = {
         "folder": folder_words(),
-        "datasets": [asdict(info) for info in found],
+        "datasets": [asdict(info) for info in shipped],
         "files": [asdict(info) for info in brought],
     }
     emit(
         told,
         json,
-        Table(head, rows),
+        TextTable(head, rows),
         f"\n{_TO_BRING}",
-        Table((*head[:-1], "groups", "columns", "from"), files),
+        TextTable((*head[:-1], "groups", "columns", "from"), files),
         f"\nData folder: {folder_words()}",
     )
 
@@ -89,7 +104,7 @@ def partition(
     sites: Annotated[
         int | None, typer.Option(help="Number of sites; default 10, and one per label with one-class.", min=1)
     ] = None,
-    kind: Annotated[str, typer.Option(help="dirichlet, label-skew, quantity or one-class.")] = "dirichlet",
+    kind: Annotated[Kind, typer.Option(help="How labels, or rows, are divided.")] = Kind.DIRICHLET,
     alpha: Annotated[
         float | None, typer.Option(help="Concentration of dirichlet and quantity, small is uneven; default 0.5.")
     ] = None,
@@ -103,9 +118,7 @@ def partition(
     import numpy as np
 
     from kernfed import data as kd
-    from kernfed._validation import check_choice
 
-    check_choice(kind, "--kind", KINDS)
     for option, value in (("sites", sites), ("alpha", alpha), ("share", share)):
         if value is not None and kind not in _TAKERS[option]:
             raise InputError(
@@ -118,10 +131,10 @@ def partition(
         table = kd.read_table(data, label=label)
     assert table.y is not None
     parts = {
-        "dirichlet": lambda y: kd.partition_dirichlet(y, count, concentration, seed),
-        "label-skew": lambda y: kd.partition_label_skew(y, count, 0.2 if share is None else share, seed),
-        "quantity": lambda y: kd.partition_quantity(y, count, concentration, seed),
-        "one-class": kd.partition_one_class,
+        Kind.DIRICHLET: lambda y: kd.partition_dirichlet(y, count, concentration, seed),
+        Kind.LABEL_SKEW: lambda y: kd.partition_label_skew(y, count, 0.2 if share is None else share, seed),
+        Kind.QUANTITY: lambda y: kd.partition_quantity(y, count, concentration, seed),
+        Kind.ONE_CLASS: kd.partition_one_class,
     }[kind](table.y)
     width = len(str(len(parts) - 1))
     names = np.empty(len(table), dtype=f"<U{5 + width}")
@@ -134,4 +147,4 @@ def partition(
     ]
     sizes = {f"site-{number:0{width}}": len(rows) for number, rows in enumerate(parts)}
     more = f"and {len(parts) - 20} more sites; " if len(parts) > 20 else ""
-    emit({"out": out, "sizes": sizes}, json, Table(("site", "rows", "labels"), shown), f"{more}wrote {out}")
+    emit({"out": out, "sizes": sizes}, json, TextTable(("site", "rows", "labels"), shown), f"{more}wrote {out}")

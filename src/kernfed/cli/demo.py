@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernfed.cli.console import Json, Table, emit, format_bytes, format_seconds, note, progress
+from kernfed.cli.console import Json, TextTable, emit, format_bytes, format_seconds, note, progress
 from kernfed.errors import MissingSites
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ def demo(
     rows = [(r["what"], f"{r['accuracy']:.1%}", format_seconds(r["seconds"]), r["note"]) for r in results]
     title = f"Handwritten digits at {SITES} sites: {facts['train']} images to learn from, {facts['test']} to recognise"
     written = out.resolve() if report else None
-    views: list[Table | str] = [
-        Table(("what", "accuracy", "time", ""), rows, title),
+    views: list[TextTable | str] = [
+        TextTable(("what", "accuracy", "time", ""), rows, title),
         "",
         _owners(sites),
         "",
@@ -82,8 +82,8 @@ def _accuracy(model: Any, digits: "Dataset", **options: Any) -> float:
 
 
 def _alone(model: Any, digits: "Dataset") -> tuple[dict[str, float], float]:
-    found = {site: _accuracy(model.local(site), digits) for site in model.sites}
-    return found, sum(found.values()) / len(found)
+    alone = {site: _accuracy(model.local(site), digits) for site in model.sites}
+    return alone, sum(alone.values()) / len(alone)
 
 
 def _pooled(digits: "Dataset", seed: int) -> tuple[None, float]:
@@ -145,10 +145,10 @@ def _write_report(
     return True
 
 
-def _owners(sites: dict[str, Any]) -> Table:
+def _owners(sites: dict[str, Any]) -> TextTable:
     """Which site has how many images of which digit."""
     rows = [
         (name, *(str(count) if (count := int((y == digit).sum())) else "." for digit in range(10)))
         for name, (_, y) in sites.items()
     ]
-    return Table(("images of", *map(str, range(10))), rows)
+    return TextTable(("images of", *map(str, range(10))), rows)

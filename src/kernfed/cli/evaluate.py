@@ -5,8 +5,17 @@ from typing import Annotated
 
 import typer
 
-from kernfed.cli.console import Json, Table, emit, progress
-from kernfed.cli.tables import Features, Label, RowIds, SiteColumn, read_queries, require_sites, rows_by_site
+from kernfed.cli.console import Json, TextTable, emit, progress
+from kernfed.cli.tables import (
+    Features,
+    Label,
+    RowIds,
+    SiteColumn,
+    read_queries,
+    require_machines,
+    require_sites,
+    rows_by_site,
+)
 
 EXAMPLE = "Example: kernfed evaluate model.kfd --data test.parquet --label y --site hospital"
 #: Confusion matrices up to this many classes are printed.
@@ -29,6 +38,7 @@ def evaluate(
     from kernfed.federation.testing.regression import regression_rows
 
     loaded = load(model)
+    require_machines(loaded, model, f"let them test it with kernfed flower-run DIR evaluate --set model={model}")
     require_sites(loaded, site)
     table = read_queries(loaded, data, features, label=label, site=site, ids=ids)
     if is_regressor(loaded):
@@ -37,12 +47,12 @@ def evaluate(
         emit(errors.to_json(), json, str(errors))
         return
     with progress(f"testing on {len(table):,} rows"):
-        found = evaluate_rows(loaded, rows_by_site(table))
-    classes = [str(name) for name in found.classes_]
-    views: list[Table | str] = [str(found)]
+        tested = evaluate_rows(loaded, rows_by_site(table))
+    classes = [str(name) for name in tested.classes_]
+    views: list[TextTable | str] = [str(tested)]
     if len(classes) <= _SHOWN_CLASSES:
-        confusion = found.pooled.confusion
+        confusion = tested.pooled.confusion
         names = [*classes, "other"] if confusion[-1].any() else classes
         rows = [(name, *(f"{count:,}" for count in line)) for name, line in zip(names, confusion, strict=False)]
-        views += ["", Table(("true \\ predicted", *classes), rows)]
-    emit(found.to_json(), json, *views)
+        views += ["", TextTable(("true \\ predicted", *classes), rows)]
+    emit(tested.to_json(), json, *views)

@@ -180,17 +180,14 @@ def write_app(
     folder: Path, address: str = "127.0.0.1:9092", results: Path | None = None, simulate: int = 0
 ) -> list[str]:
     """Write the app into ``folder`` and return the names of its files."""
-    from kernfed.federation.jobs import DEFAULTS
-
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise InputError(f"--address must be HOST:PORT, got {address!r}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists and is not empty; name another folder")
     home = folder.resolve()
-    config = {**DEFAULTS, "results": str((results or home / "results").resolve())}
     files = {
-        "pyproject.toml": _PYPROJECT.format(config="\n".join(f"{key} = {_toml(config[key])}" for key in config)),
+        "pyproject.toml": _PYPROJECT.format(config=_configuration((results or home / "results").resolve())),
         "kernfed_app/__init__.py": '"""kernfed on Flower."""\n',
         "kernfed_app/server_app.py": _SERVER_APP,
         "kernfed_app/client_app.py": _CLIENT_APP,
@@ -209,6 +206,18 @@ def write_app(
         if name.startswith("make-"):
             place.chmod(0o755)
     return list(files)
+
+
+def _configuration(results: Path) -> str:
+    """Lines with every setting of a job, those of learners with what they are."""
+    from kernfed.federation.jobs import COMMON, job_settings
+    from kernfed.federation.settings import describe, settings_by_name
+
+    common = [f"{name} = {_toml(value)}" for name, value in {**COMMON, "results": str(results)}.items()]
+    own = [
+        f"# {describe(owners)}\n{name} = {_toml(job_settings()[name])}" for name, owners in settings_by_name().items()
+    ]
+    return "\n".join([*common, "# Of learners. Empty text and 0 stand for the default.", *own])
 
 
 def _toml(value: str | int | float) -> str:

@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +30,15 @@ EXAMPLE = "Example: kernfed flower-run app train --set measure=distance --out mo
 #: every look is a process that imports Flower, and the log ends when the run does.
 _CALL, _LOOK, _LATE_LOOK = 120.0, 20.0, 2.0
 _PRODUCTS = ("model", "predictions", "evaluation")
+
+
+class JobKind(StrEnum):
+    """What a run may do."""
+
+    TRAIN = "train"
+    PREDICT = "predict"
+    EVALUATE = "evaluate"
+    FORGET = "forget"
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,7 @@ class Finished:
 
 def flower_run(
     app: Annotated[Path, typer.Argument(help="Folder of `kernfed flower-app`.")],
-    job: Annotated[str, typer.Argument(help="train, predict, evaluate or forget.")],
+    job: Annotated[JobKind, typer.Argument(help="What the run does.")],
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=VALUE of the app's configuration; may be repeated.")
     ] = None,
@@ -56,7 +66,7 @@ def flower_run(
 ) -> None:
     """Run a job on a Flower deployment, show its progress, and say how it ended."""
     try:
-        finished = run_app(app, {"job": job, **parse_settings(app, settings or [])}, timeout=timeout)
+        finished = run_app(app, {"job": job.value, **parse_settings(app, settings or [])}, timeout=timeout)
     except RunFailed as error:
         note(f"kernfed: {error}")
         raise typer.Exit(1) from None
@@ -225,10 +235,10 @@ def _flwr(app: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def _executable() -> str:
     beside = Path(sys.executable).with_name("flwr")
-    found = str(beside) if beside.exists() else shutil.which("flwr")
-    if found is None:
+    executable = str(beside) if beside.exists() else shutil.which("flwr")
+    if executable is None:
         raise ImportError("running on Flower needs Flower: pip install -e '.[flower]' in a clone of kernfed")
-    return found
+    return executable
 
 
 def _environment(app: Path) -> dict[str, str]:
@@ -241,7 +251,7 @@ def _environment(app: Path) -> dict[str, str]:
 def _json(text: str) -> dict[str, Any]:
     """The JSON object in what a command printed, or none."""
     try:
-        found = json.loads(text[text.index("{") :])
+        printed = json.loads(text[text.index("{") :])
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return printed if isinstance(printed, dict) else {}

@@ -1,29 +1,18 @@
 """``kernfed plan``: what would leave each site, before anything is sent."""
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import typer
 
-from kernfed.cli.console import Json, emit, format_bytes
-from kernfed.cli.privacy import (
-    Basis,
-    Bounds,
-    Change,
-    Delta,
-    Dimension,
-    Epsilon,
-    LabelEpsilon,
-    Privacy,
-    Radius,
-    make_learner,
-    statement,
-)
+from kernfed.cli.console import Json, emit, format_bytes, note, progress
+from kernfed.cli.privacy import statement
 from kernfed.cli.tables import (
     DataFile,
     Features,
     Label,
-    Measure,
     RowIds,
+    Seed,
     SiteColumn,
     columns_line,
     read_rows,
@@ -33,33 +22,32 @@ from kernfed.errors import InputError
 
 EXAMPLE = """Example: kernfed plan --data emb.parquet --label y --site hospital --queries 1000
 
-With privacy: kernfed plan --data emb.parquet --label y --privacy element-laplace --epsilon 1 --bounds 0,1"""
+With privacy: kernfed plan --data emb.parquet --label y --privacy element-laplace --epsilon 1 --bounds 0,1
+
+Of another learner: kernfed plan --data emb.parquet --label y --learner ridge --method exact --components 300"""
 #: Queries where none are named and sites answer.
 USUAL_QUERIES = 1000
+#: What each kind of information is, in words.
+_WORDS = {
+    "schema": "columns and classes",
+    "counts": "counts of rows",
+    "released": "what was released",
+    "scores": "scores of queries",
+    "statistics": "sums over rows",
+    "rows": "the rows themselves",
+}
 
 
 def plan(
+    ctx: typer.Context,
     data: DataFile,
     label: Label,
     site: SiteColumn = None,
     features: Features = None,
-    hold: Annotated[str, typer.Option(help="sites (only scores leave) or machines (rows leave).")] = "sites",
     queries: Annotated[
         int | None, typer.Option(help=f"Queries that sites answer afterwards; default {USUAL_QUERIES}.", min=0)
     ] = None,
-    measure: Measure = "rms",
-    batch_size: Annotated[
-        int | None, typer.Option(help="Rows per machine, about; default 100, and 1000 with record-moments.", min=1)
-    ] = None,
-    privacy: Privacy = None,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    bounds: Bounds = None,
-    d: Change = None,
-    radius: Radius = None,
-    dimension: Dimension = None,
-    basis: Basis = None,
-    label_epsilon: LabelEpsilon = None,
+    seed: Seed = 0,
     ids: RowIds = None,
     json: Json = False,
 ) -> None:
@@ -67,44 +55,23 @@ def plan(
 
     With --privacy also what would be promised, per element and per record. Nothing is released.
     """
-    import numpy as np
+    from kernfed.federation.planning import plan_learner
 
-    from kernfed.federation.folding.planning import plan_folding
-    from kernfed.federation.protocol.schema import Schema
-
-    if hold == "machines" and queries is not None:
-        raise InputError("--queries needs --hold sites: a model of machines answers by itself, and nothing is sent")
-    given = {
-        "privacy": privacy,
-        "epsilon": epsilon,
-        "delta": delta,
-        "bounds": bounds,
-        "d": d,
-        "radius": radius,
-        "dimension": dimension,
-        "basis": basis,
-        "label_epsilon": label_epsilon,
-    }
+    learning = ctx.obj
     table = read_rows(data, features=features, label=label, site=site, ids=ids)
-    learner = make_learner(given, table, {"measure": measure, "hold": hold}, batch_size=batch_size)
+    learner = learning.make(table)
+    hold = getattr(learner, "hold", "machines")
+    if hold == "machines" and queries is not None:
+        raise InputError("--queries needs --hold sites: a model that is whole answers by itself, and nothing is sent")
     asked = (USUAL_QUERIES if queries is None else queries) if hold == "sites" else 0
-    schemas = {}
-    for name, (X, y) in rows_by_site(table).items():
-        labels, counts = np.unique(y, return_counts=True)
-        schemas[name] = Schema(X.shape[1], tuple(labels.tolist()), tuple(counts.tolist()), table.columns)
-    traffic = plan_folding(learner, schemas, asked)
-    terms = None if learner.recipe is None else learner.recipe.terms(table.X.shape[1])
-    what = "the rows themselves, inside machines" if terms is None else "released rows, inside machines"
-    said = what if hold == "machines" else "class counts and scores of queries"
-    promised = ["No differential privacy: nothing bounds what the answers tell about one record."]
-    if terms is not None:
-        promised = [
-            f"Each site would release once, by {terms.request['mechanism']['kind']}:",
-            *(f"  {line}" for line in terms.promises),
-        ]
+    with progress("planning"):
+        planned = plan_learner(learning.learner, learner, rows_by_site(table), table.columns, queries=asked, seed=seed)
+    traffic, terms = planned.traffic, _terms(learner, table.X.shape[1])
     result = {
+        "learner": learning.learner,
         "hold": hold,
         "queries": asked,
+        "exact": planned.exact,
         "bytes_up": traffic.bytes_up,
         "bytes_down": traffic.bytes_down,
         "exchanges": traffic.to_json(),
@@ -112,12 +79,43 @@ def plan(
         "left_out": table.left_out,
         "privacy": "none" if terms is None else statement(terms),
     }
+    size = format_bytes(traffic.bytes_up) if planned.exact else f"About {format_bytes(traffic.bytes_up)}"
+    rehearsed = "Rehearsed with made-up rows of the same shape: real ones may need more rounds, or fewer."
     emit(
         result,
         json,
         str(traffic),
         "",
         columns_line(table),
-        f"{format_bytes(traffic.bytes_up)} would leave the sites: {said}.",
-        *promised,
+        f"{size} would leave the sites: {_told(learner, traffic, terms)}.",
+        *([] if planned.exact else [rehearsed]),
+        *_promised(learner, terms),
     )
+    if hold == "sites" and "hold" not in learning.values:
+        note("Planned with --hold sites, as jobs run; kernfed train takes --hold machines unless told: plan that too.")
+
+
+def _terms(learner: Any, width: int) -> Any:
+    """What a learner that releases rows would promise, or None."""
+    recipe = learner.recipe() if hasattr(learner, "recipe") else None
+    return None if recipe is None else recipe.terms(width)
+
+
+def _told(learner: Any, traffic: Iterable[Any], terms: Any) -> str:
+    """What would leave, in words."""
+    if getattr(learner, "hold", "") == "machines":
+        return "the rows themselves, inside machines" if terms is None else "released rows, inside machines"
+    if getattr(learner, "hold", "") == "sites":
+        return "class counts and scores of queries"
+    kinds = {entry.information for entry in traffic}
+    return ", ".join(words for kind, words in _WORDS.items() if kind in kinds)
+
+
+def _promised(learner: Any, terms: Any) -> list[str]:
+    """The guarantee, in lines."""
+    if terms is not None:
+        return [f"Each site would release once, by {terms.kind}:", *(f"  {line}" for line in terms.lines())]
+    mechanism = getattr(learner, "privacy", None)
+    if mechanism is not None:
+        return [f"Each site would release once, by {mechanism!r:.200}."]
+    return ["No differential privacy: nothing bounds what the answers tell about one record."]

@@ -6,11 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from kernfed.cli.console import Json, Table, emit, format_seconds, note, progress
-from kernfed.cli.tables import Features, check_table_output, read_queries
+from kernfed.cli.console import Json, TextTable, emit, format_seconds, note, progress
+from kernfed.cli.tables import Features, check_table_output, read_queries, require_machines
 from kernfed.errors import InputError, RunFailed
 
 EXAMPLE = "Example: kernfed predict model.kfd new.parquet --out pred.csv"
+#: Columns that say who decided, and sites that are listed.
+_EXPLAINED, _SHOWN = ("site", "batch", "score"), 20
 
 
 def predict(
@@ -28,7 +30,7 @@ def predict(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Predict the label of every row, with its probability."""
+    """Predict the label of every row, with its probability; of a single machine, the distance of every row."""
     import numpy as np
 
     from kernfed.data import write_table
@@ -37,64 +39,74 @@ def predict(
 
     if out is not None:
         check_table_output(out, model, queries)
-    loaded = predictor_for(load(model), for_site, "--for-site")
-    labelled = not is_regressor(loaded)
-    table = read_queries(loaded, queries, features, ids=ids)
+    predictor = predictor_for(load(model), for_site, "--for-site")
+    if flower is None:
+        require_machines(predictor, model, "let them answer with --flower DIR, a folder of kernfed flower-app")
+    table = read_queries(predictor, queries, features, ids=ids)
     started = time.perf_counter()
-    shares: dict[str, float] = {}
     with progress(f"predicting {len(table):,} rows"):
-        columns = {"row" if ids is None else ids: np.arange(1, len(table) + 1) if table.ids is None else table.ids}
-        if flower is not None:
-            columns |= _ask_sites(flower, model, table.X, for_site, explain)
-        else:
-            columns["prediction"] = loaded.predict(table.X)
-        if flower is None and labelled:
-            columns["probability"] = loaded.predict_proba(table.X).max(axis=1)
-        if flower is None and explain:
-            if not hasattr(loaded, "explain"):
-                raise InputError(f"--explain needs a federated folding model, {model} is a {type(loaded).__name__}")
-            found = loaded.explain(table.X)
-            columns |= {"site": found.site, "batch": found.batch, "score": found.score}
-            shares = found.shares()
+        columns = _compute(predictor, table.X) if flower is None else _ask_sites(flower, model, table.X, for_site)
     seconds = time.perf_counter() - started
+    if explain and "site" not in columns:
+        raise InputError(f"--explain needs a federated folding model, {model} is a {type(predictor).__name__}")
+    kept = {name: values for name, values in columns.items() if explain or name not in _EXPLAINED}
     if out is not None:
-        write_table(out, columns)
-    tally, view = _summary(columns["prediction"], labelled)
+        numbers = np.arange(1, len(table) + 1) if table.ids is None else table.ids
+        write_table(out, {"row" if ids is None else ids: numbers, **kept})
+    first = next(iter(columns))
+    tally, view = _summary(columns[first], not is_regressor(predictor))
     where = f"; wrote {out}" if out is not None else "; use --out FILE to keep them"
     result: dict[str, Any] = {"rows": len(table), "seconds": seconds, "out": out, **tally}
+    views: list[TextTable | str] = [view]
     if out is None:
-        result["predictions"] = columns["prediction"]
-    views: list[Table | str] = [view]
-    if shares:
-        result["shares"] = shares
-        won = [(site, f"{share:.1%}") for site, share in list(shares.items())[:20]]
-        views += ["", Table(("nearest site", "share of answers"), won)]
+        result["distances" if first == "distance" else "predictions"] = columns[first]
+    if explain:
+        result["shares"] = _shares(columns["site"])
+        won = [(site, f"{share:.1%}") for site, share in list(result["shares"].items())[:_SHOWN]]
+        views += ["", TextTable(("nearest site", "share of answers"), won)]
     emit(result, json, *views, f"{len(table):,} rows in {format_seconds(seconds)}{where}")
 
 
-def _summary(predicted: Any, labelled: bool) -> tuple[dict[str, Any], Table]:
+def _compute(model: Any, rows: Any) -> dict[str, Any]:
+    """Columns of the output by what the model can do: predictions, or the distances of rows from a machine."""
+    from kernfed.federation.testing.predictors import answer_columns
+
+    if hasattr(model, "distance"):
+        return {"distance": model.distance(rows)}
+    if hasattr(model, "answer"):
+        return answer_columns(model.answer(rows))
+    raise InputError(f"a {type(model).__name__} predicts nothing, expected a model of kernfed train or a machine")
+
+
+def _shares(sites: Any) -> dict[str, float]:
+    """Share of the rows (n,) that each site decided, the largest first."""
+    import numpy as np
+
+    names, counts = np.unique(sites, return_counts=True)
+    return {str(names[place]): counts[place] / len(sites) for place in np.argsort(-counts, kind="stable")}
+
+
+def _summary(predicted: Any, labelled: bool) -> tuple[dict[str, Any], TextTable]:
     """Rows by label, or quartiles of predicted values; as plain values and as a table."""
     import numpy as np
 
     if not labelled:
         places = (0, 25, 50, 75, 100)
-        found = np.percentile(predicted, places).tolist()
-        named = {f"{place}%": value for place, value in zip(places, found, strict=True)}
-        return {"quartiles": named}, Table(("share below", "value"), [(k, f"{v:.4g}") for k, v in named.items()])
+        quartiles = np.percentile(predicted, places).tolist()
+        named = {f"{place}%": value for place, value in zip(places, quartiles, strict=True)}
+        return {"quartiles": named}, TextTable(("share below", "value"), [(k, f"{v:.4g}") for k, v in named.items()])
     labels, counts = np.unique(predicted, return_counts=True)
     tally = dict(zip(labels.tolist(), counts.tolist(), strict=True))
     rows = [(str(name), f"{count:,}", f"{count / len(predicted):.1%}") for name, count in tally.items()]
-    return {"counts": tally}, Table(("label", "rows", "share"), rows)
+    return {"counts": tally}, TextTable(("label", "rows", "share"), rows)
 
 
-def _ask_sites(app: Path, model: Path, rows: Any, for_site: str, explain: bool) -> dict[str, Any]:
+def _ask_sites(app: Path, model: Path, rows: Any, for_site: str) -> dict[str, Any]:
     """Columns of the output, from a run on a Flower deployment."""
     from kernfed.cli.flower_run import predict_with_flower
 
     try:
-        found, _ = predict_with_flower(app, model, rows, site=for_site)
+        return predict_with_flower(app, model, rows, site=for_site)[0]
     except RunFailed as error:
         note(f"kernfed: {error}")
         raise typer.Exit(1) from None
-    wanted = ("prediction", "probability", *(("site", "batch", "score") if explain else ()))
-    return {name: found[name] for name in wanted if name in found}

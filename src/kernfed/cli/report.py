@@ -35,20 +35,20 @@ def report(
     if out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out must end in .html, got {out}")
     check_output("--out", out, source, data, traffic)
-    found = read_source(source)
-    if traffic is not None and found.results:
+    subject = read_source(source)
+    if traffic is not None and subject.page is not None:
         raise InputError("--traffic is for models and audits, results have none; leave it out")
     sent = () if traffic is None else read_traffic(traffic)
     evidence = Evidence(traffic=sent)
     if data is not None:
-        if found.model is None or label is None:
-            needed = "a model" if found.model is None else "--label"
+        if subject.model is None or label is None:
+            needed = "a model" if subject.model is None else "--label"
             raise InputError(f"--data needs {needed}: {source} is tested on labelled rows")
-        evidence = replace(_tested(found.model, data, label, site, features, ids), traffic=sent)
+        evidence = replace(_tested(subject.model, data, label, site, features, ids), traffic=sent)
     elif any(option is not None for option in (label, site, features, ids)):
         raise InputError("--label, --site, --features and --id describe a table; name it with --data")
     with progress("drawing"):
-        page = found.report(evidence, title)
+        page = subject.report(evidence, title)
         write_html(page, out)
     size = out.stat().st_size
     result = {

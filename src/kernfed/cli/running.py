@@ -9,11 +9,13 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from kernfed.errors import KernfedError, TooFewReplies
+
 BAD_INPUT = 2
 INTERNAL = 1
 INTERRUPTED = 130
-#: Raised by the package where input, files or extras are wrong; DataError, FileFormatError and others are among them.
-INPUT_ERRORS = (ValueError, OSError, ImportError)
+#: What the user can mend: everything the package raises on purpose, wrong values and files, a missing extra.
+INPUT_ERRORS = (KernfedError, ValueError, OSError, ImportError)
 
 
 class Command(TyperCommand):
@@ -65,9 +67,8 @@ class Commands(TyperGroup):
 
 
 def is_bad_input(error: Exception) -> bool:
-    """Whether the user can mend it: wrong values, files, options, a missing extra, or what a site refuses."""
-    refused = type(error).__name__ == "TooFewReplies"  # importing the class would load all of the package
-    return refused or isinstance(error, INPUT_ERRORS) or hasattr(error, "format_message")
+    """Whether the user can mend it."""
+    return isinstance(error, INPUT_ERRORS) or hasattr(error, "format_message")  # of the option parser
 
 
 def sentence(error: Exception) -> str:
@@ -75,7 +76,7 @@ def sentence(error: Exception) -> str:
     if hasattr(error, "format_message"):  # of the option parser; its class has no public name that lasts
         context = getattr(error, "ctx", None)
         text = f"{error.format_message()} (see {context.command_path if context else 'kernfed'} --help)"
-    elif hasattr(error, "missing"):  # of TooFewReplies: what each site said, without the way there
+    elif isinstance(error, TooFewReplies):  # what each site said, without the way there
         text = "; ".join(
             f"site {site!r}: {refusal.reason.partition(chr(10))[0]}" for site, refusal in error.missing.items()
         )

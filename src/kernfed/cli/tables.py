@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernfed.errors import InputError
+from kernfed.errors import InputError, NotConnected
 
 if TYPE_CHECKING:
     from kernfed.data import Table
@@ -28,9 +28,6 @@ RowIds = Annotated[
     str | None, typer.Option("--id", help="Column that names rows, in ledgers of releases too, and is no feature.")
 ]
 Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn.", min=0)]
-Measure = Annotated[str, typer.Option(help="rms, product, min, max, euclidean, cosine or distance.")]
-BatchSize = Annotated[int, typer.Option(help="Rows per machine, about.", min=1)]
-Partition = Annotated[str, typer.Option(help="How a class is divided into machines: order, random or kmeans.")]
 #: Name of the only site where no column names sites.
 ONE_SITE = "all"
 _NUMBER_AT_END = re.compile(r"(\d{1,9})(\]?)\Z")
@@ -161,6 +158,14 @@ def require_sites(model: Any, column: str | None) -> None:
             )
 
 
+def require_machines(model: Any, path: Path, way: str) -> None:
+    """Refuse a model whose machines are at its sites, where nobody can ask them; ``way`` is how they are asked."""
+    if getattr(model, "hold", "machines") == "sites":
+        raise NotConnected(
+            f"{path}: the machines of this model are at its sites: {way}, or train it with hold=machines"
+        )
+
+
 def read_queries(
     model: Any,
     path: Path,
@@ -170,10 +175,10 @@ def read_queries(
     site: str | None = None,
     ids: str | None = None,
 ) -> "Table":
-    """Table of queries with the columns a model was trained on, in their order, unless ``features`` names others."""
+    """Table of queries with the columns of a model, or of a table, in their order, unless ``features`` names others."""
     from kernfed.data import read_table
 
-    columns = list(getattr(model, "feature_names_in_", ())) or list(getattr(model, "feature_names_in_", ()))
+    columns = list(getattr(model, "feature_names_in_", ()) or getattr(model, "columns", ()))
     if (
         features is None
         and columns
@@ -182,7 +187,7 @@ def read_queries(
     ):
         return read_table(path, features=columns, label=label, site=site, ids=ids)
     table = read_table(path, features=features or _list_column(columns), label=label, site=site, ids=ids)
-    width = getattr(model, "width", None) or getattr(model, "n_features_in_", table.X.shape[1])
+    width = getattr(model, "n_features_in_", table.X.shape[1])
     if table.X.shape[1] != width:
         raise InputError(f"{path}: the model has {width} features, the table has {table.X.shape[1]}; see --features")
     return table

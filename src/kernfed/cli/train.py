@@ -7,27 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from kernfed.cli.console import Json, Table, emit, format_bytes, format_seconds, note, progress
-from kernfed.cli.privacy import (
-    Basis,
-    Bounds,
-    Change,
-    Delta,
-    Dimension,
-    Epsilon,
-    LabelEpsilon,
-    Privacy,
-    Radius,
-    Smoothing,
-    make_learner,
-    statement,
-)
+from kernfed.cli.console import Json, TextTable, emit, format_bytes, format_seconds, note, progress
+from kernfed.cli.privacy import statement
 from kernfed.cli.tables import (
     DataFile,
     Features,
     Label,
-    Measure,
-    Partition,
     RowIds,
     Seed,
     SiteColumn,
@@ -41,37 +26,24 @@ from kernfed.errors import InputError, LedgerNotKept, UnprotectedClasses
 EXAMPLE = """Example: kernfed train --data emb.parquet --features emb --label y --site hospital --out model.kfd
 
 With privacy: kernfed train --data emb.parquet --label y --out model.kfd --privacy record-moments --epsilon 3 --radius 1
---store releases"""
+--store releases
+
+Of another learner: kernfed train --data emb.parquet --label y --out model.kfd --learner ridge --components 300"""
+#: Sites that are listed.
+_SHOWN = 20
 
 
 def train(
+    ctx: typer.Context,
     data: DataFile,
     label: Label,
     out: Annotated[Path, typer.Option(help="Model file to write.")],
     site: SiteColumn = None,
     features: Features = None,
-    measure: Measure = "rms",
-    batch_size: Annotated[
-        int | None, typer.Option(help="Rows per machine, about; default 100, and 1000 with record-moments.", min=1)
-    ] = None,
-    partition: Partition = "order",
-    layers: Annotated[int, typer.Option(help="Layers of each machine.", min=1)] = 1,
-    aggregate: Annotated[str, typer.Option(help="min, or kth to survive wrong sites.")] = "min",
-    k: Annotated[int | None, typer.Option(help="Which smallest score counts under kth; default 2.", min=1)] = None,
-    dtype: Annotated[str, typer.Option(help="float64 or float32.")] = "float64",
     seed: Seed = 0,
-    privacy: Privacy = None,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    bounds: Bounds = None,
-    d: Change = None,
-    radius: Radius = None,
-    dimension: Dimension = None,
-    basis: Basis = None,
-    smoothing: Smoothing = None,
-    label_epsilon: LabelEpsilon = None,
     store: Annotated[
-        Path | None, typer.Option(help="Folder that remembers what each site released and spent; used again next time.")
+        Path | None,
+        typer.Option(help="Folder that remembers what each site released, spent and holds; used again next time."),
     ] = None,
     ids: RowIds = None,
     traffic: Annotated[
@@ -81,83 +53,43 @@ def train(
 ) -> None:
     """Train on one pooled table; the model file holds every site's machines, which contain its rows.
 
-    With --privacy the machines are made of what the sites release under differential privacy, and contain that.
+    With --hold sites they stay in the folder of --store. With --privacy they are made of what the sites release under
+    differential privacy, and contain that.
     """
-    from kernfed.federation import Federation
-
     check_outputs({"--out": out, "--traffic": traffic}, data)
     if store is not None and store.exists() and not store.is_dir():
         raise InputError(f"--store must be a folder, {store} is none")
-    if k is not None and aggregate == "min":
-        raise InputError("--k needs --aggregate kth: under min the smallest score counts")
-    given = {
-        "privacy": privacy,
-        "epsilon": epsilon,
-        "delta": delta,
-        "bounds": bounds,
-        "d": d,
-        "radius": radius,
-        "dimension": dimension,
-        "basis": basis,
-        "smoothing": smoothing,
-        "label_epsilon": label_epsilon,
-    }
-    settings = {
-        "measure": measure,
-        "partition": partition,
-        "layers": layers,
-        "dtype": dtype,
-        "aggregate": aggregate,
-        "k": 2 if k is None else k,
-        "hold": "machines",
-    }
     with progress(f"reading {data}"):
         table = read_rows(data, features=features, label=label, site=site, ids=ids)
-    learner = make_learner(given, table, settings, batch_size=batch_size)
+    learner = ctx.obj.usually(hold="machines").make(table)
+    if store is None and getattr(learner, "hold", "machines") == "sites":
+        raise InputError("--hold sites needs --store DIR: without it the machines are gone when this command ends")
     started = time.perf_counter()
-    with (
-        progress("training"),
-        Federation.local(named_rows_by_site(table), seed=seed, columns=table.columns, store=store) as federation,
-        warnings.catch_warnings(),
-    ):
-        for said in (UnprotectedClasses, LedgerNotKept):  # by remarks
-            warnings.simplefilter("ignore", said)
-        model = learner.fit(federation)
+    with progress("training"):
+        model, sent = _fit(learner, table, seed, store)
     seconds = time.perf_counter() - started
     model.save(out)
-    sent = federation.traffic
     if traffic is not None:
         sent.save(traffic)
-    size = out.stat().st_size
-    members = [
-        (name, f"{member.rows:,}", f"{len(member.classes)}", f"{member.machines:,}")
-        for name, member in sorted(model.members_.items())
-    ]
-    shown = members if len(members) <= 20 else [*members[:19], (f"... {len(members) - 19} more", "", "", "")]
-    result = {
-        "out": out,
-        "bytes": size,
-        "seconds": seconds,
-        "sites": len(model.members_),
-        "rows": len(table),
-        "traffic": traffic,
-        "bytes_up": sent.bytes_up,
-        "bytes_down": sent.bytes_down,
-        "classes": model.classes_,
-        "columns": model.n_features_in_,
-        "features": table.columns,
-        "left_out": table.left_out,
-        "unprotected": model.unprotected_,
-        "parameters": model.parameters.to_values(),
-        "privacy": None if model.privacy is None else statement(model.privacy),
-    }
+    size, sites = out.stat().st_size, _sites(model, table)
+    what = f"{len(model.classes_)} classes" if len(model.classes_) else "values"
     emit(
-        result,
+        {
+            "out": out,
+            "bytes": size,
+            "seconds": seconds,
+            "learner": ctx.obj.learner,
+            "sites": len(sites.rows),
+            "traffic": traffic,
+            "bytes_up": sent.bytes_up,
+            "bytes_down": sent.bytes_down,
+            **_about(model, table),
+        },
         json,
-        Table(("site", "rows", "classes", "machines"), shown),
+        sites.shortened(_SHOWN),
         columns_line(table),
-        f"{len(table):,} rows, {len(model.classes_)} classes and {len(model.members_)} site(s) "
-        f"in {format_seconds(seconds)}; wrote {out} ({format_bytes(size)})",
+        f"{len(table):,} rows, {what} and {len(sites.rows)} site(s) in {format_seconds(seconds)}; wrote {out} "
+        f"({format_bytes(size)})",
         *([] if traffic is None else [f"{format_bytes(sent.bytes_up)} left the sites; wrote {traffic}"]),
         *([] if model.privacy is None else [str(model.privacy)]),
     )
@@ -165,20 +97,59 @@ def train(
         note(remark)
 
 
+def _about(model: Any, table: Any) -> dict[str, Any]:
+    """What a model is and was made of, for those who read JSON."""
+    return {
+        "rows": len(table),
+        "classes": model.classes_,
+        "columns": model.n_features_in_,
+        "features": table.columns,
+        "left_out": table.left_out,
+        "unprotected": getattr(model, "unprotected_", ()),
+        "parameters": (model.parameters if hasattr(model, "parameters") else model.problem).to_values(),
+        "privacy": None if model.privacy is None else statement(model.privacy),
+    }
+
+
+def _fit(learner: Any, table: Any, seed: int, store: Path | None) -> tuple[Any, Any]:
+    """The model of a table's sites, and the traffic."""
+    from kernfed.federation import Federation
+
+    with (
+        Federation.local(named_rows_by_site(table), seed=seed, columns=table.columns, store=store) as federation,
+        warnings.catch_warnings(),
+    ):
+        for said in (UnprotectedClasses, LedgerNotKept):  # by remarks
+            warnings.simplefilter("ignore", said)
+        return learner.fit(federation), federation.traffic
+
+
+def _sites(model: Any, table: Any) -> TextTable:
+    """What each site brought; of machines also how many."""
+    if hasattr(model, "members_"):
+        members = sorted(model.members_.items())
+        rows = [(name, f"{one.rows:,}", f"{len(one.classes)}", f"{one.machines:,}") for name, one in members]
+        return TextTable(("site", "rows", "classes", "machines"), rows)
+    counts = {name: len(rows[1]) for name, rows in named_rows_by_site(table).items()}
+    return TextTable(("site", "rows"), [(name, f"{count:,}") for name, count in sorted(counts.items())])
+
+
 def _remarks(model: Any, rows: int, store: Path | None) -> list[str]:
     """What the user should know beside the result."""
     from kernfed.kahm.aggregate import exposure
 
-    found, classes = [], len(model.classes_)
+    remarks, classes = [], len(model.classes_)
     if 2 * classes > rows > 2:
-        found.append(f"{classes} classes in {rows} rows: a label that is a quantity cannot be learned as classes.")
-    exposed = exposure(model.classes_, model.holds, model.parameters.aggregate, model.parameters.k)
-    if exposed is not None:
-        found.append(f"Not protected: {exposed}.")
-    if model.privacy is None:
-        found.append("The file contains the rows it was trained on: keep it as you keep them.")
-    elif store is None:
-        found.append(
+        remarks.append(f"{classes} classes in {rows} rows: a label that is a quantity cannot be learned as classes.")
+    if hasattr(model, "members_"):
+        exposed = exposure(model.classes_, model.holds, model.parameters.aggregate, model.parameters.k)
+        remarks += [] if exposed is None else [f"Not protected: {exposed}."]
+        if model.hold == "sites":
+            remarks.append(f"The machines are at the sites, in {store}: the file alone cannot answer.")
+        elif model.privacy is None:
+            remarks.append("The file contains the rows it was trained on: keep it as you keep them.")
+    if model.privacy is not None and store is None:
+        remarks.append(
             "Nothing remembers this release: a further one from these rows adds to it. Use --store DIR to release once."
         )
-    return found
+    return remarks

@@ -1,11 +1,15 @@
 """Data: tables from files, named data sets, and ways to spread rows over sites."""
 
+from kernfed._validation import check_rows
+from kernfed.data.arrays import Arrays, open_npz
+from kernfed.data.catalog import BROUGHT
 from kernfed.data.datasets import (
     Dataset,
     DatasetInfo,
-    DatasetNotFoundError,
     Domains,
     data_folder,
+    describe_file,
+    folder_words,
     list_datasets,
     load_dataset,
     load_domains,
@@ -24,24 +28,34 @@ from kernfed.data.partition import (
     partition_quantity,
 )
 from kernfed.data.read import read_table
-from kernfed.data.table import DataError, IdentifierAmongFeatures, Table, check_classes
+from kernfed.data.synthetic import SyntheticTask, fednewton_synthetic
+from kernfed.data.table import Table, check_classes
 from kernfed.data.write import write_table
+from kernfed.errors import DataError, DatasetNotFoundError, IdentifierAmongFeatures
 
 __all__ = [
+    "BROUGHT",
+    "Arrays",
     "DataError",
     "Dataset",
     "DatasetInfo",
     "DatasetNotFoundError",
     "Domains",
     "IdentifierAmongFeatures",
+    "SyntheticTask",
     "Table",
     "check_classes",
+    "check_rows",
     "data_folder",
+    "describe_file",
+    "fednewton_synthetic",
+    "folder_words",
     "holdout",
     "list_datasets",
     "load_dataset",
     "load_domains",
     "long_tailed",
+    "open_npz",
     "partition_by_column",
     "partition_by_groups",
     "partition_dirichlet",

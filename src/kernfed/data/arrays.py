@@ -10,10 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray
-from kernfed.data.table import LONGEST_NAME, NUMBER, Table, check_block, check_finite_labels, select_columns, unreadable
+from kernfed.data.table import (
+    LONGEST_NAME,
+    NUMBER,
+    Table,
+    Wanted,
+    check_block,
+    check_finite_labels,
+    select_columns,
+    unreadable,
+)
 from kernfed.errors import DataError, InputError
 
-# Names under which a matrix of features is found without being asked for, in this order.
+# Names under which a matrix of features is taken without being asked for, in this order.
 FEATURE_KEYS = ("X", "x", "features")
 
 _CHECK_ROWS = 4096
@@ -52,19 +61,12 @@ def open_npz(path: Path) -> Iterator[Arrays]:
             yield Arrays(path, file)
 
 
-def read_npz(
-    path: Path,
-    features: str | Sequence[str] | None,
-    label: str | None,
-    site: str | None,
-    ids: str | None,
-    dtype: str,
-) -> Table:
+def read_npz(path: Path, wanted: Wanted, dtype: str) -> Table:
     """A table of the arrays of an npz file; features (n, ...) are flattened to (n, p)."""
     with open_npz(path) as file:
-        found = [key for key in FEATURE_KEYS if key in file][:1]
-        kinds = [NUMBER if key in found else "another array" for key in file]
-        roles = select_columns(path, list(file), kinds, features, label, site, ids)
+        usual = [key for key in FEATURE_KEYS if key in file][:1]
+        kinds = [NUMBER if key in usual else "another array" for key in file]
+        roles = select_columns(path, list(file), kinds, wanted)
         matrices = {key: _matrix(path, key, file[key]) for key in roles.features}
         described = {key: _described(path, key, file[key]) for key in roles.described}
     rows = {key: len(array) for key, array in (matrices | described).items()}
@@ -73,8 +75,9 @@ def read_npz(
     columns = tuple(f"{key}[{i}]" for key, matrix in matrices.items() for i in range(matrix.shape[1]))
     X = _as_float(list(matrices.values()), dtype)
     _check_finite(path, X, columns)
-    y, sites, names = (None if key is None else described[key] for key in (label, site, ids))
-    return Table(X, y, None if sites is None else sites.astype(np.str_), names, columns, path, label, roles.left_out)
+    y, sites, names = (None if key is None else described[key] for key in (roles.label, roles.site, roles.ids))
+    sites = None if sites is None else sites.astype(np.str_)
+    return Table(X, y, sites, names, columns, path, roles.label, roles.left_out)
 
 
 def read_npy(path: Path, dtype: str) -> Table:

@@ -31,7 +31,7 @@ _BUFFERS = {
 
 
 @dataclass(frozen=True)
-class Source:
+class ArrowSource:
     """A table on disk, opened: columns and types are known, values are not read yet.
 
     ``max_rows`` bounds the number of rows from above. ``batches`` yields the columns of the roles in any
@@ -52,7 +52,7 @@ class Source:
 
 
 @contextmanager
-def open_parquet(path: Path) -> Iterator[Source]:
+def open_parquet(path: Path) -> Iterator[ArrowSource]:
     """A Parquet file, decoded a few thousand rows at a time."""
     import pyarrow.parquet  # here, for the other kinds do without
 
@@ -62,11 +62,11 @@ def open_parquet(path: Path) -> Iterator[Source]:
         def batches(roles: Roles) -> Iterator[pa.RecordBatch]:
             yield from file.iter_batches(_BATCH_ROWS, columns=[*roles.features, *roles.described])
 
-        yield Source(path, file.schema_arrow, file.metadata.num_rows, batches)
+        yield ArrowSource(path, file.schema_arrow, file.metadata.num_rows, batches)
 
 
 @contextmanager
-def open_ipc(path: Path) -> Iterator[Source]:
+def open_ipc(path: Path) -> Iterator[ArrowSource]:
     """An Arrow file (Feather version 2) or an Arrow stream, mapped into memory."""
     with pa.memory_map(str(path)) as mapped:
         is_file = mapped.read(6) == b"ARROW1"
@@ -89,13 +89,12 @@ def open_ipc(path: Path) -> Iterator[Source]:
 
         mapped.seek(0)
         schema = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(mapped).schema
-        yield Source(path, schema, sum(batch.num_rows for batch in stored_batches()), batches)
+        yield ArrowSource(path, schema, sum(batch.num_rows for batch in stored_batches()), batches)
 
 
-def read_rows(source: Source, roles: Roles, dtype: str) -> Table:
+def read_rows(source: ArrowSource, roles: Roles, dtype: str) -> Table:
     """All rows of an opened table, batch by batch into a matrix (n, p) that is allocated once."""
-    _check_feature_types(source, roles)
-    dtype = _auto_dtype(source, roles) if dtype == "auto" else dtype
+    dtype = _feature_dtype(source, roles, dtype)
     X: FloatArray | None = None
     widths: dict[str, int] = {}
     columns: list[str] = []
@@ -111,11 +110,17 @@ def read_rows(source: Source, roles: Roles, dtype: str) -> Table:
             widths = {name: _width(arrays[name]) for name in roles.features}
             columns = [column for name in roles.features for column in _column_names(name, widths[name])]
             X = np.empty((source.max_rows, len(columns)), dtype)
-        block = X[row : row + batch.num_rows]
-        _fill(source.path, block, row, {name: arrays[name] for name in roles.features}, widths)
+        block, start = X[row : row + batch.num_rows], 0
+        for name in (*roles.features, *roles.described):
+            array = _checked_present(source.path, name, arrays[name], row)
+            if name in described:
+                described[name].append(_described(source.path, name, array, row))
+                continue
+            part = _numbers(source.path, name, array, row, widths[name])
+            with np.errstate(over="ignore"):  # too large for the type becomes infinity, which is refused later
+                block[:, start : start + part.shape[1]] = part
+            start += part.shape[1]
         check_block(source.path, block, row, columns)
-        for name, chunks in described.items():
-            chunks.append(_described(source.path, name, arrays[name], row))
         row += batch.num_rows
     if X is None:
         raise DataError(f"{source.path}: the table has no rows")
@@ -125,31 +130,17 @@ def read_rows(source: Source, roles: Roles, dtype: str) -> Table:
     return Table(X[:row], y, site, ids, tuple(columns), source.path, roles.label, roles.left_out)
 
 
-def _fill(path: Path, block: FloatArray, first_row: int, arrays: dict[str, pa.Array], widths: dict[str, int]) -> None:
-    """Feature columns side by side into block (m, p)."""
-    start = 0
-    for name, array in arrays.items():
-        part = _numbers(path, name, array, first_row, widths[name])
-        with np.errstate(over="ignore"):  # too large for the type becomes infinity, which is refused later
-            block[:, start : start + part.shape[1]] = part
-        start += part.shape[1]
-
-
-def _check_feature_types(source: Source, roles: Roles) -> None:
-    for name in roles.features:
+def _feature_dtype(source: ArrowSource, roles: Roles, dtype: str) -> str:
+    """The type of X: for "auto" float32 where it holds every feature type exactly, otherwise float64."""
+    exact = not source.untyped
+    for name in () if source.untyped else roles.features:
         kind = source.schema.field(name).type
-        if not source.untyped and not _is_number(_element_type(kind)):
+        element = _element_type(kind)
+        if not _is_number(element):
             raise DataError(f"{source.path}: column {name!r} must hold numbers or lists of numbers, got {kind}")
-
-
-def _auto_dtype(source: Source, roles: Roles) -> str:
-    """float32 where it holds every feature type exactly, otherwise float64."""
-    if source.untyped:
-        return "float64"
-    types = [_element_type(source.schema.field(name).type) for name in roles.features]
-    # Arrow's own conversion to a numpy type needs pandas in some versions.
-    exact = all(kind.bit_width <= (32 if pa.types.is_floating(kind) else 16) for kind in types)
-    return "float32" if exact else "float64"
+        # Arrow's own conversion to a numpy type needs pandas in some versions.
+        exact = exact and element.bit_width <= (32 if pa.types.is_floating(element) else 16)
+    return dtype if dtype != "auto" else "float32" if exact else "float64"
 
 
 def _width(array: pa.Array) -> int:
@@ -165,8 +156,7 @@ def _column_names(name: str, width: int) -> list[str]:
 
 
 def _numbers(path: Path, name: str, array: pa.Array, first_row: int, width: int) -> npt.NDArray[Any]:
-    """Values of one feature column: (m, 1) of a plain column, (m, width) of a list column."""
-    array = _checked_present(path, name, array, first_row)
+    """Values of one feature column without gaps: (m, 1) of a plain column, (m, width) of a list column."""
     if not _is_list(array.type):
         return _plain_numbers(array).reshape(-1, 1)
     lengths = _to_numpy(pc.list_value_length(array))
@@ -215,8 +205,7 @@ def _first_null(array: pa.Array) -> int:
 
 
 def _described(path: Path, name: str, array: pa.Array, first_row: int) -> pa.Array:
-    """One batch of labels, sites or ids."""
-    array = _checked_present(path, name, array, first_row)
+    """One batch of labels, sites or ids, none of them missing."""
     if _is_text(array.type):
         lengths = _to_numpy(pc.utf8_length(array))
         if lengths.max() > LONGEST_NAME:
@@ -227,7 +216,7 @@ def _described(path: Path, name: str, array: pa.Array, first_row: int) -> pa.Arr
     return array
 
 
-def _as_numpy(source: Source, name: str, chunks: list[pa.Array]) -> npt.NDArray[Any]:
+def _as_numpy(source: ArrowSource, name: str, chunks: list[pa.Array]) -> npt.NDArray[Any]:
     """One column of labels, sites or ids (n,)."""
     column = pa.chunked_array(chunks)
     if source.untyped:

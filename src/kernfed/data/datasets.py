@@ -24,7 +24,7 @@ from kernfed.data.catalog import (
     OFFICE_FILE,
     OFFICE_ORIGIN,
     OFFICE_SHA256,
-    Entry,
+    CatalogEntry,
 )
 from kernfed.data.partition import holdout
 from kernfed.data.table import listing
@@ -239,7 +239,7 @@ def _load_digits(scaling: str) -> Dataset:
 
 
 def _part(
-    file: Arrays, entry: Entry, part: str, scale: npt.NDArray[Any] | None, scaling: str
+    file: Arrays, entry: CatalogEntry, part: str, scale: npt.NDArray[Any] | None, scaling: str
 ) -> tuple[Features, IntArray]:
     x, y = _array(file, f"x_{part}"), _array(file, f"y_{part}")
     expected = entry.train if part == "train" else entry.test
@@ -288,7 +288,7 @@ def _locate(name: str, file: str, sha256: str, verify: bool) -> Path:
     path = folder / file
     if verify:
         with path.open("rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
-        if found != sha256:
-            raise DataError(f"{path}: expected SHA-256 {sha256}, got {found}")
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        if digest != sha256:
+            raise DataError(f"{path}: expected SHA-256 {sha256}, got {digest}")
     return path

@@ -1,4 +1,4 @@
-"""CSV tables as a :class:`~kernfed.data.arrow.Source`: types are decided by role, not guessed from values."""
+"""CSV tables as a :class:`~kernfed.data.arrow.ArrowSource`: types are decided by role, not guessed from values."""
 
 import csv
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv
 
-from kernfed.data.arrow import Source
+from kernfed.data.arrow import ArrowSource
 from kernfed.data.table import Roles, place, unreadable
 from kernfed.errors import DataError
 
@@ -22,7 +22,7 @@ _BAD_ROW = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got
 
 
 @contextmanager
-def open_csv(path: Path) -> Iterator[Source]:
+def open_csv(path: Path) -> Iterator[ArrowSource]:
     """A CSV file in UTF-8 with a header and commas; features are read as float64, the rest as text.
 
     A column counts as numeric if its first value is a number or empty. One that later turns out to hold
@@ -51,7 +51,7 @@ def open_csv(path: Path) -> Iterator[Source]:
             raise _explained(path, names, error) from None
 
     schema = pa.schema(list(zip(names, types, strict=True)))
-    yield Source(path, schema, _count_lines(path), batches, untyped=True)
+    yield ArrowSource(path, schema, _count_lines(path), batches, untyped=True)
 
 
 def _head(path: Path) -> tuple[list[str], list[str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kernfed._validation import check_choice
 from kernfed.data.arrays import read_npy, read_npz
-from kernfed.data.table import Table, select_columns, unreadable, warn_of_identifiers
+from kernfed.data.table import Table, Wanted, select_columns, unreadable, warn_of_identifiers
 from kernfed.errors import DataError
 
 _KINDS = {
@@ -52,27 +52,20 @@ def read_table(
     kind = _KINDS.get(path.suffix.lower())
     if kind is None:
         raise DataError(f"{path}: suffix {path.suffix!r} is not known, expected one of {', '.join(_KINDS)}")
+    wanted = Wanted(features, label, site, ids)
     try:
         if kind == "npz":
-            return read_npz(path, features, label, site, ids, dtype)
+            return read_npz(path, wanted, dtype)
         if kind == "npy":
             if any(name is not None for name in (features, label, site, ids)):
                 raise DataError(f"{path}: an npy file is a bare matrix without named columns; use npz for labels")
             return read_npy(path, dtype)
-        return _read_columns(path, kind, features, label, site, ids, dtype)
+        return _read_columns(path, kind, wanted, dtype)
     except (OSError, MemoryError, UnicodeDecodeError) as error:
         raise unreadable(path, kind, error) from None
 
 
-def _read_columns(
-    path: Path,
-    kind: str,
-    features: str | Sequence[str] | None,
-    label: str | None,
-    site: str | None,
-    ids: str | None,
-    dtype: str,
-) -> Table:
+def _read_columns(path: Path, kind: str, wanted: Wanted, dtype: str) -> Table:
     """Table of a file that Arrow reads; Arrow is imported only here."""
     import pyarrow as pa
 
@@ -82,10 +75,10 @@ def _read_columns(
     openers = {"Parquet": open_parquet, "Arrow": open_ipc, "CSV": open_csv}
     try:
         with openers[kind](path) as source:
-            roles = select_columns(path, source.schema.names, source.kinds, features, label, site, ids)
+            roles = select_columns(path, source.schema.names, source.kinds, wanted)
             table = read_rows(source, roles, dtype)
     except pa.ArrowException as error:
         raise unreadable(path, kind, error) from None
-    if features is None:
+    if wanted.features is None:
         warn_of_identifiers(table, roles.features)
     return table

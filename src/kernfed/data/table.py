@@ -52,6 +52,16 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Wanted:
+    """Columns as the caller of ``read_table`` named them; None where that was left to us, or is not wanted."""
+
+    features: str | Sequence[str] | None = None
+    label: str | None = None
+    site: str | None = None
+    ids: str | None = None
+
+
+@dataclass(frozen=True)
 class Roles:
     """Column names by what they are used for; ``features`` in the order of the columns of X.
 
@@ -75,34 +85,27 @@ def place(source: Path, column: str, row: int) -> str:
     return f"{source}: column {column!r}, row {row + 1}"
 
 
-def select_columns(
-    source: Path,
-    names: Sequence[str],
-    kinds: Sequence[str],
-    features: str | Sequence[str] | None,
-    label: str | None = None,
-    site: str | None = None,
-    ids: str | None = None,
-) -> Roles:
+def select_columns(source: Path, names: Sequence[str], kinds: Sequence[str], wanted: Wanted) -> Roles:
     """Roles of the columns ``names`` of a file, given in file order with the kind of each.
 
-    ``features`` is a sequence of names, or text: one name, ``first:last`` for a range in file order with
+    ``wanted.features`` is a sequence of names, or text: one name, ``first:last`` for a range in file order with
     both ends, several of these separated by commas, or None for every column of kind ``NUMBER`` without another
     role, or those of kind ``NUMBERS`` where there is none. Row numbers are features only when named.
     """
     counts = Counter(names)
-    taken = {name: role for role, name in (("label", label), ("site", site), ("ids", ids)) if name is not None}
+    features, described = wanted.features, (("label", wanted.label), ("site", wanted.site), ("ids", wanted.ids))
+    taken = {name: role for role, name in described if name is not None}
     for name in taken:
         _check_column(source, counts, name)
     left_out: dict[str, str] = {}
     if features is None:
-        found = [
+        by_kind = [
             (name, taken.get(name) or ("index" if _ROW_NUMBERS.fullmatch(name) else kind))
             for name, kind in zip(names, kinds, strict=True)
         ]
-        wanted = NUMBER if any(kind == NUMBER for _, kind in found) else NUMBERS
-        chosen = [name for name, kind in found if kind == wanted]
-        left_out = {name: kind for name, kind in found if kind != wanted}
+        chosen_kind = NUMBER if any(kind == NUMBER for _, kind in by_kind) else NUMBERS
+        chosen = [name for name, kind in by_kind if kind == chosen_kind]
+        left_out = {name: kind for name, kind in by_kind if kind != chosen_kind}
     elif isinstance(features, str):
         chosen = _parse_features(source, names, counts, features)
     else:
@@ -118,22 +121,23 @@ def select_columns(
             raise DataError(f"{source}: column {name!r} cannot be a feature, it is the {taken[name]} column")
         if times > 1:
             raise DataError(f"{source}: column {name!r} is named {times} times among the features")
-    return Roles(tuple(chosen), label, site, ids, left_out)
+    return Roles(tuple(chosen), wanted.label, wanted.site, wanted.ids, left_out)
 
 
 def warn_of_identifiers(table: Table, columns: Iterable[str]) -> None:
     """Warn of features among ``columns`` of the file that number the rows, all of them or those of each site."""
     known = set(columns)
     groups = [[slice(None)], _large_sites(table.site)]
-    found = [
+    identifiers = [
         name
         for name, values in zip(table.columns, table.X.T, strict=True)
         if name in known and any(rows and all(_number_rows(values[part]) for part in rows) for rows in groups)
     ]
-    if not 0 < len(found) <= _MOST_IDENTIFIERS:
+    if not 0 < len(identifiers) <= _MOST_IDENTIFIERS:
         return
-    named = listing(found)
-    said = (f"column {named} has", "is a feature") if len(found) == 1 else (f"columns {named} have", "are features")
+    named = listing(identifiers)
+    one = len(identifiers) == 1
+    said = (f"column {named} has", "is a feature") if one else (f"columns {named} have", "are features")
     warnings.warn(
         f"{table.source}: {said[0]} a different whole number in every row, as identifiers do, and {said[1]}; "
         "leave identifiers out with ids= (on the command line --id), or name the features with features= (--features)",

@@ -10,22 +10,24 @@ from kernfed.federation.protocol.task import declare_methods, format_modules
 from kernfed.files import formats_from, load, save
 
 if TYPE_CHECKING:
-    from kernfed.federation.asking import Federation, Replies
+    from kernfed.federation.asking import Federation, Replies, warn_missing
     from kernfed.federation.engines.engine import Engine
     from kernfed.federation.engines.local import Fault, LocalEngine
     from kernfed.federation.folding.learner import FoldingLearner
     from kernfed.federation.learner import Learner
     from kernfed.federation.personal.learner import PersonalLearner
     from kernfed.federation.protocol.message import Payload, Refusal
-    from kernfed.federation.protocol.schema import Schema
+    from kernfed.federation.protocol.schema import Schema, agree, check_classes
     from kernfed.federation.protocol.task import Method, task
+    from kernfed.federation.protocol.traffic import Traffic
     from kernfed.federation.ridge.learner import RidgeLearner
     from kernfed.federation.site.policy import Policy
     from kernfed.federation.site.rows import Rows
     from kernfed.federation.site.site import Site
     from kernfed.federation.site.store import SiteStore
     from kernfed.federation.testing.calibrating import calibrate
-    from kernfed.federation.testing.evaluation import Evaluation, evaluate
+    from kernfed.federation.testing.evaluation import evaluate
+    from kernfed.federation.testing.outcomes import Evaluation
 
 #: Every method of this package, by its folder. Each says itself what it brings.
 METHODS = ("folding", "ridge", "personal", "release", "testing")
@@ -33,7 +35,7 @@ METHODS = ("folding", "ridge", "personal", "release", "testing")
 #: Where the public names live.
 _HOMES = {
     "Engine": "engines.engine",
-    "Evaluation": "testing.evaluation",
+    "Evaluation": "testing.outcomes",
     "Fault": "engines.local",
     "Federation": "asking",
     "FoldingLearner": "folding.learner",
@@ -50,9 +52,13 @@ _HOMES = {
     "Schema": "protocol.schema",
     "Site": "site.site",
     "SiteStore": "site.store",
+    "Traffic": "protocol.traffic",
+    "agree": "protocol.schema",
     "calibrate": "testing.calibrating",
+    "check_classes": "protocol.schema",
     "evaluate": "testing.evaluation",
     "task": "protocol.task",
+    "warn_missing": "asking",
 }
 __all__ = [
     "Engine",
@@ -73,11 +79,15 @@ __all__ = [
     "Schema",
     "Site",
     "SiteStore",
+    "Traffic",
+    "agree",
     "calibrate",
+    "check_classes",
     "evaluate",
     "load",
     "save",
     "task",
+    "warn_missing",
 ]
 
 declare_methods(f"kernfed.federation.{name}" for name in METHODS)

@@ -172,13 +172,13 @@ class Federation:
         missing: dict[str, Refusal] = {}
         for site in asked:
             down = len(data if isinstance(data, bytes) else data[site])
-            found = self._receive(site, questions[site], carried.get(site), down, check)
-            if isinstance(found, Refusal):
-                missing[site] = found
+            outcome = self._receive(site, questions[site], carried.get(site), down, check)
+            if isinstance(outcome, Refusal):
+                missing[site] = outcome
                 if self._on_missing is not None:
-                    self._on_missing(site, task, found)
+                    self._on_missing(site, task, outcome)
             else:
-                payloads[site] = found
+                payloads[site] = outcome
         replies = Replies(payloads, missing, time.monotonic() - started)
         if len(replies) < needed:
             raise TooFewReplies(task, needed, replies)
@@ -207,7 +207,11 @@ class Federation:
         except MessageError as error:
             return Refusal("bad reply", f"the reply of site {site!r} is not usable: {error}")
         except Exception as error:  # a reply made to break the check must not stop the round of the others
-            told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+            told = (
+                str(error)
+                if type(error) is ValueError or isinstance(error, InputError)
+                else f"{type(error).__name__}: {error}"
+            )
             return Refusal("bad reply", f"the reply of site {site!r} was refused: {told}")
         finally:
             information = reply.information if reply is not None else "none"

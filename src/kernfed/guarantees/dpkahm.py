@@ -44,10 +44,10 @@ def image_norm(machine: KAHM, *, form: str = "sound") -> Bound:
 
     form : "sound" holds for every query; "printed" is the middle of (46), "printed-loose" its right-hand side.
     """
-    found = _only_machine(machine)
-    rows = recover_rows(found)
+    single = _only_machine(machine)
+    rows = recover_rows(single)
     largest = float(np.linalg.norm(rows, 2))
-    return _scaled(_weight_norm(found, form), largest, "DP-KAHM Theorem 2, SFM Theorem 8, GIKM Theorem 1")
+    return _scaled(_weight_norm(single, form), largest, "DP-KAHM Theorem 2, SFM Theorem 8, GIKM Theorem 1")
 
 
 def distance_ratio(machine: KAHM | DeepKAHM | WideKAHM, *, form: str = "sound") -> Bound:
@@ -56,27 +56,27 @@ def distance_ratio(machine: KAHM | DeepKAHM | WideKAHM, *, form: str = "sound") 
     The norm below is the spectral one for one machine, deep or not, and Frobenius' for a wide one, whose bound is the
     smallest over its branches because every branch may answer. A deep machine is never farther than its first layer.
     """
-    bounds = [_weight_norm(found, form) for found in _machines(machine)]
+    bounds = [_weight_norm(branch, form) for branch in _machines(machine)]
     smallest = min(bounds, key=lambda bound: bound.value)
     return _scaled(smallest, 1.0, "DP-KAHM Theorems 3-5, SFM Theorem 9, GIKM Theorem 2")
 
 
 def membership_loss(machine: KAHM, query: npt.ArrayLike, *, form: str = "sound") -> Bound:
     """How far ``exp(-distance / p)`` of a query (p,) can be below 1, from its distances to the rows: GIKM Theorem 8."""
-    found = _only_machine(machine)
-    y = check_rows(np.asarray(query)[None], "query", width=found.width)[0]
-    differences = y.astype(np.float64) - recover_rows(found)
-    ratio = _weight_norm(found, form)
+    single = _only_machine(machine)
+    y = check_rows(np.asarray(query)[None], "query", width=single.width)[0]
+    differences = y.astype(np.float64) - recover_rows(single)
+    ratio = _weight_norm(single, form)
     length = ratio.value * float(np.linalg.norm(differences, 2))
-    value = -math.expm1(-length / found.width)
+    value = -math.expm1(-length / single.width)
     return Bound(value, 1.0, ratio.assumptions, ratio.status, "GIKM Theorem 8")
 
 
 def smoothing_factor(machine: KAHM) -> Bound:
     """``|S(X)|_2 / |X|_2`` of one smoothing step, ``mu_max / (mu_max + lambda)`` below 1: SFM Proposition 3."""
-    found = _only_machine(machine)
-    largest = float(np.linalg.eigvalsh(_kernel_matrix(found))[-1])
-    value = largest / (largest + found.layers[0].regularization)
+    single = _only_machine(machine)
+    largest = float(np.linalg.eigvalsh(_kernel_matrix(single))[-1])
+    value = largest / (largest + single.layers[0].regularization)
     return Bound(value, 1.0, (), "proven", "SFM Proposition 3")
 
 

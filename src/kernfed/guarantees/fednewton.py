@@ -98,6 +98,6 @@ def _shifted(matrix: FloatArray, scale: float) -> FloatArray:
     return np.asarray(matrix + scale * np.eye(len(matrix)))
 
 
-def _residual(expected: FloatArray, found: FloatArray, scale: float) -> float:
+def _residual(expected: FloatArray, actual: FloatArray, scale: float) -> float:
     """``|(C + lambda I)^-1 (C - C_D)|``."""
-    return _norm(np.linalg.solve(_shifted(expected, scale), expected - found))
+    return _norm(np.linalg.solve(_shifted(expected, scale), expected - actual))

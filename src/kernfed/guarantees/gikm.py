@@ -8,7 +8,7 @@ import math
 
 import numpy.typing as npt
 
-from kernfed._validation import check_count, check_number, check_vector
+from kernfed._validation import check_confidence, check_count, check_number, check_vector
 from kernfed.guarantees.bound import Bound
 
 _INDEPENDENT = "the rows are independent draws"
@@ -81,5 +81,5 @@ def membership_gap(width: int) -> Bound:
 
 
 def _deviation(confidence: float) -> float:
-    delta = 1 - check_number(confidence, "confidence", above=0, below=1)
+    delta = 1 - check_confidence(confidence)
     return 4 + math.sqrt(math.log(1 / delta) / 2)

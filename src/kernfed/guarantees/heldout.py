@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.stats import beta
 
-from kernfed._validation import check_choice, check_count, check_number
+from kernfed._validation import check_choice, check_confidence, check_count
 from kernfed.errors import InputError
 from kernfed.guarantees.bound import Bound
 
@@ -98,7 +98,7 @@ def heldout_bounds(
     and Mohri 2014) unless the mean is within one of all rows; there the bound is 1.
     """
     check_choice(method, "method", ("clopper-pearson", "hoeffding"))
-    confidence = _check_confidence(confidence)
+    confidence = check_confidence(confidence)
     if method == "clopper-pearson" and confidence < _LOWEST_POOLED:
         raise InputError(f"confidence must be >= {_LOWEST_POOLED} for pooled rows, got {confidence}; use 'hoeffding'")
     pairs = counts if isinstance(counts, Mapping) else _counted(counts)
@@ -134,14 +134,14 @@ def clopper_pearson_value(errors: int, rows: int, confidence: float) -> float:
 
 def _bound(value: Callable[[int, int, float], float], source: str, errors: int, rows: int, confidence: float) -> Bound:
     errors, rows = _check_counts(errors, rows, at_least=1)
-    confidence = _check_confidence(confidence)
+    confidence = check_confidence(confidence)
     return Bound(value(errors, rows, confidence), confidence, (_FIXED, _DRAWN), "proven", source)
 
 
 def _counted(evaluation: Any) -> dict[str, tuple[int, int]]:
     sites = getattr(evaluation, "sites", None)
     try:
-        return {site: (found.errors, found.rows) for site, found in sites.items()}  # type: ignore[union-attr]
+        return {site: (heldout.errors, heldout.rows) for site, heldout in sites.items()}  # type: ignore[union-attr]
     except AttributeError:
         raise InputError(
             "counts must map sites to (errors, rows) or be the evaluation of a classifier, got "
@@ -158,7 +158,3 @@ def _pair(site: str, counts: Any) -> tuple[Any, Any]:
 def _check_counts(errors: Any, rows: Any, *, at_least: int) -> tuple[int, int]:
     rows = check_count(rows, "rows", at_least=at_least)
     return check_count(errors, "errors", at_least=0, at_most=rows), rows
-
-
-def _check_confidence(confidence: Any) -> float:
-    return check_number(confidence, "confidence", above=0, below=1)

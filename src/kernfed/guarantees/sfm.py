@@ -9,7 +9,7 @@ import math
 
 import numpy.typing as npt
 
-from kernfed._validation import check_count, check_number, check_vector
+from kernfed._validation import check_confidence, check_count, check_number, check_vector
 from kernfed.guarantees.bound import Bound
 
 _INDEPENDENT = "the rows are independent draws"
@@ -27,7 +27,7 @@ def sample_risk(rows: int, confidence: float = 0.95) -> Bound:
     >>> round(sample_risk(10_000).value, 3)
     0.079
     """
-    count, delta = check_count(rows, "rows"), 1 - _check_confidence(confidence)
+    count, delta = check_count(rows, "rows"), 1 - check_confidence(confidence)
     value = 3 / math.sqrt(count) + math.sqrt(8 * math.log(1 / delta) / count)
     return Bound(value, confidence, (_INDEPENDENT, _FIXED_MAP), "proven", "SFM Theorem 1")
 
@@ -71,12 +71,8 @@ def hypothesis_error(
     class_share : ``N_c / N``. SFM Theorem 7 (96); Theorem 6 (95) with the mean squared ``disturbance``; Proposition 2
     (114) with no training error.
     """
-    count, delta = check_count(rows, "rows"), 1 - _check_confidence(confidence)
+    count, delta = check_count(rows, "rows"), 1 - check_confidence(confidence)
     start = check_number(training_error, "training_error", at_least=0, at_most=1)
     complexity = start + 4 / math.sqrt(count) + math.sqrt(math.log(1 / delta) / (2 * count))
     value = min(complexity, generalized_risk(rows, class_share, confidence, disturbance=disturbance).value)
     return Bound(value, confidence, (_INDEPENDENT,), _MEMORISER, "SFM Theorems 6-7, Proposition 2")
-
-
-def _check_confidence(confidence: float) -> float:
-    return check_number(confidence, "confidence", above=0, below=1)

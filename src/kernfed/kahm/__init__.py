@@ -7,25 +7,48 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kernfed.files import formats_from
-from kernfed.kahm.folding import MEASURES
+from kernfed.kahm.folding import MEASURES, matching_score, membership_probability
 
 if TYPE_CHECKING:
+    from kernfed.kahm.bank import Bank, fit_machines
+    from kernfed.kahm.batches import split_rows
     from kernfed.kahm.classifier import KAHMClassifier
     from kernfed.kahm.compose import KAHM, DeepKAHM, WideKAHM
+    from kernfed.kahm.machine import fit_machine
+    from kernfed.kahm.model import FoldingModel
     from kernfed.kahm.regressor import KAHMRegressor
 
-__all__ = ["KAHM", "MEASURES", "DeepKAHM", "KAHMClassifier", "KAHMRegressor", "WideKAHM"]
+__all__ = [
+    "KAHM",
+    "MEASURES",
+    "Bank",
+    "DeepKAHM",
+    "FoldingModel",
+    "KAHMClassifier",
+    "KAHMRegressor",
+    "WideKAHM",
+    "fit_machine",
+    "fit_machines",
+    "matching_score",
+    "membership_probability",
+    "split_rows",
+]
 _HOMES = {
+    "Bank": "bank",
+    "FoldingModel": "model",
     "KAHM": "compose",
     "DeepKAHM": "compose",
     "WideKAHM": "compose",
     "KAHMClassifier": "classifier",
     "KAHMRegressor": "regressor",
+    "fit_machine": "machine",
+    "fit_machines": "bank",
+    "split_rows": "batches",
 }
 #: The module of every file format of this package.
 FORMATS = {
-    "FoldingModel": "kernfed.kahm.model",
-    **dict.fromkeys(("KAHM", "DeepKAHM", "WideKAHM", "KAHMClassifier"), "kernfed.kahm.formats"),
+    "FoldingModel": "kernfed.kahm.model_file",
+    **dict.fromkeys(("KAHM", "DeepKAHM", "WideKAHM", "KAHMClassifier", "KAHMRegressor"), "kernfed.kahm.formats"),
 }
 formats_from(lambda: FORMATS)
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray
+from kernfed.answer import Answer
 
 AGGREGATES = ("min", "kth")
 
@@ -57,6 +58,14 @@ class Explanation:
     site: npt.NDArray[Any]
     batch: npt.NDArray[np.intp]
     score: FloatArray
+
+    @classmethod
+    def of(cls, answer: Answer) -> "Explanation":
+        """The part of a folding model's answer that says who decided."""
+        assert answer.site is not None
+        assert answer.batch is not None
+        assert answer.score is not None
+        return cls(answer.labels, answer.site, answer.batch, answer.score)
 
     def shares(self) -> dict[str, float]:
         """Each site's share of winning answers, largest first."""

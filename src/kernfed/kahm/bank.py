@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._threads import resolve_jobs, single_blas_thread
+from kernfed._threads import in_threads, resolve_jobs, single_blas_thread
 from kernfed._validation import FloatArray
 from kernfed.errors import InputError
 from kernfed.kahm.folding import ABSENT, folding, needs_angle
@@ -81,16 +81,12 @@ class Bank:
         winners = np.full((count, self.n_groups), -1, dtype=np.intp)
         starts = range(0, count, BLOCK)
         work_to_do = len(starts) * BLOCK * sum(tile.basis.size + tile.image_size for tile in self.tiles)
-        jobs = resolve_jobs(n_jobs) if work_to_do > _WORTH_A_POOL else 1
-        with single_blas_thread():
-            if jobs == 1:
-                found = [self._score_block(queries, start, measure, values, winners) for start in starts]
-            else:
-                from joblib import Parallel, delayed  # here, for most answers need no pool
-
-                work = Parallel(n_jobs=jobs, prefer="threads", require="sharedmem")
-                found = work(delayed(self._score_block)(queries, start, measure, values, winners) for start in starts)
-        return BankScores(values, winners, sum(found))
+        fallbacks = in_threads(
+            lambda start: self._score_block(queries, start, measure, values, winners),
+            starts,
+            n_jobs if work_to_do > _WORTH_A_POOL else 1,
+        )
+        return BankScores(values, winners, sum(fallbacks))
 
     def machine_scores(self, queries: FloatArray, measure: str, n_jobs: int | None = None) -> FloatArray:
         """``measure`` of every machine: (n, M)."""
@@ -114,9 +110,9 @@ class Bank:
             if len(doubtful):
                 fallbacks += self._look_again(tile, doubtful, block.centred, squared, images)
             sizes = np.sqrt(np.maximum(images, 0.0)) if images is not None else norms
-            found = folding(measure, squared, norms, sizes)
-            found = (found * stretch if measure == "distance" else found)[:, :count]
-            _keep_smallest(found, self.groups[tile.members], tile.members, rows, owners)
+            measures = folding(measure, squared, norms, sizes)
+            measures = (measures * stretch if measure == "distance" else measures)[:, :count]
+            _keep_smallest(measures, self.groups[tile.members], tile.members, rows, owners)
         return fallbacks
 
     def _block(self, chosen: FloatArray) -> tuple[QueryBlock, FloatArray]:
@@ -151,11 +147,11 @@ class Bank:
             columns = doubtful[doubtful[:, 0] == slot, 1]
             machine = self.machines[tile.members[slot]]
             # Repeated to one size: products of another size round otherwise, and who else is in doubt must not matter.
-            found = explicit_images(machine, centred[np.resize(columns, BLOCK)] + self.centre)
-            squared[slot, columns] = found.squared_distance[: len(columns)]
+            explicit = explicit_images(machine, centred[np.resize(columns, BLOCK)] + self.centre)
+            squared[slot, columns] = explicit.squared_distance[: len(columns)]
             if images is not None:
-                images[slot, columns] = np.einsum("ij,ij->i", found.image, found.image)[: len(columns)]
-            fallbacks += int(found.fallback[: len(columns)].sum())
+                images[slot, columns] = np.einsum("ij,ij->i", explicit.image, explicit.image)[: len(columns)]
+            fallbacks += int(explicit.fallback[: len(columns)].sum())
         return fallbacks
 
 
@@ -166,16 +162,17 @@ def _columns(centred: FloatArray, kind: np.dtype[np.floating[npt.NBitBase]]) -> 
 
 
 def _keep_smallest(
-    found: FloatArray,
+    measures: FloatArray,
     groups: npt.NDArray[np.intp],
     members: npt.NDArray[np.intp],
     rows: FloatArray,
     owners: npt.NDArray[np.intp],
 ) -> None:
-    """Lower ``rows`` (G, w) to the machines' measures ``found`` (S, w), and note who did; ties go to the first."""
+    """Lower ``rows`` (G, w) to the machines' ``measures`` (S, w), and note who did; ties go to the first."""
     for slot, (group, member) in enumerate(zip(groups, members, strict=True)):
-        better = (found[slot] < rows[group]) | ((found[slot] == rows[group]) & _earlier(member, owners[group]))
-        np.copyto(rows[group], found[slot], where=better)
+        own = measures[slot]
+        better = (own < rows[group]) | ((own == rows[group]) & _earlier(member, owners[group]))
+        np.copyto(rows[group], own, where=better)
         np.copyto(owners[group], member, where=better)
 
 

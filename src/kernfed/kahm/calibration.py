@@ -38,9 +38,10 @@ def left_out_scores(
         rows = recover_rows(bank.machines[number])
         left = np.sort(draws.choice(len(rows), max(1, len(rows) // 10), replace=False))
         refitted = fit_machine(np.delete(rows, left, axis=0), subspace_dim=subspace_dim, layers=layers, dtype=dtype)
-        found = bank.machine_scores(rows[left], measure)
-        found[:, number] = Bank.assemble([refitted], [0], 1).scores(rows[left], measure).values[:, 0]
-        scores.append(np.stack([found[:, bank.groups == group].min(axis=1) for group in range(bank.n_groups)], axis=1))
+        by_machine = bank.machine_scores(rows[left], measure)
+        by_machine[:, number] = Bank.assemble([refitted], [0], 1).scores(rows[left], measure).values[:, 0]
+        by_class = [by_machine[:, bank.groups == group].min(axis=1) for group in range(bank.n_groups)]
+        scores.append(np.stack(by_class, axis=1))
         classes.append(np.full(len(left), bank.groups[number], dtype=np.intp))
         if sum(map(len, classes)) >= CALIBRATION_ROWS:
             break
@@ -49,7 +50,8 @@ def left_out_scores(
 
 def softmin(scores: FloatArray, temperature: float) -> FloatArray:
     """Probabilities ``exp(-s_c / T)`` over their sum, per row of scores (n, C); an infinite score has none."""
-    energies = -(scores - scores.min(axis=1, keepdims=True)) / temperature
+    with np.errstate(over="ignore"):  # so far from the best that its share is zero
+        energies = -(scores - scores.min(axis=1, keepdims=True)) / temperature
     raised = np.exp(energies)
     probabilities: FloatArray = raised / raised.sum(axis=1, keepdims=True)
     return probabilities
@@ -104,8 +106,7 @@ def temperature_losses(scores: FloatArray, labels: npt.NDArray[np.intp], tempera
     scores, labels = _usable(scores, labels)
     gaps = scores - scores.min(axis=1, keepdims=True, initial=np.inf)  # the smallest score of a row is its reference
     own = float(gaps[np.arange(len(labels)), labels].sum())
-    found = [float(np.log(np.exp(-gaps / T).sum(axis=1)).sum()) + own / T for T in temperatures.tolist()]
-    return np.array(found)
+    return np.array([float(np.log(np.exp(-gaps / T).sum(axis=1)).sum()) + own / T for T in temperatures.tolist()])
 
 
 def _usable(scores: FloatArray, labels: npt.NDArray[np.intp]) -> tuple[FloatArray, npt.NDArray[np.intp]]:

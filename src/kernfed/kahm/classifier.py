@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from kernfed._random import generator
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_choice, check_count
+from kernfed.answer import Answer, answer_of_scores
 from kernfed.errors import InputError
 from kernfed.files import Savable
 from kernfed.kahm.bank import Bank, BankScores, fit_machines
@@ -117,6 +118,11 @@ class KAHMClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore[m
         queries = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
         return self.bank_.scores(queries, self.measure, self.n_jobs)
 
+    def answer(self, X: npt.ArrayLike) -> Answer:
+        """Labels, probabilities and scores from one scoring."""
+        scores = self.scores(X)
+        return answer_of_scores(self.classes_, scores, softmin(scores, self.temperature_))
+
     def scores(self, X: npt.ArrayLike) -> FloatArray:
         """Measure of every class, (n, C) in the order of ``classes_``: SMALLER is better."""
         return self._score(X).values
@@ -138,5 +144,5 @@ class KAHMClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore[m
 
     def fallback_share(self, X: npt.ArrayLike) -> float:
         """Share of (query, machine) pairs whose memberships summed to nothing, so that kernel weights were used."""
-        found = self._score(X)
-        return found.fallbacks / (len(found.values) * len(self.bank_.machines))
+        scored = self._score(X)
+        return scored.fallbacks / (len(scored.values) * len(self.bank_.machines))

@@ -85,9 +85,9 @@ class _Hull(Savable, BaseEstimator):  # type: ignore[misc]
         winners = self.bank_.scores(queries, "distance").winners[:, 0]
         for branch in np.unique(winners):
             rows = np.flatnonzero(winners == branch)
-            found = explicit_images(self.bank_.machines[branch], queries[rows])
-            image[rows] = found.image
-            memberships[np.ix_(rows, self.batches_[branch])] = found.memberships
+            explicit = explicit_images(self.bank_.machines[branch], queries[rows])
+            image[rows] = explicit.image
+            memberships[np.ix_(rows, self.batches_[branch])] = explicit.memberships
         return image, memberships
 
 

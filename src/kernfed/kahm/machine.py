@@ -201,8 +201,8 @@ def explicit_images(machine: Machine, queries: FloatArray) -> Images:
         inner = weights @ _layer_rows(machine, layer)
         image = inner @ directions if machine.spanning else inner
         squared = np.square(shortened - image).sum(axis=1)
-        found = Images(machine.mean + image, squared, memberships, fallback, np.full(len(centred), level))
-        result = found if result is None else _choose(squared < result.squared_distance, found, result)
+        own = Images(machine.mean + image, squared, memberships, fallback, np.full(len(centred), level))
+        result = own if result is None else _choose(squared < result.squared_distance, own, result)
         coordinates = inner if machine.spanning else inner @ directions.T
     assert result is not None
     return result

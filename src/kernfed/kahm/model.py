@@ -9,18 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._median import median_by_rows
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray, check_choice, check_count, check_number, check_rows
+from kernfed._validation import FloatArray, check_choice, check_count, check_rows
+from kernfed.answer import Answer
 from kernfed.errors import InputError, NotConnected
-from kernfed.files import Record, Savable, labels_from_values, labels_to_values, register
+from kernfed.files import Savable
 from kernfed.kahm.aggregate import AGGREGATES, Explanation, combine, exposure, unprotected
 from kernfed.kahm.bank import Bank
 from kernfed.kahm.batches import PARTITIONS
 from kernfed.kahm.calibration import softmin
 from kernfed.kahm.folding import ABSENT, MEASURES
-from kernfed.kahm.packing import pack_machines, unpack_machines
+from kernfed.kahm.projection import project
 from kernfed.kahm.spectrum import DTYPES
-from kernfed.kahm.terms import Terms, dump_terms, load_terms
+from kernfed.promise import Terms
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,10 @@ class FoldingModel(Savable):
     """Global classifier SFM (118), GIKM (56): the class with the smallest measure over all sites.
 
     ``hold="sites"``: the machines stay where their rows are and queries travel to them; the file holds a handle and no
-    rows. ``hold="machines"``: ``banks`` holds every site's machines, which contain its rows. ``privacy``: under which
-    terms of differential privacy rows were released, None where they were taken as they are. ``calibrated``: the
-    temperature that ``kernfed.calibrate`` found for all sites together; it goes when rows or sites come or go.
+    rows. ``hold="machines"``: ``banks_`` holds every site's machines, which contain its rows. ``privacy``: under which
+    terms of differential privacy rows were released, None where they were taken as they are. ``basis`` (p, k): public
+    directions that rows were projected onto before, and queries are now; None for none. ``calibrated_``: the
+    temperature that ``kernfed.calibrate`` fitted for all sites together; it goes when rows or sites come or go.
     A pickled model, as one read from its file, has no connection: ``connect`` it again.
     """
 
@@ -135,13 +136,14 @@ class FoldingModel(Savable):
     members_: Mapping[str, Member]
     missing_: Mapping[str, str] = field(default_factory=dict)
     feature_names_in_: tuple[str, ...] = ()
-    banks: Mapping[str, Bank] | None = None
+    banks_: Mapping[str, Bank] | None = None
     connection: Connection | None = field(default=None, compare=False)
     privacy: Terms | None = None
-    calibrated: float | None = None
+    calibrated_: float | None = None
+    basis: FloatArray | None = None
 
     def __str__(self) -> str:
-        where = "at the sites" if self.banks is None else "in this model"
+        where = "at the sites" if self.banks_ is None else "in this model"
         privacy = "none" if self.privacy is None else self.privacy.line()
         size = f"{len(self.classes_)} classes, {self.n_features_in_} columns and {len(self.members_)} site(s)"
         exposed = exposure(self.classes_, self.holds, self.parameters.aggregate, self.parameters.k)
@@ -159,7 +161,7 @@ class FoldingModel(Savable):
     @property
     def hold(self) -> str:
         """Where the machines are: "sites" or "machines"."""
-        return "sites" if self.banks is None else "machines"
+        return "sites" if self.banks_ is None else "machines"
 
     @property
     def holds(self) -> npt.NDArray[np.bool_]:
@@ -169,8 +171,8 @@ class FoldingModel(Savable):
     @property
     def temperature_(self) -> float:
         """The calibrated one, or the median of the members', weighted by rows; 1 where no site has two rows."""
-        if self.calibrated is not None:
-            return self.calibrated
+        if self.calibrated_ is not None:
+            return self.calibrated_
         return median_by_rows((m.temperature, m.rows) for m in self.members_.values() if m.temperature is not None)
 
     @property
@@ -184,7 +186,7 @@ class FoldingModel(Savable):
         A ``TemporaryStores`` warning says where machines vanish with this process, so that the file is of no use later.
         """
         super().save(path)
-        if self.banks is None and self.connection is not None:
+        if self.banks_ is None and self.connection is not None:
             self.connection.saved(self, path)
 
     def connect(self, federation: Any) -> "FoldingModel":
@@ -192,23 +194,45 @@ class FoldingModel(Savable):
         connected: FoldingModel = federation.connect(self)
         return connected
 
-    def answers(self, X: npt.ArrayLike, *, explain: bool = False, **options: Any) -> SiteScores:
-        """Scores by site, with their batches where ``explain``.
+    def answer(self, X: npt.ArrayLike, **options: Any) -> Answer:
+        """Labels, probabilities, scores and who decided, from one scoring; ``options`` as in ``site_scores``.
+
+        ``site`` and ``batch`` name what came nearest in the label's class, ``score`` (n,) how near.
+        """
+        by_site = self.site_scores(X, explain=True, **options)
+        scores = self._combined(by_site)
+        winners = scores.argmin(axis=1)
+        every = np.arange(len(winners))
+        own = np.where(self._holds(by_site.sites)[:, winners], by_site.values[:, every, winners], np.inf)
+        nearest = own.argmin(axis=0)
+        return Answer(
+            self.classes_[winners],
+            softmin(scores, self.temperature_),
+            scores,
+            np.array(by_site.sites)[nearest],
+            by_site.batches[nearest, every, winners],
+            own[nearest, every],
+            by_site.sites,
+            by_site.missing,
+        )
+
+    def site_scores(self, X: npt.ArrayLike, *, explain: bool = False, **options: Any) -> SiteScores:
+        """Scores by site, with their batches where ``explain``: they cost one integer per score on the way.
 
         ``options`` are ``timeout`` and ``min_replies`` of ``Federation.ask``.
         """
         queries = self._queries(X)
-        if self.banks is not None:
+        if self.banks_ is not None:
             return self._bank_scores(queries)
         return self._connected().scores(self, queries, explain=explain, **options)
 
     def scores_by_site(self, X: npt.ArrayLike, **options: Any) -> FloatArray:
         """Scores (Q, n, C): sites in order of ``sites``, classes of ``classes_``; a class a site lacks is absent."""
-        return self.answers(X, **options).values
+        return self.site_scores(X, **options).values
 
     def scores(self, X: npt.ArrayLike, **options: Any) -> FloatArray:
         """Scores (n, C) in the order of ``classes_``: SMALLER is better."""
-        return self._combined(self.answers(X, **options))
+        return self._combined(self.site_scores(X, **options))
 
     def predict(
         self, X: npt.ArrayLike, *, secure: str | None = None, bits: int = 8, **options: Any
@@ -238,28 +262,18 @@ class FoldingModel(Savable):
 
     def explain(self, X: npt.ArrayLike, **options: Any) -> Explanation:
         """Per query the label, and which site and which of its batches came nearest in that class."""
-        answers = self.answers(X, explain=True, **options)
-        winners = self._combined(answers).argmin(axis=1)
-        every = np.arange(len(winners))
-        column = np.where(self._holds(answers.sites)[:, winners], answers.values[:, every, winners], np.inf)
-        nearest = column.argmin(axis=0)
-        return Explanation(
-            self.classes_[winners],
-            np.array(answers.sites)[nearest],
-            answers.batches[nearest, every, winners],
-            column[nearest, every],
-        )
+        return Explanation.of(self.answer(X, **options))
 
     def local(self, site: str) -> "FoldingModel":
         """Local classifier, GIKM Definition 5 (57), of one site: only its machines answer."""
         self._check_member(site)
-        banks = None if self.banks is None else {site: self.banks[site]}
-        return replace(self, members_={site: self.members_[site]}, banks=banks, calibrated=None)
+        banks = None if self.banks_ is None else {site: self.banks_[site]}
+        return replace(self, members_={site: self.members_[site]}, banks_=banks, calibrated_=None)
 
     def forget(self, site: str, rows: Sequence[int] | None = None) -> "FoldingModel":
         """A new model as if ``site``, or the rows with these ids, had never taken part. This one becomes stale."""
         self._check_member(site)
-        if self.banks is not None and rows is None:
+        if self.banks_ is not None and rows is None:
             return self._without(site)
         return self._connected().forget(self, site, rows)
 
@@ -276,8 +290,7 @@ class FoldingModel(Savable):
 
     def _queries(self, X: npt.ArrayLike) -> FloatArray:
         """Queries as the machines know them."""
-        queries = check_rows(X, width=self.n_features_in_, columns=self.feature_names_in_)
-        return queries if self.privacy is None else self.privacy.project(queries)
+        return project(check_rows(X, width=self.n_features_in_, columns=self.feature_names_in_), self.basis)
 
     def _without(self, site: str) -> "FoldingModel":
         members = {name: member for name, member in self.members_.items() if name != site}
@@ -289,8 +302,8 @@ class FoldingModel(Savable):
             name: replace(member, classes=tuple(position[number] for number in member.classes))
             for name, member in members.items()
         }
-        banks = None if self.banks is None else {name: bank for name, bank in self.banks.items() if name != site}
-        return replace(self, members_=members, classes_=self.classes_[held], banks=banks, calibrated=None)
+        banks = None if self.banks_ is None else {name: bank for name, bank in self.banks_.items() if name != site}
+        return replace(self, members_=members, classes_=self.classes_[held], banks_=banks, calibrated_=None)
 
     def _check_member(self, site: str) -> None:
         if site not in self.members_:
@@ -299,7 +312,7 @@ class FoldingModel(Savable):
     def _connected(self) -> Connection:
         if self.connection is None:
             where = (
-                "the machines of this model are at its sites" if self.banks is None else "only its sites can do this"
+                "the machines of this model are at its sites" if self.banks_ is None else "only its sites can do this"
             )
             raise NotConnected(f"{where}: use model.connect(federation) first")
         return self.connection
@@ -310,103 +323,16 @@ class FoldingModel(Savable):
             holds[row, list(self.members_[site].classes)] = True
         return holds
 
-    def _combined(self, answers: SiteScores) -> FloatArray:
+    def _combined(self, by_site: SiteScores) -> FloatArray:
         p = self.parameters
-        return combine(answers.values, self._holds(answers.sites), p.aggregate, p.k, ABSENT[p.measure])
+        return combine(by_site.values, self._holds(by_site.sites), p.aggregate, p.k, ABSENT[p.measure])
 
     def _bank_scores(self, queries: FloatArray) -> SiteScores:
-        assert self.banks is not None
+        assert self.banks_ is not None
         shape = (len(self.members_), len(queries), len(self.classes_))
         values, batches = np.full(shape, ABSENT[self.parameters.measure]), np.full(shape, -1, dtype=np.intp)
         for row, site in enumerate(self.sites):
-            found = self.banks[site].scores(queries, self.parameters.measure)
+            own = self.banks_[site].scores(queries, self.parameters.measure)
             columns = list(self.members_[site].classes)
-            values[row][:, columns], batches[row][:, columns] = found.values, found.winners
+            values[row][:, columns], batches[row][:, columns] = own.values, own.winners
         return SiteScores(values, batches, self.sites)
-
-
-def _dump(model: FoldingModel) -> Record:
-    values = {
-        "parameters": model.parameters.to_values(),
-        "handle": model.handle,
-        "width": model.n_features_in_,
-        "classes": labels_to_values(model.classes_),
-        "hold": model.hold,
-        "members": {name: asdict(member) for name, member in sorted(model.members_.items())},
-        "missing": dict(model.missing_),
-        "columns": list(model.feature_names_in_),
-    }
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    if model.calibrated is not None:
-        values["calibrated"] = model.calibrated
-    if model.privacy is not None:
-        values["privacy"] = dump_terms(model.privacy)
-    if model.banks is not None:
-        arrays = pack_machines([machine for site in model.sites for machine in model.banks[site].machines])
-        arrays["groups"] = np.concatenate([model.banks[site].groups for site in model.sites]).astype(np.int64)
-    if model.privacy is not None and model.privacy.basis is not None:
-        arrays["basis"] = model.privacy.basis
-    return Record(arrays, values)
-
-
-def _load(record: Record) -> FoldingModel:
-    values = record.values
-    members = {
-        name: Member(**{**entry, "classes": tuple(entry["classes"])}) for name, entry in values["members"].items()
-    }
-    classes = labels_from_values(values["classes"])
-    width = check_count(values["width"], "width")
-    if not members:
-        raise InputError("a model needs at least one member")
-    for name, member in members.items():
-        _check_member(name, member, len(classes))
-    banks, privacy, columns = None, None, width
-    if "privacy" in values:
-        privacy = load_terms(values["privacy"], record.arrays.get("basis"), width)
-        columns = width if privacy.basis is None else privacy.basis.shape[1]
-    if values["hold"] == "machines":
-        machines = unpack_machines(record.arrays)
-        count = sum(member.machines for member in members.values())
-        if len(machines) != count or record.arrays["groups"].shape != (count,) or machines[0].width != columns:
-            raise InputError("the machines do not belong to the members")
-        banks, start = {}, 0
-        for name in sorted(members):
-            end = start + members[name].machines
-            groups = record.arrays["groups"][start:end].tolist()
-            if set(groups) != set(range(len(members[name].classes))):
-                raise InputError(f"the machines of {name!r} do not cover its classes")
-            with single_blas_thread():
-                banks[name] = Bank.assemble(machines[start:end], groups, len(members[name].classes))
-            start = end
-    calibrated = values.get("calibrated")
-    if calibrated is not None:
-        check_number(calibrated, "calibrated", above=0)
-    return FoldingModel(
-        FoldingParameters(**values["parameters"]),
-        str(values["handle"]),
-        classes,
-        width,
-        members,
-        dict(values["missing"]),
-        tuple(str(name) for name in values["columns"]),
-        banks,
-        privacy=privacy,
-        calibrated=calibrated,
-    )
-
-
-def _check_member(name: str, member: Member, classes: int) -> None:
-    numbers = member.classes
-    if (
-        not numbers
-        or len(set(numbers)) != len(numbers)
-        or not all(type(n) is int and 0 <= n < classes for n in numbers)
-    ):
-        raise InputError(f"member {name!r} has classes {numbers} of {classes}")
-    for field_name in ("generation", "machines", "rows"):
-        check_count(getattr(member, field_name), field_name)
-    if member.temperature is not None:
-        check_number(member.temperature, "temperature", above=0)
-
-
-register("FoldingModel", 1, FoldingModel, _dump, _load)

@@ -1,7 +1,8 @@
-"""Machines of similar size, padded to one shape and scored together on a block of queries.
+"""Machines padded to one shape and scored together on a block of queries.
 
-The orientation is (machine, coordinate, query): a tile's frames are one tall matrix, so a block of queries meets all
-of them in one product, and every later step runs along contiguous queries.
+The orientation is (machine, coordinate, query). The directions of all machines of a tile are stacked into one tall
+matrix, so that a block of queries meets them in one product; kernel values and images are one batched product each
+per layer, with queries along the last, contiguous axis.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,7 +45,7 @@ class QueryBlock:
 
 @dataclass(frozen=True)
 class TileLayer:
-    """``Layer`` of S machines: exponent (S, N, n + 1), image (S, r + 4, N)."""
+    """``Layer`` of S machines: exponent (S, N, n + 1), image (S, r + EXTRA_ROWS, N)."""
 
     exponent: FloatArray
     image: FloatArray
@@ -56,8 +57,10 @@ class Tile:
 
     basis : (S * (k + 1), p + 1). Per machine, row 0 maps a query block to ``|y - mean|^2 - |y|^2`` and the others to
         its principal coordinates (y centred at the bank's centre; the last column holds what is constant).
-    offsets : (S, r, 1) mean minus centre where images live in all p coordinates, else empty.
-    turn : (S, n, r) directions that lead from image coordinates to the next layer's encodings; only for deep machines.
+    spanning : whether images live in the k coordinates of the machine's directions (r = k) or in all p (r = p).
+    offsets : (S, p, 1) mean minus centre where images live in all p coordinates, else (S, 0, 1).
+    turn : (S, k, p) directions that lead from images in all p coordinates to principal coordinates, which the next
+        layer takes; None for machines of one layer and for spanning ones, whose images are principal coordinates.
     mean_squares : (S,) squared norm of the raw mean; ``magnitudes`` (S,): of the mean as the bank sees it.
     members : (S,) positions of the machines in the bank.
     """
@@ -94,7 +97,11 @@ class TileResult:
 
 
 def group_machines(machines: Sequence[Machine]) -> Iterator[list[int]]:
-    """Positions of machines that share a tile: same kind, similar size, together about ``TILE_ROWS`` rows."""
+    """Positions of machines that share a tile, tile by tile; every machine is in one.
+
+    They are of one kind, and padded they have at most ``TILE_ROWS`` rows together (a larger machine is alone). Beyond
+    ``SMALL_ROWS`` they are also of similar size: padding adds at most the share that ``PADDING`` allows.
+    """
     order = sorted(range(len(machines)), key=lambda i: (*_kind(machines[i]), machines[i].n_rows, i))
     group: list[int] = []
     for position in order:
@@ -165,7 +172,7 @@ def _build_layer(layers: Sequence[Layer], kind: np.dtype[np.floating[npt.NBitBas
 
 
 def score_tile(tile: Tile, block: QueryBlock, angle: bool) -> TileResult:
-    """Squared distances, and squared image norms where ``angle`` asks for them, of all machines and queries."""
+    """Squared distances, and squared image norms where ``angle`` asks for them, of the best layer of each machine."""
     slots, queries = len(tile.members), block.columns.shape[1]
     encoded = (tile.basis @ block.columns).reshape(slots, -1, queries)
     centred = block.squares + encoded[:, 0].astype(np.float64)  # |y - mean|^2
@@ -185,12 +192,12 @@ def score_tile(tile: Tile, block: QueryBlock, angle: bool) -> TileResult:
         doubtful |= doubt
         if level + 1 < len(tile.layers):
             coordinates = _next_coordinates(tile, image)
-        found = np.einsum("srw,srw->sw", image, image, dtype=np.float64) if angle else None
+        squared = np.einsum("srw,srw->sw", image, image, dtype=np.float64) if angle else None
         image -= target
         distance = outside + np.einsum("srw,srw->sw", image, image)
-        if norms is not None and found is not None:
-            found += tile.mean_squares[:, None] + 2 * along_mean
-            norms = np.where(distance < best, found, norms)
+        if norms is not None and squared is not None:
+            squared += tile.mean_squares[:, None] + 2 * along_mean
+            norms = np.where(distance < best, squared, norms)
         best = np.minimum(best, distance)
     # Digits are lost where the distance is small beside the numbers it came from.
     small = np.sqrt(np.finfo(tile.basis.dtype).eps)
@@ -199,7 +206,7 @@ def score_tile(tile: Tile, block: QueryBlock, angle: bool) -> TileResult:
 
 
 def _image(layer: TileLayer, coordinates: FloatArray) -> tuple[FloatArray, npt.NDArray[np.bool_], FloatArray]:
-    """Image coordinates (S, r, W), where the sum of memberships may vanish (S, W), and image' mean (S, W)."""
+    """Image coordinates (S, r, W), where the sum of memberships may vanish (S, W), and mean' image (S, W)."""
     kernel = np.matmul(layer.exponent, coordinates[:, : layer.exponent.shape[2]])
     kernel -= kernel.max(axis=1, keepdims=True)
     np.exp(kernel, out=kernel)
@@ -213,7 +220,7 @@ def _image(layer: TileLayer, coordinates: FloatArray) -> tuple[FloatArray, npt.N
 
 
 def _next_coordinates(tile: Tile, image: FloatArray) -> FloatArray:
-    """``[1, t]`` (S, n + 1, W) of images, for the next layer."""
+    """``[1, t]`` (S, k + 1, W) of images, for the next layer, which reads as many of t as it has dimensions."""
     inner = image if tile.turn is None else np.matmul(tile.turn, image)
     ones = np.ones((inner.shape[0], 1, inner.shape[2]), dtype=inner.dtype)
     return np.concatenate([ones, inner], axis=1)

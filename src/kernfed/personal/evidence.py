@@ -130,9 +130,9 @@ class Spectra:
             centre = grid[int(np.argmin([loss(point) for point in grid]))]
         else:
             centre = float(np.clip(np.log(max(ratios[turn], 1e-300)), middle - _RANGE, middle + _RANGE))
-        found = minimize_scalar(loss, bounds=(centre - 2, centre + 2), method="bounded", options={"xatol": 1e-3})
+        minimum = minimize_scalar(loss, bounds=(centre - 2, centre + 2), method="bounded", options={"xatol": 1e-3})
         best = np.array(ratios, dtype=np.float64)
-        best[turn] = np.exp(found.x)
+        best[turn] = np.exp(minimum.x)
         return best, max((base + terms(turn, float(best[turn]))[0]) / total, least)
 
 

@@ -35,7 +35,7 @@ def fit_groups(
         group_coefficients(entries, coordinates, groups),
         group_weights(entries, coordinates, groups),
         rule,
-        groups=_knowledge(entries, coordinates, groups),
+        knowledge_=_knowledge(entries, coordinates, groups),
     )
     return model, groups
 
@@ -76,11 +76,11 @@ def site_prior(
     """What site number ``place`` learns from the others: of groups, or of the weighted risk with lambda (B,)."""
     entries = list(sites.values())
     if groups is not None:
-        return group_prior(entries, model.coordinates, groups, place)
+        return group_prior(entries, model.coordinates_, groups, place)
     weights = model.weights_[place].copy()
     own, weights[place] = float(weights[place]), 0.0
     ridge = 0.0 if regularization is None else float(regularization[place])
-    return weighted_prior(entries, model.coordinates, weights, own, entries[place].n, ridge)
+    return weighted_prior(entries, model.coordinates_, weights, own, entries[place].n, ridge)
 
 
 def choose_regularization(

@@ -90,8 +90,8 @@ def find_groups(sites: Sequence[SiteStatistics], coordinates: Coordinates, *, ma
         if coordinates.dimension <= _SEARCH_WIDTH:
             return search_groups(whole, max_groups)
         directions = _leading(whole)
-        found = search_groups(Spectra.from_rows([(X @ directions, Y) for X, Y in rows], counts), max_groups)
-        return _widen(whole, found)
+        narrow = search_groups(Spectra.from_rows([(X @ directions, Y) for X, Y in rows], counts), max_groups)
+        return _widen(whole, narrow)
 
 
 def search_groups(spectra: Spectra, max_groups: int = 8) -> Groups:
@@ -99,10 +99,11 @@ def search_groups(spectra: Spectra, max_groups: int = 8) -> Groups:
     alone = no_group(spectra)
     best, evidences = alone, {0: alone.evidence}
     for count in range(1, min(max_groups, len(spectra.counts)) + 1):
-        found = max((_iterate(spectra, start) for start in _starts(spectra, alone, count)), key=lambda g: g.evidence)
-        evidences[count] = found.evidence
-        if found.evidence > best.evidence + _WORTH:
-            best = found
+        iterated = (_iterate(spectra, start) for start in _starts(spectra, alone, count))
+        candidate = max(iterated, key=lambda groups: groups.evidence)
+        evidences[count] = candidate.evidence
+        if candidate.evidence > best.evidence + _WORTH:
+            best = candidate
         if count >= max(2, best.count + 1):
             break
     return replace(best, evidences=evidences)
@@ -170,12 +171,12 @@ def _improve(spectra: Spectra, groups: Groups, *, free: bool) -> Groups:
     precisions, covariances, means = _means(spectra, groups)
     squares = [_squares(spectra, m, C) for m, C in zip(means, covariances, strict=True)]
     squares.append(np.square(spectra.targets).sum(axis=1))
-    found = replace(groups, shares=shares, levels=levels, means=means, precisions=precisions)
+    updated = replace(groups, shares=shares, levels=levels, means=means, precisions=precisions)
     if free:
-        found = _rescale(spectra, found, squares, covariances)
-    spreads = [found.spread] * found.count + [found.own_spread]
+        updated = _rescale(spectra, updated, squares, covariances)
+    spreads = [updated.spread] * updated.count + [updated.own_spread]
     logs = np.stack(
-        [spectra.log_densities(part, spread, found.noise) for part, spread in zip(squares, spreads, strict=True)],
+        [spectra.log_densities(part, spread, updated.noise) for part, spread in zip(squares, spreads, strict=True)],
         axis=1,
     )
     logs += np.log(shares)[:, None] + np.log(levels)
@@ -184,8 +185,8 @@ def _improve(spectra: Spectra, groups: Groups, *, free: bool) -> Groups:
     sums = joint.sum(axis=(1, 2), keepdims=True)
     # At the best members the bound is the sum of the sites' log densities, less what the means cost.
     evidence = float((np.log(sums) + top).sum())
-    evidence -= sum(_divergence(m, C, found.scale) for m, C in zip(means, covariances, strict=True))
-    return replace(found, joint=joint / sums, evidence=evidence)
+    evidence -= sum(_divergence(m, C, updated.scale) for m, C in zip(means, covariances, strict=True))
+    return replace(updated, joint=joint / sums, evidence=evidence)
 
 
 def _rescale(spectra: Spectra, groups: Groups, squares: list[FloatArray], covariances: FloatArray) -> Groups:
@@ -252,14 +253,14 @@ def _leading(spectra: Spectra) -> FloatArray:
     return np.asarray(np.linalg.eigh(second)[1][:, : -_SEARCH_WIDTH - 1 : -1])
 
 
-def _widen(spectra: Spectra, found: Groups) -> Groups:
+def _widen(spectra: Spectra, narrow: Groups) -> Groups:
     """Groups found in few directions, in all of them: a few more iterations from the members found."""
-    if found.count == 0:
-        return replace(no_group(spectra), evidences=found.evidences)
-    groups = found
+    if narrow.count == 0:
+        return replace(no_group(spectra), evidences=narrow.evidences)
+    groups = narrow
     for _ in range(5):
         groups = _improve(spectra, groups, free=True)
-    return replace(groups, evidences=found.evidences)
+    return replace(groups, evidences=narrow.evidences)
 
 
 # What comes out of it ---------------------------------------------------------------------------------------------
@@ -317,10 +318,10 @@ def learned_shares(spectra: Spectra, groups: Groups) -> FloatArray:
 
 def source_shares(spectra: Spectra, groups: Groups) -> FloatArray:
     """Shares h (K, B): whose rows a group's mean is made of; a group that no rows determine is everybody's."""
-    found = []
+    by_group = []
     for precision, weight in zip(groups.precisions, _precision_weights(spectra, groups).T, strict=True):
         along = np.einsum("rd,rd->r", np.linalg.solve(precision, spectra.axes.T).T, spectra.axes)
-        found.append(spectra.per_site(weight * spectra.values * along))
-    shares = np.stack(found)
+        by_group.append(spectra.per_site(weight * spectra.values * along))
+    shares = np.stack(by_group)
     totals = shares.sum(axis=1, keepdims=True)
     return np.asarray(np.where(totals > 0, shares / np.where(totals > 0, totals, 1.0), 1.0 / shares.shape[1]))

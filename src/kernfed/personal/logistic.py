@@ -86,8 +86,8 @@ def probabilities(parameters: npt.ArrayLike, X: npt.ArrayLike, n_classes: int) -
     """Class probabilities (n, C) of rows X (n, p) by one parameter vector (P,)."""
     rows = check_rows(X, "X")
     matrices, offsets = split_parameters(np.reshape(parameters, (1, -1)), rows.shape[1], n_classes)
-    found: FloatArray = softmax(rows @ matrices[0] + offsets[0], axis=1)
-    return found
+    shares: FloatArray = softmax(rows @ matrices[0] + offsets[0], axis=1)
+    return shares
 
 
 def split_parameters(parameters: npt.ArrayLike, width: int, n_classes: int) -> tuple[FloatArray, FloatArray]:

@@ -9,77 +9,56 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
-from sklearn.metrics import accuracy_score, r2_score
 
 from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray, check_choice, check_finite, check_rows
+from kernfed._validation import FloatArray, check_choice, check_finite
 from kernfed.errors import InputError
-from kernfed.files import Record, Savable, register
-from kernfed.kernels.simplex import project_on_simplex
+from kernfed.files import Record, register
+from kernfed.kernels.predictor import Predictor, ProblemModel
 from kernfed.personal.gradient import check_simplex
 from kernfed.personal.logistic import probabilities
 from kernfed.personal.prior import Gain, SitePrior
 from kernfed.personal.problem import Problem
 from kernfed.personal.statistics import Coordinates, SiteStatistics
+from kernfed.promise import Terms
 
 #: "ridge": coefficients (d, q) on features; "logistic": (P,); "network": (P,) of a ReLU network; "none": weights only.
 KINDS = ("ridge", "logistic", "network", "none")
 
 
 @dataclass(frozen=True, eq=False)
-class SiteModel(Savable):
-    """The predictor of one site. ``hidden`` are the layers of a network, ``columns`` the names of columns, if any."""
+class SiteModel(Predictor):
+    """The predictor of one site. ``hidden`` are the layers of a network."""
 
     problem: Problem
     kind: str
-    coordinates: Coordinates
-    coefficients: FloatArray
+    coordinates_: Coordinates
+    coefficients_: FloatArray
     hidden: tuple[int, ...] = ()
     feature_names_in_: tuple[str, ...] = ()
 
-    @property
-    def n_features_in_(self) -> int:
-        """Columns of X."""
-        return self.problem.width
+    def _solved(self) -> Problem:
+        return self.problem
 
-    @property
-    def classes_(self) -> npt.NDArray[Any]:
-        """Labels (C,) in the order of the columns; empty to regress."""
-        return self.problem.labels
-
-    def decision_function(self, X: npt.ArrayLike) -> FloatArray:
-        """Values (n, q), LARGER is better: fitted indicators of ridge, probabilities of logistic, network outputs."""
-        rows = check_rows(X, width=self.n_features_in_, columns=self.feature_names_in_)
+    def _values(self, rows: FloatArray) -> FloatArray:
+        """Fitted indicators of ridge, probabilities of logistic, network outputs."""
         features = self.problem.transform(rows)
         values: FloatArray
         with single_blas_thread():
             if self.kind == "ridge":
-                values = self.coordinates.design(features) @ self.coefficients + self.coordinates.target_centre
+                values = self.coordinates_.design(features) @ self.coefficients_ + self.coordinates_.target_centre
             elif self.kind == "logistic":
-                values = probabilities(self.coefficients, features, self.problem.n_targets)
+                values = probabilities(self.coefficients_, features, self.problem.n_targets)
             else:
-                values = network_outputs(self.problem, self.hidden, self.coefficients, features)
+                values = network_outputs(self.problem, self.hidden, self.coefficients_, features)
         return np.asarray(values)
 
-    def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Labels, or values, (n,)."""
-        values = self.decision_function(X)
-        return values[:, 0] if self.problem.task == "regress" else np.asarray(self.classes_[values.argmax(axis=1)])
-
-    def predict_proba(self, X: npt.ArrayLike) -> FloatArray:
-        """Probabilities (n, C): of ridge, the probability vectors nearest to its values; of a network, its softmax."""
-        if self.problem.task != "classify":
-            raise InputError("probabilities need a model made with task='classify', this one regresses; use predict")
-        values = self.decision_function(X)
-        if self.kind == "network":
-            values = np.exp(values - values.max(axis=1, keepdims=True))
-            return np.asarray(values / values.sum(axis=1, keepdims=True))
-        return project_on_simplex(values)
-
-    def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
-        """Accuracy to classify, coefficient of determination R^2 to regress."""
-        measure = r2_score if self.problem.task == "regress" else accuracy_score
-        return float(measure(np.asarray(y), self.predict(X)))
+    def _probabilities(self, values: FloatArray) -> FloatArray:
+        """Of a network its softmax, otherwise the probability vectors nearest to its values."""
+        if self.kind != "network":
+            return super()._probabilities(values)
+        raised = np.exp(values - values.max(axis=1, keepdims=True))
+        return np.asarray(raised / raised.sum(axis=1, keepdims=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,27 +87,29 @@ class GroupKnowledge:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PersonalModel(Savable):
+class PersonalModel(ProblemModel):
     """A predictor for each of B sites.
 
     sites : names, in the order of rows and columns of ``weights_`` (B, B), which says how much each site learns from
     each other one (rows add up to 1; for "auto" see ``group_weights``). rule : how the weights were chosen. gains_ :
-    by site, what the others were worth on its own rows, empty if not asked for. missing : sites that did not take part,
-    with reasons. groups : of "auto", for sites that join. columns : names of the columns of X, where tables had them.
+    by site, what the others were worth on its own rows, empty if not asked for. missing_ : sites that did not take
+    part, with reasons. knowledge_ : of "auto", for sites that join. feature_names_in_ : where tables had them.
+    privacy : under which terms sites told what the weights come from, None where they told it as it is.
     """
 
     problem: Problem
     sites: tuple[str, ...]
     kind: str
-    coordinates: Coordinates
-    coefficients: FloatArray
+    coordinates_: Coordinates
+    coefficients_: FloatArray
     weights_: FloatArray
     rule: str
     hidden: tuple[int, ...] = ()
     gains_: Mapping[str, Gain] = field(default_factory=dict)
     missing_: Mapping[str, str] = field(default_factory=dict)
-    groups: GroupKnowledge | None = None
+    knowledge_: GroupKnowledge | None = None
     feature_names_in_: tuple[str, ...] = ()
+    privacy: Terms | None = None
 
     def __str__(self) -> str:
         groups = len(set(self.groups_.values()))
@@ -146,15 +127,8 @@ class PersonalModel(Savable):
 
     __repr__ = __str__
 
-    @property
-    def n_features_in_(self) -> int:
-        """Columns of X."""
-        return self.problem.width
-
-    @property
-    def classes_(self) -> npt.NDArray[Any]:
-        """Labels (C,); empty to regress."""
-        return self.problem.labels
+    def _solved(self) -> Problem:
+        return self.problem
 
     def for_site(self, site: str) -> SiteModel:
         """The predictor of a site that took part."""
@@ -165,34 +139,35 @@ class PersonalModel(Savable):
         if self.kind == "none":
             raise InputError("this model has weights only; fit with model='ridge' to predict")
         place = self.sites.index(site)
-        return SiteModel(self.problem, self.kind, self.coordinates, self.coefficients[place], self.hidden, self.feature_names_in_)
+        own = self.coefficients_[place]
+        return SiteModel(self.problem, self.kind, self.coordinates_, own, self.hidden, self.feature_names_in_)
 
     @cached_property
     def groups_(self) -> dict[str, int]:
         """Group of every site: those found by "auto" (a site alone is one), otherwise clusters of ``weights_``."""
-        if self.groups is None:
+        if self.knowledge_ is None:
             labels = weight_clusters(self.weights_)
         else:
-            members = self.groups.members
-            found, alone = members.argmax(axis=1), members.shape[1] - 1
-            labels = renumber(np.where(found == alone, alone + np.arange(len(found)), found))
+            members = self.knowledge_.members
+            group, alone = members.argmax(axis=1), members.shape[1] - 1
+            labels = renumber(np.where(group == alone, alone + np.arange(len(group)), group))
         return dict(zip(self.sites, labels, strict=True))
 
     def join(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Newcomer:
         """Weights and predictor of a new site with rows X (n, p) and labels or values y (n,)."""
-        rows = check_rows(X, width=self.problem.width, columns=self.feature_names_in_)
+        rows = self._rows(X)
         targets = self.problem.targets(np.asarray(y))
         return self.join_statistics(SiteStatistics.from_rows(self.problem.transform(rows), targets))
 
     def join_statistics(self, site: SiteStatistics) -> Newcomer:
         """Weights and predictor of a new site from its one message; nothing of the others changes."""
-        if self.groups is None:
+        if self.knowledge_ is None:
             raise InputError(
                 f"a site can join a model made with weights='auto', this one has {self.rule!r}: "
                 "fit again with the new site"
             )
-        known = self.groups
-        X, Y = self.coordinates.compress(site)
+        known = self.knowledge_
+        X, Y = self.coordinates_.compress(site)
         coefficients, members = known.prior.fit(X, Y, site.n)
         values, axes = np.linalg.eigh(X.T @ X)
         gain = (
@@ -205,7 +180,7 @@ class PersonalModel(Savable):
         own = float(gain @ along) / max(float(along.sum()), 1e-300)
         learned = (1 - min(max(own, 0.0), 1.0)) * known.scale / max(known.scale + known.spread, 1e-300)
         shares = learned * (members.sum(axis=1)[:-1] @ known.sources)
-        model = SiteModel(self.problem, "ridge", self.coordinates, coefficients, feature_names_in_=self.feature_names_in_)
+        model = SiteModel(self.problem, "ridge", self.coordinates_, coefficients, (), self.feature_names_in_)
         return Newcomer(dict(zip(self.sites, shares.tolist(), strict=True)), 1 - float(shares.sum()), model)
 
 
@@ -264,7 +239,7 @@ def _dump_site(model: SiteModel) -> Record:
         "hidden": list(model.hidden),
         "columns": list(model.feature_names_in_),
     }
-    return Record({"coefficients": model.coefficients, **model.coordinates.to_arrays()}, values)
+    return Record({"coefficients": model.coefficients_, **model.coordinates_.to_arrays()}, values)
 
 
 def _load_site(record: Record) -> SiteModel:
@@ -287,15 +262,15 @@ def _load_site(record: Record) -> SiteModel:
 
 
 def _dump(model: PersonalModel) -> Record:
-    arrays = {"coefficients": model.coefficients, "weights": model.weights_, **model.coordinates.to_arrays()}
-    groups = model.groups
-    if groups is not None:
-        arrays |= {f"prior.{name}": array for name, array in groups.prior.to_arrays().items()}
+    arrays = {"coefficients": model.coefficients_, "weights": model.weights_, **model.coordinates_.to_arrays()}
+    knowledge = model.knowledge_
+    if knowledge is not None:
+        arrays |= {f"prior.{name}": array for name, array in knowledge.prior.to_arrays().items()}
         arrays |= {
-            "sources": groups.sources,
-            "second": groups.second,
-            "members": groups.members,
-            "scales": np.array([groups.spread, groups.scale]),
+            "sources": knowledge.sources,
+            "second": knowledge.second,
+            "members": knowledge.members,
+            "scales": np.array([knowledge.spread, knowledge.scale]),
         }
     values = {
         "problem": model.problem.to_values(),
@@ -305,9 +280,11 @@ def _dump(model: PersonalModel) -> Record:
         "hidden": list(model.hidden),
         "gains": {site: asdict(gain) for site, gain in model.gains_.items()},
         "missing": dict(model.missing_),
-        "groups": groups is not None,
+        "groups": knowledge is not None,
         "columns": list(model.feature_names_in_),
     }
+    if model.privacy is not None:
+        values["privacy"] = model.privacy.to_values()
     return Record(arrays, values)
 
 
@@ -320,26 +297,27 @@ def _load(record: Record) -> PersonalModel:
     first = Record({**arrays, "coefficients": arrays["coefficients"][0]}, values)
     checked = _load_site(first)
     check_finite(arrays["coefficients"], "coefficients")
-    groups = None
+    knowledge = None
     if values["groups"]:
         prior = {name.removeprefix("prior."): array for name, array in arrays.items() if name.startswith("prior.")}
         spread, scale = map(float, arrays["scales"])
-        groups = GroupKnowledge(
+        knowledge = GroupKnowledge(
             SitePrior.from_arrays(prior), arrays["sources"], arrays["second"], spread, scale, arrays["members"]
         )
     return PersonalModel(
         checked.problem,
         sites,
         checked.kind,
-        checked.coordinates,
+        checked.coordinates_,
         arrays["coefficients"],
         weights,
         str(values["rule"]),
         checked.hidden,
         {site: Gain(**gain) for site, gain in values["gains"].items()},
         dict(values["missing"]),
-        groups,
-        checked.columns,
+        knowledge,
+        checked.feature_names_in_,
+        Terms.from_values(values["privacy"]) if "privacy" in values else None,
     )
 
 

@@ -139,8 +139,8 @@ def outputs(module: torch.nn.Module, parameters: npt.ArrayLike, X: npt.ArrayLike
     still = copy.deepcopy(module).eval()
     named = _unflatten(still)
     with _one_thread(), torch.no_grad():
-        found = vmap(lambda vector: functional_call(still, named(vector), (rows,)))(_vectors(parameters, module))
-    return np.asarray(found.numpy())
+        values = vmap(lambda vector: functional_call(still, named(vector), (rows,)))(_vectors(parameters, module))
+    return np.asarray(values.numpy())
 
 
 def _weighted_loss(module: torch.nn.Module, loss: str) -> Callable[..., Any]:
@@ -148,10 +148,10 @@ def _weighted_loss(module: torch.nn.Module, loss: str) -> Callable[..., Any]:
     named = _unflatten(module)
 
     def risk(vector: Any, X: Any, y: Any, weights: Any) -> Any:
-        found = functional_call(module, named(vector), (X,))
+        values = functional_call(module, named(vector), (X,))
         if loss == "cross-entropy":
-            return weights @ torch.nn.functional.cross_entropy(found, y, reduction="none")
-        return weights @ (found[:, 0] - y) ** 2
+            return weights @ torch.nn.functional.cross_entropy(values, y, reduction="none")
+        return weights @ (values[:, 0] - y) ** 2
 
     return risk
 

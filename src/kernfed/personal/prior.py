@@ -72,18 +72,18 @@ class SitePrior:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "SitePrior":
         """Prior from ``to_arrays``, checked."""
-        found = cls(arrays["shares"], arrays["means"], arrays["covariances"], arrays["noises"])
-        K, d = len(found.means), found.means.shape[1] if found.means.ndim == 3 else -1
-        if found.shares.shape != (K, found.noises.size) or found.covariances.shape != (K, d, d):
+        prior = cls(arrays["shares"], arrays["means"], arrays["covariances"], arrays["noises"])
+        K, d = len(prior.means), prior.means.shape[1] if prior.means.ndim == 3 else -1
+        if prior.shares.shape != (K, prior.noises.size) or prior.covariances.shape != (K, d, d):
             raise InputError(
-                f"a prior needs means (K, d, q) and covariances (K, d, d), got {found.means.shape} and "
-                f"{found.covariances.shape}"
+                f"a prior needs means (K, d, q) and covariances (K, d, d), got {prior.means.shape} and "
+                f"{prior.covariances.shape}"
             )
         for name in ("shares", "means", "covariances"):
             check_finite(arrays[name], name)
-        if not (found.noises > 0).all():
-            raise InputError(f"noises must be > 0, got {found.noises}")
-        return found
+        if not (prior.noises > 0).all():
+            raise InputError(f"noises must be > 0, got {prior.noises}")
+        return prior
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,8 @@ def cross_fitted_gain(X: FloatArray, Y: FloatArray, prior: SitePrior, centre: Fl
             alone[test] = X[test] @ ridge_alone(X[~test], Y[~test])
     if centre is None:
         return Gain(float(np.square(alone - Y).mean()), float(np.square(together - Y).mean()), n)
-    found, alone, together = (part + centre for part in (Y, alone, together))
-    truth = found.argmax(axis=1)
+    observed, alone, together = (part + centre for part in (Y, alone, together))
+    truth = observed.argmax(axis=1)
     return Gain(float((alone.argmax(axis=1) != truth).mean()), float((together.argmax(axis=1) != truth).mean()), n)
 
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg
-from joblib import Parallel, delayed
 
-from kernfed._threads import resolve_jobs, single_blas_thread
+from kernfed._threads import in_threads
 from kernfed._validation import FloatArray, check_rows
 from kernfed.errors import InputError
 from kernfed.kernels.simplex import project_on_simplex
@@ -78,10 +77,7 @@ def _finish(G: FloatArray, b: FloatArray, start: FloatArray, n_jobs: int | None)
         factors: dict[bytes, FloatArray] = {}
         return [_active_set(G, row, w, factors) for row, w in zip(b[block], start[block], strict=True)]
 
-    jobs = resolve_jobs(n_jobs) if len(blocks) > 1 else 1
-    with single_blas_thread():
-        solved = Parallel(n_jobs=jobs, prefer="threads", require="sharedmem")(delayed(solve)(block) for block in blocks)
-    return np.stack([w for part in solved for w in part])
+    return np.stack([w for part in in_threads(solve, blocks, n_jobs) for w in part])
 
 
 def _alternate(G: FloatArray, b: FloatArray) -> FloatArray:

@@ -24,8 +24,8 @@ _RANK = 1e-13
 class SiteStatistics:
     """Count, joint mean (k,) and factor (r, k) of the scatter of n rows with p = ``width`` features and k - p targets.
 
-    >>> found = SiteStatistics.from_rows([[1.0, 2.0], [3.0, 4.0]], [1.0, 0.0])
-    >>> rows = found.rows()
+    >>> site = SiteStatistics.from_rows([[1.0, 2.0], [3.0, 4.0]], [1.0, 0.0])
+    >>> rows = site.rows()
     >>> (rows.T @ rows).round(12).tolist()
     [[10.0, 14.0, 1.0], [14.0, 20.0, 2.0], [1.0, 2.0, 1.0]]
     """
@@ -170,11 +170,11 @@ class Coordinates:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "Coordinates":
         """Coordinates from ``to_arrays``, checked."""
-        found = cls(arrays["centre"], arrays["target_centre"], float(arrays["constant"][0]))
+        coordinates = cls(arrays["centre"], arrays["target_centre"], float(arrays["constant"][0]))
         for name in ("centre", "target_centre"):
             check_finite(arrays[name], name)
             if arrays[name].ndim != 1:
                 raise InputError(f"{name} must be a vector, got shape {arrays[name].shape}")
-        if not 0 <= found.constant < np.inf:
-            raise InputError(f"constant must be at least 0, got {found.constant}")
-        return found
+        if not 0 <= coordinates.constant < np.inf:
+            raise InputError(f"constant must be at least 0, got {coordinates.constant}")
+        return coordinates

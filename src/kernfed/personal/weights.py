@@ -205,23 +205,23 @@ def compare_rows(rows: Sequence[npt.ArrayLike], kernel: Callable[[FloatArray, Fl
     return Comparison((gram + gram.T) / 2, counts, traces, forms)
 
 
-def aggregate(found: Comparison, constants: Constants, bound: float | npt.ArrayLike = 1.0) -> SimplexSolution:
+def aggregate(comparison: Comparison, constants: Constants, bound: float | npt.ArrayLike = 1.0) -> SimplexSolution:
     """Weights (B, B) of all targets, KME Algorithm 1, exact to 1e-10 of the largest inner product.
 
     bound : M, the largest norm of a row's features: 1 for pairs of cosine and sine, sqrt(2) for cosines with phases;
     one number or one per target (B,).
     """
-    return minimise_on_simplex(found.gram, linear_terms(found, constants, bound))
+    return minimise_on_simplex(comparison.gram, linear_terms(comparison, constants, bound))
 
 
-def linear_terms(found: Comparison, constants: Constants, bound: float | npt.ArrayLike = 1.0) -> FloatArray:
+def linear_terms(comparison: Comparison, constants: Constants, bound: float | npt.ArrayLike = 1.0) -> FloatArray:
     """Linear terms b (B, B): for target t the objective is ``w'G w + b_t'w`` and the constant ``G_tt``."""
     C_Q, C_P = constants
-    n = found.counts[:, None]
+    n = comparison.counts[:, None]
     M = np.broadcast_to(np.asarray(bound, dtype=np.float64), len(n))[:, None]
-    linear = C_Q * np.sqrt(np.maximum(found.forms, 0.0) / n) + C_P * M / n * found.distances
-    linear[np.diag_indices_from(linear)] = 2 * found.traces / found.counts
-    return np.asarray(linear - 2 * found.gram)
+    linear = C_Q * np.sqrt(np.maximum(comparison.forms, 0.0) / n) + C_P * M / n * comparison.distances
+    linear[np.diag_indices_from(linear)] = 2 * comparison.traces / comparison.counts
+    return np.asarray(linear - 2 * comparison.gram)
 
 
 def embedding_bounds(kernel: EmbeddingKernel, embeddings: Sequence[MeanEmbedding]) -> FloatArray:

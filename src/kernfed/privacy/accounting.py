@@ -253,12 +253,12 @@ def epsilon_for(events: Sequence[Event], delta: float) -> float:
         return basic
     with np.errstate(over="ignore"):  # a loss beyond the range of exp is infinite, and then the basic bound holds
         composed = _compose(events)
-        found = float(composed.get_epsilon_for_delta(budget - _ROUNDING))
+        epsilon = float(composed.get_epsilon_for_delta(budget - _ROUNDING))
         # The library's inverse loses digits where exp(-loss) underflows: step up until its own curve agrees.
-        step = 1e-10 * max(found, 1.0)
-        while composed.get_delta_for_epsilon(found) > budget - _ROUNDING:
-            found, step = found + step, 2 * step
-    return min(basic, found)
+        step = 1e-10 * max(epsilon, 1.0)
+        while composed.get_delta_for_epsilon(epsilon) > budget - _ROUNDING:
+            epsilon, step = epsilon + step, 2 * step
+    return min(basic, epsilon)
 
 
 def _fixed_delta(events: Sequence[Event]) -> tuple[float, float]:

@@ -58,7 +58,7 @@ def row_law(mechanism: Mechanism, width: int) -> RowLaw:
     """The law of a mechanism for rows of ``width`` elements."""
     check_count(width, "width")
     if isinstance(mechanism, RecordGaussian):
-        released = mechanism.project(np.zeros((1, width))).shape[1]
+        released = mechanism.released_width(width)
         noise, step, _ = mechanism.law(released)
         radius = mechanism.radius
         return RowLaw(noise, step, released, lambda X: toward_zero(clip_rows(mechanism.project(X), radius), step))
@@ -207,8 +207,8 @@ def _population(
 
 def _log_background(law: RowLaw, noisy: Ints, known: FloatArray) -> Floats:
     """``log q(y)`` of each noisy row: the mean likelihood over the rows that the attacker knows."""
-    found = log_likelihoods(law.noise, noisy, law.grid(known))
-    return np.asarray(logsumexp(found, axis=1) - np.log(len(known)))
+    logs = log_likelihoods(law.noise, noisy, law.grid(known))
+    return np.asarray(logsumexp(logs, axis=1) - np.log(len(known)))
 
 
 def log_likelihoods(noise: Noise, noisy: Ints, rows: Ints) -> Floats:

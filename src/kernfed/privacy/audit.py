@@ -5,9 +5,7 @@ An audit compares worst cases, made up for the purpose, with the guarantee, and 
 raw rows, so its figures are for those who may see these.
 """
 
-import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,166 +25,19 @@ from kernfed.privacy.attacks import (
     run_canaries,
     unknown_position,
 )
+from kernfed.privacy.audit_report import AuditReport
 from kernfed.privacy.density import MembershipScore, membership_score
 from kernfed.privacy.generator import NoiseGenerator, check_generator
-from kernfed.privacy.lower_bound import EpsilonBound, one_run_bound, round_down, split_bound
+from kernfed.privacy.lower_bound import EpsilonBound, one_run_bound, split_bound
 from kernfed.privacy.mechanism import RecordGaussian
 from kernfed.privacy.roc import Attack, check_confidence, check_scores, roc
-from kernfed.promise import Guarantee, round_up
+from kernfed.promise import Guarantee
 
 # Elements are cheaper to try than rows.
 _ELEMENTS = 10
 
-Finding = Attack | EpsilonBound | MembershipScore
 #: Distances or other answers (n,) of a model to rows (n, p).
 Answer = Callable[[FloatArray], npt.NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class AuditReport:
-    """What was attacked (``subject``), what it promises in both units, and what was found.
-
-    ``private`` is False where the audited release itself is not private, as its ``Release.private`` says. ``released``
-    says in words what such a release consists of and how many numbers that are; empty where only answers were attacked.
-    """
-
-    subject: str
-    element: Guarantee
-    record: Guarantee
-    attacks: tuple[Attack, ...] = ()
-    bounds: tuple[EpsilonBound, ...] = ()
-    membership: MembershipScore | None = None
-    private: bool = True
-    released: str = ""
-
-    def __post_init__(self) -> None:
-        for name in ("element", "record"):
-            guarantee = getattr(self, name)
-            if not isinstance(guarantee, Guarantee) or guarantee.unit != name:
-                raise InputError(f"{name} must be a Guarantee of unit {name!r}, got {guarantee!r}")
-        if not isinstance(self.released, str):
-            raise InputError(f"released must say in words what was released, got {self.released!r}")
-        if not isinstance(self.subject, str) or not self.subject.strip():
-            raise InputError(f"subject must say in words what was audited, got {self.subject!r}")
-        for name, kind in (("attacks", Attack), ("bounds", EpsilonBound)):
-            if not all(isinstance(finding, kind) for finding in getattr(self, name)):
-                raise InputError(f"{name} must be of type {kind.__name__}, got {getattr(self, name)!r}")
-
-    def plus(self, *findings: Finding) -> "AuditReport":
-        """The report with more attacks, bounds, or the membership score."""
-        report = self
-        for finding in findings:
-            if isinstance(finding, Attack):
-                report = replace(report, attacks=(*report.attacks, finding))
-            elif isinstance(finding, EpsilonBound):
-                report = replace(report, bounds=(*report.bounds, finding))
-            elif isinstance(finding, MembershipScore):
-                report = replace(report, membership=finding)
-            else:
-                raise InputError(f"a finding must be an Attack, EpsilonBound or MembershipScore, got {finding!r}")
-        return report
-
-    @property
-    def confidence(self) -> float:
-        """Probability at least that all bounds hold together."""
-        return max(0.0, 1.0 - sum(1.0 - bound.confidence for bound in self.bounds))
-
-    @property
-    def contradicted(self) -> tuple[EpsilonBound, ...]:
-        """The bounds that a stated guarantee cannot be true with."""
-        return tuple(b for b in self.bounds if b.contradicts(self.element) or b.contradicts(self.record))
-
-    @property
-    def verdict(self) -> str:
-        """One line: whether the audited bound contradicts the stated guarantee; without one, what attacks achieved."""
-        if not self.bounds:
-            return self._without_bounds()
-        sure = f"{100 * self.confidence:.4g} % confidence"
-        if self.contradicted:
-            worst = max(self.contradicted, key=lambda bound: bound.value)
-            stated, audited = stated_epsilon(getattr(self, worst.unit)), round_down(worst.value)
-            return f"CONTRADICTED: audited {worst.unit} epsilon >= {audited:g}, stated {stated} ({sure})"
-        return f"not contradicted: {'; '.join(filter(None, map(self._compared, ('element', 'record'))))} ({sure})"
-
-    def _without_bounds(self) -> str:
-        """What can be said of attacks alone, which cannot contradict a guarantee: the noise was drawn once."""
-        claimed = math.isfinite(self.record.epsilon)
-        start = "not tested: no lower bound on epsilon was computed" if claimed else "no guarantee is claimed"
-        if not self.attacks:
-            return start
-        best = max(self.attacks, key=lambda attack: attack.roc.auc)
-        low, high = best.roc.auc_interval
-        found = "".join(
-            f", and finds {point.tpr:.1%} of the members at {point.rate:.1%} false alarms"
-            for point in best.roc.points[-1:]
-        )
-        achieved = (
-            f"the best attack tried, {best.name}, has an area under the curve of {best.roc.auc:.3f} "
-            f"[{low:.3f}, {high:.3f}], where guessing has 0.5{found}"
-        )
-        if not claimed:
-            return f"{start}; {achieved}; nothing bounds what other attacks achieve"
-        limit = attack_limit(self.record)
-        allowed = (
-            f"the stated record epsilon {stated_epsilon(self.record)} allows {limit:.3f} on average over the noise"
-        )
-        more = ", which is less: audit the mechanism itself" if low > limit else ""
-        return f"{start}, as the noise was drawn once; {achieved}; {allowed}{more}"
-
-    def _compared(self, unit: str) -> str:
-        bounds = [bound for bound in self.bounds if bound.unit == unit]
-        if not bounds:
-            return ""
-        stated, ceiling = getattr(self, unit).epsilon, max(bound.ceiling for bound in bounds)
-        limit = f", more than the {ceiling:.3g} that so many trials can show" if stated > ceiling else ""
-        audited = round_down(max(bound.value for bound in bounds))
-        return f"audited {unit} epsilon >= {audited:g}, stated {stated_epsilon(getattr(self, unit))}{limit}"
-
-    def __str__(self) -> str:
-        lines = [f"Audit of {self.subject}", f"  {self.element}", f"  {self.record}"]
-        if not self.private:
-            lines.append("  marked not private: the guarantee does not hold")
-        findings = (*self.attacks, *((self.membership,) if self.membership else ()), *self.bounds)
-        return "\n".join([*lines, *(f"  {finding}" for finding in findings), f"Verdict: {self.verdict}"])
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values; an infinite epsilon, no guarantee, is None."""
-        element, record = (_finite(guarantee.to_dict()) for guarantee in (self.element, self.record))
-        return {
-            "subject": self.subject,
-            "verdict": self.verdict,
-            "contradicted": bool(self.contradicted),
-            "confidence": self.confidence,
-            "element": element,
-            "record": record,
-            "attacks": [asdict(attack) for attack in self.attacks],
-            "bounds": [asdict(bound) for bound in self.bounds],
-            "membership": None if self.membership is None else asdict(self.membership),
-            "private": self.private,
-            "released": self.released,
-        }
-
-
-def stated_epsilon(guarantee: Guarantee) -> str:
-    """The epsilon in words, never less than the truth."""
-    return "none" if math.isinf(guarantee.epsilon) else f"{round_up(guarantee.epsilon):g}"
-
-
-def attack_limit(guarantee: Guarantee) -> float:
-    """Largest area under the curve of an attack on one unit, on average over the noise, rounded up to three digits.
-
-    ``TPR <= exp(epsilon) FPR + delta`` and the same with the two cases exchanged: the area under both is at most
-    ``exp(epsilon) / (1 + exp(epsilon)) + delta``.
-
-    >>> attack_limit(Guarantee(1.0, 1e-5, "record", "one row replaced by any other"))
-    0.732
-    """
-    area = 1.0 / (1.0 + math.exp(-guarantee.epsilon)) + guarantee.delta
-    return min(1.0, math.ceil(1000 * area) / 1000)
-
-
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: None if isinstance(v, float) and math.isinf(v) else v for key, v in values.items()}
 
 
 def audit_release(
@@ -210,7 +61,7 @@ def audit_release(
     law = row_law(mechanism, data.shape[1])
     source = check_generator(generator)
     add_noise = release if release is not None else lambda X: mechanism.release(X, generator=source).values
-    element, record = mechanism.guarantees(law.width)
+    element, record = mechanism.guarantees(data.shape[1])
     options: dict[str, Any] = {"confidence": confidence, "seed": seed}
     attacks = (
         known_pair(add_noise, law, data, others, trials=trials, **options),
@@ -251,7 +102,7 @@ def canary_bounds(
     check_confidence(confidence)
     law = row_law(mechanism, width)
     first, second = record_canaries(mechanism, width, seed)
-    element, record = stated or mechanism.guarantees(law.width)
+    element, record = stated or mechanism.guarantees(width)
     coins = seeded_generator(seed, "privacy", "audit", "canaries")
     included = coins.random(trials) < 0.5
     cases = [(run_canaries(release, law, first, second, included), included, record)]

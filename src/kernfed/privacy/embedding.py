@@ -1,7 +1,7 @@
 """Private kernel mean embeddings: the mean of paired random Fourier features with Gaussian noise."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from kernfed.privacy.accounting import Event
 from kernfed.privacy.generator import NoiseGenerator, check_generator
 from kernfed.privacy.ledger import Ledger
 from kernfed.privacy.noise import Floats
-from kernfed.privacy.release import NUDGE, charge
+from kernfed.privacy.release import NUDGE, RecordMechanism, charge
 from kernfed.privacy.sums import BITS, Budget, add_gaussian, unit_grid
 from kernfed.promise import Guarantee
 
@@ -60,7 +60,7 @@ class EmbeddingRelease:
 
 
 @dataclass(frozen=True)
-class RecordEmbedding:
+class RecordEmbedding(RecordMechanism):
     """Mean of ``features`` over rows, (epsilon, delta) for a whole row: replacing one moves the mean by at most 2/n.
 
     Features must be paired cosines and sines, scaled without bias: every row has norm 1. (With random phases the bound
@@ -81,10 +81,10 @@ class RecordEmbedding:
                 "features must be FourierFeatures(kind='paired', scale='unbiased'), whose rows have norm 1"
             )
 
-    def guarantees(self) -> tuple[Guarantee, Guarantee]:
-        """Element and record guarantee: an element is protected as part of its row."""
-        record = Guarantee(self.epsilon, self.delta, "record", "one row replaced by any other")
-        return replace(record, unit="element", adjacency="one element changing by any amount"), record
+    @property
+    def adjacency(self) -> str:
+        """How neighbours differ in one record."""
+        return "one row replaced by any other"
 
     def release(
         self,
@@ -103,4 +103,5 @@ class RecordEmbedding:
         blocks = self.features.transform_blocks(rows.astype(np.float64))
         total = sum((unit_grid(block, 1.0).sum(axis=0).astype(np.int64) for block in blocks), np.zeros(D, np.int64))
         vector = add_gaussian(total, 2.0, 2.0**BITS, event.mu, source) / n
-        return EmbeddingRelease(vector, n, 2.0 / event.mu / n * NUDGE, *self.guarantees(), source.private, (event,))
+        noise, promised = 2.0 / event.mu / n * NUDGE, self.guarantees(rows.shape[1])
+        return EmbeddingRelease(vector, n, noise, *promised, source.private, (event,))

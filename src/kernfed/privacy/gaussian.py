@@ -84,7 +84,7 @@ def _draw(variance: Fraction, extra: int, count: int, generator: NoiseGenerator)
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class GaussianTable:
     """Distribution function of a variable on 0, 1, 2, ...: ``P(size <= k) = bounds[k] / 2^precision``.
 
     ``first`` holds the first 64 bits of each bound. The last bound, 1, is left out.
@@ -106,7 +106,7 @@ class Table:
 
 
 @lru_cache(maxsize=32)
-def _table(variance: Fraction, deviations: int) -> Table:
+def _table(variance: Fraction, deviations: int) -> GaussianTable:
     """Table of |k| for a discrete Gaussian, up to that many standard deviations.
 
     Masses come from ``exp(-(k+1)^2/2v) = exp(-k^2/2v) r_k``, ``r_{k+1} = r_k exp(-1/v)`` in integers, with 128 bits
@@ -125,4 +125,5 @@ def _table(variance: Fraction, deviations: int) -> Table:
         ratio = ratio * factor >> precision
         totals.append(totals[-1] + mass)
     bounds = [(total << precision) // totals[-1] for total in totals[:-1]]
-    return Table(bounds, precision, np.array([bound >> (precision - WORD) for bound in bounds], dtype=np.uint64))
+    first = np.array([bound >> (precision - WORD) for bound in bounds], dtype=np.uint64)
+    return GaussianTable(bounds, precision, first)

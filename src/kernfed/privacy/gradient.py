@@ -7,7 +7,7 @@ between sites as it has steps.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from kernfed.privacy.grid import clip_rows
 from kernfed.privacy.ledger import Ledger
 from kernfed.privacy.moments import check_labels
 from kernfed.privacy.noise import Floats
-from kernfed.privacy.release import charge
+from kernfed.privacy.release import RecordMechanism, charge
 from kernfed.privacy.sums import BITS, Budget, add_gaussian, exact_product, unit_grid
 from kernfed.promise import Guarantee
 
@@ -59,7 +59,7 @@ class LogisticRelease:
 
 
 @dataclass(frozen=True)
-class RecordLogistic:
+class RecordLogistic(RecordMechanism):
     """Multinomial logistic regression under (epsilon, delta) for a whole row and its label.
 
     Rows longer than the public ``radius`` are shortened to it, residuals longer than ``clip`` to that. Each of the
@@ -83,10 +83,10 @@ class RecordLogistic:
         check_number(self.clip, "clip", above=0, at_most=_LONGEST_RESIDUAL)
         check_number(self.momentum, "momentum", at_least=0, below=1)
 
-    def guarantees(self) -> tuple[Guarantee, Guarantee]:
-        """Element and record guarantee: an element is protected as part of its row."""
-        record = Guarantee(self.epsilon, self.delta, "record", "one row and its label replaced by any other")
-        return replace(record, unit="element", adjacency="one element changing by any amount"), record
+    @property
+    def adjacency(self) -> str:
+        """How neighbours differ in one record."""
+        return "one row and its label replaced by any other"
 
     def release(
         self,
@@ -119,9 +119,9 @@ class RecordLogistic:
         charge(ledger, (event,), rows, ids, source, note)
         parts = [np.flatnonzero(home == site) for site in np.unique(home)]
         with single_blas_thread():
-            found = self._descend(rows, (labels[:, None] == names).astype(np.float64), parts, event.mu, source)
-        element, record = self.guarantees()
-        return LogisticRelease(found, names, self.radius, element, record, source.private, (event,))
+            coefficients = self._descend(rows, (labels[:, None] == names).astype(np.float64), parts, event.mu, source)
+        element, record = self.guarantees(rows.shape[1])
+        return LogisticRelease(coefficients, names, self.radius, element, record, source.private, (event,))
 
     def _descend(
         self,

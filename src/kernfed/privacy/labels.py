@@ -13,12 +13,12 @@ from kernfed.errors import InputError
 from kernfed.privacy.accounting import PureEvent
 from kernfed.privacy.generator import WORD, Coin, NoiseGenerator, blocks, check_generator, uniform
 from kernfed.privacy.ledger import Ledger
-from kernfed.privacy.release import Release, charge, check_epsilon
+from kernfed.privacy.release import RECORD_DELTA, Mechanism, Release, charge, check_epsilon, check_width
 from kernfed.promise import Guarantee
 
 
 @dataclass(frozen=True)
-class RandomizedLabels:
+class RandomizedLabels(Mechanism):
     """Labels kept with probability ``e^epsilon / (e^epsilon + C - 1)``, else replaced by one of the C - 1 others.
 
     ``classes``: all C labels there can be, public. Labels are public by themselves; this makes them private.
@@ -41,8 +41,9 @@ class RandomizedLabels:
             others = (len(self.classes) - 1) * (-Decimal(self.epsilon)).exp()
             return Coin.of(1 / (1 + others), 4 * WORD)
 
-    def guarantees(self) -> tuple[Guarantee, Guarantee]:
+    def guarantees(self, width: int = 1, *, record_delta: float = RECORD_DELTA) -> tuple[Guarantee, Guarantee]:
         """The label is one element of the record and all of it that is released: one epsilon for both."""
+        check_width(width, record_delta)
         element = Guarantee(self.epsilon, 0.0, "element", "one label replaced by any other")
         return element, Guarantee(self.epsilon, 0.0, "record", "the label of one row replaced by any other")
 

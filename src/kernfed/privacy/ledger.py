@@ -35,7 +35,7 @@ Keys = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
+class LedgerLine:
     """One charge: what each person concerned pays, who they are (None: everyone), which data, when, and a note."""
 
     events: tuple[Event, ...]
@@ -88,7 +88,7 @@ class Ledger:
         ids: Sequence[Any] | npt.NDArray[Any] | None = None,
         private: bool = True,
         note: str = "",
-    ) -> Entry:
+    ) -> LedgerLine:
         """Write a charge to disk, or raise ``BudgetExceeded`` and write nothing.
 
         ``data`` is the ``data_hash`` of the rows. What is not ``private`` is refused: noise from a seed, a choice made
@@ -100,7 +100,7 @@ class Ledger:
         with _locked(self.path) as descriptor:
             lines = _read(descriptor, self.path)
             entries = [_entry(line) for line in lines[1:]]
-            entry = Entry(tuple(events), persons, data, datetime.now(UTC).isoformat(timespec="seconds"), note)
+            entry = LedgerLine(tuple(events), persons, data, datetime.now(UTC).isoformat(timespec="seconds"), note)
             spent = self._worst([*entries, entry], persons)
             if not spent <= self.epsilon:
                 again = sum(data == old.data for old in entries)
@@ -113,7 +113,7 @@ class Ledger:
             _append(descriptor, lines[-1]["chain"], _line(entry))
         return entry
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[LedgerLine, ...]:
         """Everything charged so far."""
         with _locked(self.path) as descriptor:
             return tuple(_entry(line) for line in _read(descriptor, self.path)[1:])
@@ -125,7 +125,7 @@ class Ledger:
         words = f"one person's records replaced, over {len(entries)} release(s)"
         return Guarantee(worst, self.delta, "record", words)
 
-    def _worst(self, entries: Sequence[Entry], persons: Keys | None) -> float:
+    def _worst(self, entries: Sequence[LedgerLine], persons: Keys | None) -> float:
         groups = _groups(entries, persons)
         costs = (epsilon_for([e for i in group for e in entries[i].events], self.delta) for group in groups)
         return max(costs, default=0.0)
@@ -149,7 +149,7 @@ def person_keys(ids: Sequence[Any] | npt.NDArray[Any]) -> Keys:
     return np.unique(np.frombuffer(b"".join(digests), dtype="<u8"))
 
 
-def _groups(entries: Sequence[Entry], persons: Keys | None) -> list[tuple[int, ...]]:
+def _groups(entries: Sequence[LedgerLine], persons: Keys | None) -> list[tuple[int, ...]]:
     """Which entries concern the same person: each distinct combination among ``persons`` (None: anyone), once.
 
     A combination that is part of another costs less and is left out.
@@ -164,16 +164,16 @@ def _groups(entries: Sequence[Entry], persons: Keys | None) -> list[tuple[int, .
     return [p for p in patterns if p and not any(set(p) < set(other) for other in patterns)]
 
 
-def _line(entry: Entry) -> dict[str, Any]:
+def _line(entry: LedgerLine) -> dict[str, Any]:
     persons = None if entry.persons is None else base64.b64encode(entry.persons.astype("<u8").tobytes()).decode()
     events = [event_to_dict(event) for event in entry.events]
     return {"time": entry.time, "note": entry.note, "data": entry.data, "persons": persons, "events": events}
 
 
-def _entry(line: dict[str, Any]) -> Entry:
+def _entry(line: dict[str, Any]) -> LedgerLine:
     persons = None if line["persons"] is None else np.frombuffer(base64.b64decode(line["persons"]), dtype="<u8")
     events = tuple(event_from_dict(event) for event in line["events"])
-    return Entry(events, persons, line["data"], line["time"], line["note"])
+    return LedgerLine(events, persons, line["data"], line["time"], line["note"])
 
 
 @contextmanager

@@ -105,8 +105,8 @@ def split_bound(
     levels = np.linspace(0.0, 1.0, _THRESHOLDS)
     thresholds = np.unique(np.quantile(np.concatenate([train_in, train_out]), levels, method="higher"))
     options = (guarantee.delta, confidence)
-    found = _bounds(*_errors(train_out, train_in, thresholds), *options)
-    chosen = thresholds[[int(found.argmax())]]
+    bounds = _bounds(*_errors(train_out, train_in, thresholds), *options)
+    chosen = thresholds[[int(bounds.argmax())]]
     value = float(_bounds(*_errors(test_out, test_in, chosen), *options)[0])
     none = np.zeros(1, dtype=np.intp)
     ceiling = float(_bounds(none, len(test_out), none, len(test_in), *options)[0])

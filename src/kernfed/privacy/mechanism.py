@@ -8,10 +8,11 @@ DP-KAHM Definitions 9-11 and SFM Definitions 4-5 say what is promised for one el
 """
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -34,17 +35,24 @@ from kernfed.privacy.generator import NoiseGenerator, check_generator
 from kernfed.privacy.grid import check_grid, clip_rows, grid_step, nearest, toward_zero
 from kernfed.privacy.ledger import Ledger
 from kernfed.privacy.noise import DiscreteLaplace, DiscreteStaircase, Noise
-from kernfed.privacy.release import NUDGE, SMALLEST_DELTA, Release, charge, check_epsilon
+from kernfed.privacy.release import (
+    NUDGE,
+    RECORD_DELTA,
+    SMALLEST_DELTA,
+    Mechanism,
+    Release,
+    charge,
+    check_epsilon,
+    check_width,
+)
 from kernfed.promise import Guarantee
 
-#: Delta at which the record guarantee of element mechanisms is stated.
-RECORD_DELTA = 1e-5
 # What one element of a record may lose. Beyond, the exact noise takes seconds to prepare, and a record has no privacy.
 _LARGEST_LOSS = 1000.0
 
 
 @dataclass(frozen=True)
-class _ElementNoise(ABC):
+class _ElementNoise(Mechanism):
     """Independent noise on each element, scaled to a change of one element by ``d`` (DP-KAHM Definition 10)."""
 
     epsilon: float
@@ -94,15 +102,8 @@ class _ElementNoise(ABC):
 
         With an atom no delta below ``1 - (1 - atom)^width`` is possible; it is then added to ``record_delta``.
         """
-        check_count(width, "width")
-        check_number(record_delta, "record_delta", above=0, below=1)
-        words = f"one element changing by at most d = {self.d:g}"
-        delta = min(self.atom + self.noise.sampling_error, 1.0)
-        element = Guarantee(self.epsilon, delta, "element", words, self.bounds, self.d)
-        floor = -math.expm1(width * math.log1p(-self.atom)) * (1 + 1e-12)
-        delta = min(record_delta + floor, math.nextafter(1.0, 0.0))
-        words = f"one row of {width} elements replaced by any other"
-        return element, Guarantee(epsilon_for(self.events(width), delta), delta, "record", words, self.bounds, self.d)
+        check_width(width, record_delta)
+        return _element_guarantees(self, width, record_delta)
 
     def release(
         self,
@@ -125,6 +126,19 @@ class _ElementNoise(ABC):
         grid = nearest(np.clip(rows.astype(np.float64), *self.bounds), self.step)
         grid += self.noise.sample(grid.shape, source)
         return Release(grid * self.step, element, record, source.private, events, self.step)
+
+
+@lru_cache(maxsize=64)  # composing the elements of a wide row takes a second
+def _element_guarantees(mechanism: _ElementNoise, width: int, record_delta: float) -> tuple[Guarantee, Guarantee]:
+    bounds, d = mechanism.bounds, mechanism.d
+    words = f"one element changing by at most d = {d:g}"
+    delta = min(mechanism.atom + mechanism.noise.sampling_error, 1.0)
+    element = Guarantee(mechanism.epsilon, delta, "element", words, bounds, d)
+    floor = -math.expm1(width * math.log1p(-mechanism.atom)) * (1 + 1e-12)
+    delta = min(record_delta + floor, math.nextafter(1.0, 0.0))
+    words = f"one row of {width} elements replaced by any other"
+    epsilon = epsilon_for(mechanism.events(width), delta)
+    return element, Guarantee(epsilon, delta, "record", words, bounds, d)
 
 
 def _check_bounds(bounds: Any) -> tuple[float, float]:
@@ -202,7 +216,7 @@ class ElementStaircase(_ElementNoise):
 
 
 @dataclass(frozen=True, eq=False)
-class RecordGaussian:
+class RecordGaussian(Mechanism):
     """Gaussian noise on rows clipped to the L2 ball of ``radius``: (epsilon, delta) for a whole row.
 
     Replacing a row moves it by at most twice the radius, which must be public; ``RecordMoments`` says how to choose it.
@@ -228,15 +242,25 @@ class RecordGaussian:
     def project(self, X: npt.ArrayLike) -> FloatArray:
         """Rows (n, p) in the public basis, (n, k); unchanged without a projection."""
         rows = check_rows(X)
-        if self.projection is None:
+        basis = self.public_basis(rows.shape[1])
+        if basis is None:
             return rows
-        if np.ndim(self.projection) == 0:
-            basis = public_basis("random", rows.shape[1], int(self.projection), seed=self.seed)  # type: ignore[arg-type]
-        else:
-            basis = public_basis(self.projection, rows.shape[1], np.shape(self.projection)[-1])
         projected: FloatArray = rows.astype(np.float64) @ basis
         check_finite(projected, "X in the public basis")
         return projected
+
+    def public_basis(self, width: int) -> FloatArray | None:
+        """The public basis (width, k) that queries go through as the rows did, or None without a projection."""
+        if self.projection is None:
+            return None
+        if np.ndim(self.projection) == 0:
+            return public_basis("random", width, int(self.projection), seed=self.seed)  # type: ignore[arg-type]
+        return public_basis(self.projection, width, np.shape(self.projection)[-1])
+
+    def released_width(self, width: int) -> int:
+        """Columns of the released rows."""
+        basis = self.public_basis(width)
+        return width if basis is None else int(basis.shape[1])
 
     def law(self, width: int) -> tuple[DiscreteGaussian, float, GaussianEvent]:
         """Noise of an element in grid steps, the step, and what a record of ``width`` released elements pays."""
@@ -247,12 +271,15 @@ class RecordGaussian:
         noise = DiscreteGaussian(Fraction(sigma / step) ** 2 + SMOOTHING, math.ceil(2 * self.radius / step))
         return noise, step, GaussianEvent(mu, 1, slack)
 
-    def guarantees(self, width: int) -> tuple[Guarantee, Guarantee]:
-        """Element and record guarantee of released rows of ``width``: an element is protected as part of its row."""
-        check_count(width, "width")
+    def guarantees(self, width: int, *, record_delta: float = RECORD_DELTA) -> tuple[Guarantee, Guarantee]:
+        """Element and record guarantee of rows of ``width`` columns: an element is protected as part of its row.
+
+        The row that is spoken of is the released one, of as many elements as a projection leaves.
+        """
+        check_width(width, record_delta)
         clipped = f"rows clipped to L2 norm {self.radius:g}"
         element = Guarantee(self.epsilon, self.delta, "element", f"one element changing by any amount, {clipped}")
-        words = f"one row of {width} elements replaced by any other, {clipped}"
+        words = f"one row of {self.released_width(width)} elements replaced by any other, {clipped}"
         return element, Guarantee(self.epsilon, self.delta, "record", words)
 
     def release(
@@ -265,9 +292,10 @@ class RecordGaussian:
     ) -> Release:
         """Noisy rows (n, p), or (n, k) after a projection; rows outside the ball are moved to its surface first."""
         source = check_generator(generator)
-        rows = self.project(X)
+        given = check_rows(X)
+        rows = self.project(given)
         noise, step, event = self.law(rows.shape[1])
-        element, record = self.guarantees(rows.shape[1])
+        element, record = self.guarantees(given.shape[1])
         note = f"RecordGaussian({self.epsilon:g}, {self.delta:g}, radius={self.radius:g}), {rows.shape[1]} columns"
         charge(ledger, (event,), rows, ids, source, note)
         grid = toward_zero(clip_rows(rows, self.radius), step)

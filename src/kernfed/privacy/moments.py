@@ -26,7 +26,7 @@ from kernfed.privacy.generator import NoiseGenerator, check_generator
 from kernfed.privacy.grid import clip_rows
 from kernfed.privacy.ledger import Ledger
 from kernfed.privacy.noise import Floats
-from kernfed.privacy.release import charge
+from kernfed.privacy.release import RecordMechanism, charge
 from kernfed.privacy.sums import BITS, Budget, add_gaussian, add_symmetric_gaussian, exact_product, unit_grid
 from kernfed.promise import Guarantee
 
@@ -87,7 +87,7 @@ class MomentsRelease:
 
 
 @dataclass(frozen=True, eq=False)
-class RecordMoments:
+class RecordMoments(RecordMechanism):
     """Mean and covariance of each class under (epsilon, delta) for a whole row.
 
     Rows are projected publicly to ``dimension`` coordinates (``basis``, ``shape``, ``seed``: see ``public_basis``).
@@ -138,15 +138,22 @@ class RecordMoments:
     def project(self, X: npt.ArrayLike) -> FloatArray:
         """Rows (n, p) in the public basis, (n, dimension): where the moments and fabricated rows live."""
         rows = check_rows(X)
-        basis = public_basis(self.basis, rows.shape[1], self.dimension, seed=self.seed, shape=self.shape)
-        projected: FloatArray = rows.astype(np.float64) @ basis
+        projected: FloatArray = rows.astype(np.float64) @ self.public_basis(rows.shape[1])
         check_finite(projected, "X in the public basis")
         return projected
 
-    def guarantees(self) -> tuple[Guarantee, Guarantee]:
-        """Element and record guarantee: an element is protected as part of its row."""
-        record = Guarantee(self.epsilon, self.delta, "record", "one row replaced by any other of its public class")
-        return replace(record, unit="element", adjacency="one element changing by any amount"), record
+    def public_basis(self, width: int) -> FloatArray:
+        """The public basis (width, dimension) that queries go through as the rows did."""
+        return public_basis(self.basis, width, self.dimension, seed=self.seed, shape=self.shape)
+
+    def released_width(self, width: int) -> int:
+        """Columns of fabricated rows."""
+        return int(self.public_basis(width).shape[1])
+
+    @property
+    def adjacency(self) -> str:
+        """How neighbours differ in one record."""
+        return "one row replaced by any other of its public class"
 
     def release(self, X: npt.ArrayLike, y: npt.ArrayLike, **options: Any) -> MomentsRelease:
         """Moments of the rows ``X`` (n, p) of each class in ``y`` (n,).
@@ -200,11 +207,11 @@ class RecordMoments:
         event = replace(whole, mu=whole.mu * math.sqrt(share) * (1 - 1e-15), slack=slack)
         note = f"RecordMoments({self.epsilon:g}, {self.delta:g}, {self.dimension}) {what}"
         charge(ledger, (event,), rows, ids, source, note)
-        found = np.unique(labels).tolist()
-        classes = tuple(step(label, rows[labels == label], event.mu, source) for label in found)
+        names = np.unique(labels).tolist()
+        classes = tuple(step(label, rows[labels == label], event.mu, source) for label in names)
         # A half costs less than the whole; together they cost what the whole does.
         epsilon = min(self.epsilon, epsilon_for((event,), self.delta))
-        element, record = (replace(promise, epsilon=epsilon) for promise in self.guarantees())
+        element, record = (replace(promise, epsilon=epsilon) for promise in self.guarantees(np.shape(X)[1]))
         return MomentsRelease(classes, element, record, source.private, (event,))
 
     def _mean(self, label: Any, rows: FloatArray, mu: float, source: NoiseGenerator) -> ClassMoments:

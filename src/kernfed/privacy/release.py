@@ -1,12 +1,13 @@
-"""What leaves a site, and the order of things: charge first, noise after."""
+"""What every mechanism says beforehand, what leaves a site, and the order of things: charge first, noise after."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy.typing as npt
 
-from kernfed._validation import check_number
+from kernfed._validation import FloatArray, check_count, check_number
 from kernfed.errors import InputError
 from kernfed.privacy.accounting import Event
 from kernfed.privacy.generator import NoiseGenerator
@@ -19,6 +20,51 @@ _LARGEST_EPSILON, _SMALLEST_EPSILON = 100.0, 1e-6
 SMALLEST_DELTA = 1e-20
 #: Noise is larger than asked by this factor: covers the relative error of its masses (``noise.py``).
 NUDGE = 1 + 2.0**-40
+#: Delta at which the record guarantee of mechanisms without one of their own is stated.
+RECORD_DELTA = 1e-5
+
+
+class Mechanism(ABC):
+    """A frozen description of a release: what it would promise, and in how many columns, before there is one.
+
+    Every mechanism also has a ``release`` of its own, which takes what it releases and the options ``ledger``,
+    ``generator`` and ``ids``.
+    """
+
+    @abstractmethod
+    def guarantees(self, width: int, *, record_delta: float = RECORD_DELTA) -> tuple[Guarantee, Guarantee]:
+        """Element and record guarantee of rows of ``width`` columns; no row is needed for it.
+
+        The record's is stated at ``record_delta`` where the mechanism has no delta of its own.
+        """
+
+    def released_width(self, width: int) -> int:
+        """Columns of what is released of rows of ``width`` columns."""
+        return width
+
+    def public_basis(self, width: int) -> FloatArray | None:
+        """The public basis (width, k) that queries go through as the rows did, or None where there is none."""
+        check_count(width, "width")
+        return None
+
+
+class RecordMechanism(Mechanism):
+    """A mechanism that protects a whole record under its own (epsilon, delta), an element as part of it."""
+
+    epsilon: float
+    delta: float
+
+    @property
+    @abstractmethod
+    def adjacency(self) -> str:
+        """How neighbours differ in one record, in words that complete "for"."""
+
+    def guarantees(self, width: int, *, record_delta: float = RECORD_DELTA) -> tuple[Guarantee, Guarantee]:
+        """Element and record guarantee, at the mechanism's own delta: an element is protected as part of its row."""
+        check_width(width, record_delta)
+        self.released_width(width)  # a projection has to fit
+        record = Guarantee(self.epsilon, self.delta, "record", self.adjacency)
+        return replace(record, unit="element", adjacency="one element changing by any amount"), record
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +81,12 @@ class Release:
     private: bool
     events: tuple[Event, ...]
     step: float | None = None
+
+
+def check_width(width: int, record_delta: float) -> None:
+    """What guarantees are asked for: a number of columns, and a delta for those who have none."""
+    check_count(width, "width")
+    check_number(record_delta, "record_delta", above=0, below=1)
 
 
 def check_epsilon(epsilon: float) -> None:

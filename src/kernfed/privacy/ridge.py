@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from kernfed.privacy.generator import Ints, NoiseGenerator, check_generator
 from kernfed.privacy.ledger import Ledger
 from kernfed.privacy.moments import SECOND_SENSITIVITY
 from kernfed.privacy.noise import Floats
-from kernfed.privacy.release import charge
+from kernfed.privacy.release import RecordMechanism, charge
 from kernfed.privacy.sums import BITS, Budget, add_gaussian, add_symmetric_gaussian, exact_product, unit_grid
 from kernfed.promise import Guarantee
 
@@ -50,7 +50,7 @@ class RidgeRelease:
 
 
 @dataclass(frozen=True)
-class RecordRidge:
+class RecordRidge(RecordMechanism):
     """``X'X`` and ``X'y`` under (epsilon, delta) for a whole row and its target.
 
     Rows are clipped to L2 norm ``radius``, targets to ``target_radius``: public bounds, known without the data. Fourier
@@ -69,13 +69,11 @@ class RecordRidge:
         check_number(self.radius, "radius", above=0)
         check_number(self.target_radius, "target_radius", above=0)
 
-    def guarantees(self) -> tuple[Guarantee, Guarantee]:
-        """Element and record guarantee: an element is protected as part of its row."""
-        words = (
-            f"one row and its target replaced by any other, clipped to norms {self.radius:g} and {self.target_radius:g}"
-        )
-        record = Guarantee(self.epsilon, self.delta, "record", words)
-        return replace(record, unit="element", adjacency="one element changing by any amount"), record
+    @property
+    def adjacency(self) -> str:
+        """How neighbours differ in one record."""
+        clipped = f"clipped to norms {self.radius:g} and {self.target_radius:g}"
+        return f"one row and its target replaced by any other, {clipped}"
 
     def release(
         self,
@@ -107,7 +105,7 @@ class RecordRidge:
         return RidgeRelease(
             Moments(len(rows), p, np.zeros(p + q), joint),
             self.radius**2 * max(added, 0.0),
-            *self.guarantees(),
+            *self.guarantees(p),
             source.private,
             (event,),
         )

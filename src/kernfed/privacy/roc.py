@@ -138,10 +138,10 @@ def _last_inside(outside: Callable[[float], bool], inner: float, outer: float) -
 def _point(members: Floats, others: Floats, rate: float, confidence: float) -> OperatingPoint:
     # The threshold looks at others only: given it, the members found are a binomial count.
     threshold = np.sort(others)[len(others) - 1 - math.floor(rate * len(others))]
-    found, alarms = int((members > threshold).sum()), int((others > threshold).sum())
-    interval = clopper_pearson(found, len(members), confidence)
+    named, alarms = int((members > threshold).sum()), int((others > threshold).sum())
+    interval = clopper_pearson(named, len(members), confidence)
     limit = float(upper_rates(alarms, len(others), 1.0 - confidence))
-    return OperatingPoint(rate, found, alarms, found / len(members), interval, limit)
+    return OperatingPoint(rate, named, alarms, named / len(members), interval, limit)
 
 
 def check_scores(values: npt.ArrayLike, name: str, *, at_least: int = 1) -> Floats:

@@ -78,7 +78,7 @@ def smooth(
         if isinstance(steps, int):
             return _repeat(rows[part], steps, dim), steps
         if raw is not None:
-            return _best(rows[part], lambda found: float(np.linalg.norm(found - raw[part])), dim, first=1)
+            return _best(rows[part], lambda smoothed: float(np.linalg.norm(smoothed - raw[part])), dim, first=1)
         count = _coupled_steps(rows[part], noise, dim, seed, number)
         return _repeat(rows[part], count, dim), count
 
@@ -161,10 +161,10 @@ def _best(
     value, steps = loss(current), first
     while steps < MAX_STEPS:
         following = smooth_once(current, dim)
-        found = loss(following)
-        if found >= value:
+        next_value = loss(following)
+        if next_value >= value:
             break
-        current, value, steps = following, found, steps + 1
+        current, value, steps = following, next_value, steps + 1
     return current, steps
 
 
@@ -176,7 +176,7 @@ def _coupled_steps(rows: FloatArray, noise: float, dim: int | None, seed: int, n
     """
     drawn = noise * generator(seed, "coupled bootstrap", str(number)).standard_normal(rows.shape)
     first, second = rows + np.sqrt(_COUPLING) * drawn, rows - drawn / np.sqrt(_COUPLING)
-    _, steps = _best(first, lambda found: float(np.square(found - second).sum()), dim, first=0)
+    _, steps = _best(first, lambda smoothed: float(np.square(smoothed - second).sum()), dim, first=0)
     return steps
 
 

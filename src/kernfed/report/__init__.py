@@ -1,30 +1,62 @@
 """Reports: one HTML file about a model, an audit or results, that opens from disk and asks for nothing.
 
 ``write_html(model_report(model, gather_evidence(model, {site: (X, y)})), "report.html")``
+
+What a page says is ``ReportData``, and whoever makes one of other things has it drawn by ``write_html``: a package that
+declares a reader as an entry point of the group ``kernfed.reports`` has ``kernfed report`` read its files.
 """
 
-from kernfed_papers.pages.document import write_document
-from kernfed_papers.pages.result_pages import results_report
-from kernfed_papers.pages.results import read_results
-
 from kernfed.report.audits import audit_from_json, audit_report
-from kernfed.report.content import ReportData
+from kernfed.report.content import (
+    BYTES,
+    PUBLISHED,
+    SHARE,
+    Bars,
+    Curves,
+    Fact,
+    Figure,
+    HeatMap,
+    PageTable,
+    Pictures,
+    ReportData,
+    Section,
+    Series,
+    written,
+)
 from kernfed.report.evidence import Evidence, gather_evidence
-from kernfed.report.html import render_html, write_html
+from kernfed.report.html import render_html, style_variables, write_html
+from kernfed.report.markdown import officer_page
 from kernfed.report.models import model_report
-from kernfed.report.source import read_source
+from kernfed.report.plots import draw
+from kernfed.report.source import ReportSource, read_source
+from kernfed.report.svg import plain_text
 
 __all__ = [
+    "BYTES",
+    "PUBLISHED",
+    "SHARE",
+    "Bars",
+    "Curves",
     "Evidence",
+    "Fact",
+    "Figure",
+    "HeatMap",
+    "PageTable",
+    "Pictures",
     "ReportData",
+    "ReportSource",
+    "Section",
+    "Series",
     "audit_from_json",
     "audit_report",
+    "draw",
     "gather_evidence",
     "model_report",
-    "read_results",
+    "officer_page",
+    "plain_text",
     "read_source",
     "render_html",
-    "results_report",
-    "write_document",
+    "style_variables",
     "write_html",
+    "written",
 ]

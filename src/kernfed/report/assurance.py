@@ -1,66 +1,54 @@
 """What can be relied on: privacy in plain words, bounds with their assumptions, what the theorems are worth."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
-from kernfed.federation.testing.evaluation import Evaluation
+from kernfed.federation.testing.outcomes import Evaluation
 from kernfed.guarantees import STATUSES, Bound, HeldOutBounds, heldout_bounds
 from kernfed.guarantees.catalog import grouped_theorems
-from kernfed.privacy.audit import AuditReport
-from kernfed.privacy.officer import protection
-from kernfed.promise import round_up
-from kernfed.report.content import SHARE, Assumption, Claim, Section, Table, written
+from kernfed.promise import Terms, round_up
+from kernfed.report.content import SHARE, Assumption, Claim, PageTable, Section, written
 from kernfed.report.evidence import Evidence
-from kernfed.report.officer import officer_sections
-from kernfed.report.promises import Promise
+from kernfed.report.officer import guarantee_claims, not_promised
 
 #: Of all held-out bounds of a report together.
 CONFIDENCE = 0.95
 
 
-def privacy_section(promise: Promise | None, words: Sequence[str]) -> Section:
-    """The promise for one element and for one record, in the officer's words; without noise, that there is none."""
-    if promise is None:
+def privacy_section(terms: Terms | None, words: Sequence[str]) -> Section:
+    """The promise for one element and for one record, in the officer's words; without noise, that there is none.
+
+    It holds: a model has terms only for what a ledger was charged with, and no ledger accepts what is not private.
+    """
+    if terms is None:
         none = "no noise was added, so differential privacy promises nothing"
         claims = tuple(
             Claim(f"One {unit}", f"For one {unit} ({meaning}) {none}.", "no guarantee", False)
             for unit, meaning in (("element", "a single number of a row"), ("record", "a whole row, a person"))
         )
         return Section("Privacy", tuple(words), claims=claims)
-    said = tuple(f"{remark[:1].upper()}{remark[1:]}." for remark in promise.remarks)
-    section = replace(promise_section(promise), title="Privacy", words=(*words, *said))
-    if not promise.spent:
-        return section
+    labels = terms.labels_line()
+    return Section(
+        "Privacy",
+        (*words, f"{labels[:1].upper()}{labels[1:]}."),
+        claims=guarantee_claims(terms.element, terms.record),
+        points=not_promised(terms.element, terms.record),
+        tables=_spent_tables(terms.spent),
+    )
+
+
+def _spent_tables(spent: Mapping[str, tuple[float, float]]) -> tuple[PageTable, ...]:
     rows = tuple(
-        (site, f"{round_up(epsilon):g}", f"{round_up(delta):g}")
-        for site, (epsilon, delta) in sorted(promise.spent.items())
+        (site, f"{round_up(epsilon):g}", f"{round_up(delta):g}") for site, (epsilon, delta) in sorted(spent.items())
     )
     head = ("site", "epsilon of one record", "delta")
-    return replace(section, tables=(Table(head, rows, "What each site's ledger has come to, all releases together"),))
-
-
-def promise_section(promise: Promise) -> Section:
-    """Both units as claims, and what is not promised as a list."""
-    page = officer_sections(AuditReport("this model", promise.element, promise.record, private=promise.private))
-    claims = []
-    for guarantee, point in zip((promise.element, promise.record), page["Under which guarantee"].points, strict=False):
-        title, _, statement = point.partition(". ")
-        holds = promise.private and math.isfinite(guarantee.epsilon)
-        weak = protection(guarantee)
-        status = (f"holds, and is {weak}" if weak else "differential privacy") if holds else "no guarantee"
-        given = (
-            () if holds else (Assumption("the noise is secret, and no step looked at the raw rows", promise.private),)
-        )
-        claims.append(Claim(title, statement, status, holds and not weak, assumptions=given))
-    return Section("Under which guarantee", claims=tuple(claims), points=page["What is not promised"].points)
+    return (PageTable(head, rows, "What each site's ledger has come to, all releases together"),) if rows else ()
 
 
 def bounds_section(known: Evidence, further: Iterable[Claim] = (), papers: Sequence[str] = ()) -> Section | None:
     """Held-out bounds, further claims, and what the theorems of these ``papers`` are worth."""
     claims = list(further)
     words: list[str] = []
-    tables: list[Table] = []
+    tables: list[PageTable] = []
     evaluation = known.evaluation
     if evaluation is not None and evaluation.pooled.rows:
         bounds = all_bounds(evaluation)
@@ -104,14 +92,14 @@ def _bounded_images(unbounded: int, checked: int) -> Claim:
     )
 
 
-def _theorems_table(papers: Sequence[str]) -> Table:
+def _theorems_table(papers: Sequence[str]) -> PageTable:
     """Statements of these papers with their status; those of one kind share a row."""
     rows = tuple(
         (statement, function, STATUSES[status], remark)
         for statement, function, status, remark in grouped_theorems(papers)
     )
     head = ("statement", "function in kernfed.guarantees", "status", "remark")
-    return Table(head, rows, "What the published theorems are worth", folded=True)
+    return PageTable(head, rows, "What the published theorems are worth", folded=True)
 
 
 def bound_claim(title: str, beginning: str, bound: Bound, checks: Mapping[str, bool | None] | None = None) -> Claim:
@@ -131,7 +119,7 @@ def all_bounds(evaluation: Evaluation) -> HeldOutBounds:
     return heldout_bounds(counts, CONFIDENCE, simultaneous=True)
 
 
-def _bounds_table(evaluation: Evaluation, bounds: HeldOutBounds) -> Table:
+def _bounds_table(evaluation: Evaluation, bounds: HeldOutBounds) -> PageTable:
     rows = [
         (
             site,
@@ -141,7 +129,7 @@ def _bounds_table(evaluation: Evaluation, bounds: HeldOutBounds) -> Table:
         )
         for site, bound in bounds.sites.items()
     ]
-    return Table(
+    return PageTable(
         ("site", "rows", "accuracy", "accuracy is at least"),
         tuple(rows),
         "What each site can rely on, if the conditions above hold",

@@ -8,14 +8,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from kernfed._validation import check_choice
 from kernfed.errors import InputError
-from kernfed.privacy.audit import AuditReport, stated_epsilon
-from kernfed.privacy.officer import protection, told_apart
+from kernfed.privacy.audit_report import AuditReport, stated_epsilon
 from kernfed.privacy.roc import Attack
 from kernfed.promise import UNITS, Guarantee, delta_words
-from kernfed.report.assurance import promise_section
 from kernfed.report.content import SHARE, Bars, Fact, Figure, ReportData
-from kernfed.report.officer import officer_sections
-from kernfed.report.promises import Promise
+from kernfed.report.officer import officer_sections, protection, release_words, told_apart
 from kernfed.report.sections import traffic_section
 
 _KEYS = {"subject", "element", "record", "attacks", "bounds"}
@@ -84,30 +81,27 @@ def _decoded_fields(kind: Any, value: Any, where: str) -> Any:
     for name in hints:
         if name not in value:
             raise InputError(f"{start}{name} is missing")
-    found = {name: _decoded(hint, value[name], start + name) for name, hint in hints.items()}
+    parts = {name: _decoded(hint, value[name], start + name) for name, hint in hints.items()}
     try:
-        return kind(**found)
+        return kind(**parts)
     except ValueError as error:
         raise InputError(f"{where}: {error}" if where else str(error)) from None
 
 
 def audit_report(audit: AuditReport, traffic: Sequence[Mapping[str, Any]] = ()) -> ReportData:
-    """The report of an audit; ``traffic`` as ``Traffic.to_json`` gives it, where it is known what left the sites."""
-    page = officer_sections(audit, traffic or None)
-    promise = Promise(audit.element, audit.record, audit.private)
-    unsafe = next((text for text in page["Under which guarantee"].points if "marked not private" in text), "")
-    left, messages = page["What left"], traffic_section(traffic)
+    """The officer's page with figures; ``traffic`` as ``Traffic.to_json`` gives it, where it is known what left."""
+    left, guarantee, attacks, agreement, limits = officer_sections(audit, traffic or None)
+    messages = traffic_section(traffic)
     if messages is not None:
-        told = left.words[:2] if audit.released else ()
-        left = replace(messages, words=(*told, *messages.words))
+        left = replace(messages, words=(*release_words(audit.released, counted=True), *messages.words))
     sections = (
         left,
-        replace(promise_section(promise), words=(unsafe,) if unsafe else (), points=()),
-        replace(page["What attacks achieved"], figures=_attack_figures(audit)),
-        replace(page["Does the audit agree with the guarantee?"], figures=_bound_figures(audit)),
-        page["What is not promised"],
+        guarantee,
+        replace(attacks, figures=_attack_figures(audit)),
+        replace(agreement, figures=_bound_figures(audit)),
+        limits,
     )
-    return ReportData("audit", f"Privacy of {audit.subject}", f"{_sentence(audit.verdict)}", _facts(audit), sections)
+    return ReportData("audit", f"Privacy of {audit.subject}", _sentence(audit.verdict), _facts(audit), sections)
 
 
 def _sentence(verdict: str) -> str:
@@ -169,7 +163,7 @@ def _attack_figures(audit: AuditReport) -> tuple[Figure, ...]:
 
 def _found_bars(attacks: Sequence[Attack], rate: float) -> Bars:
     """Members found at the smallest rate of false alarms: the few who are exposed."""
-    found = [(attack.name, point) for attack in attacks for point in attack.roc.points if point.rate == rate]
+    points = [(attack.name, point) for attack in attacks for point in attack.roc.points if point.rate == rate]
     words = (
         f"Share of members found when at most {100 * rate:g} % of all others are named wrongly; "
         f"guessing finds {100 * rate:g} %."
@@ -177,11 +171,11 @@ def _found_bars(attacks: Sequence[Attack], rate: float) -> Bars:
     return Bars(
         f"Found at {100 * rate:g} % false alarms",
         words,
-        tuple(name for name, _ in found),
-        tuple(point.tpr for _, point in found),
+        tuple(name for name, _ in points),
+        tuple(point.tpr for _, point in points),
         SHARE,
         "found",
-        intervals=tuple(point.interval for _, point in found),
+        intervals=tuple(point.interval for _, point in points),
     )
 
 

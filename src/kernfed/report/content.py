@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 #: How values are written: "share" as per cent, "bytes" in decimal units, anything else to four digits with the unit.
-SHARE, BYTES = "share", "bytes"
+SHARE = "share"
+BYTES = "bytes"
 #: End of the name of a curve as printed; the curve of ours is named alike without it.
 PUBLISHED = " (published)"
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """Rows of text under column names; a ``folded`` one shows its caption only until it is opened."""
 
     columns: tuple[str, ...]
@@ -137,7 +138,7 @@ class Section:
     figures: tuple[Figure, ...] = ()
     claims: tuple[Claim, ...] = ()
     points: tuple[str, ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[PageTable, ...] = ()
     short: str = ""
 
 
@@ -153,10 +154,10 @@ class ReportData:
 
     def section(self, title: str) -> Section:
         """The section with this title."""
-        for found in self.sections:
-            if found.title == title:
-                return found
-        raise KeyError(f"no section {title!r}; there are {[found.title for found in self.sections]}")
+        for section in self.sections:
+            if section.title == title:
+                return section
+        raise KeyError(f"no section {title!r}; there are {[section.title for section in self.sections]}")
 
     @property
     def figures(self) -> tuple[Figure, ...]:
@@ -164,7 +165,7 @@ class ReportData:
         return tuple(figure for section in self.sections for figure in section.figures)
 
 
-def figure_table(figure: Figure) -> Table:
+def figure_table(figure: Figure) -> PageTable:
     """The numbers of a figure as a table."""
     if isinstance(figure, Bars):
         return _bars_table(figure)
@@ -174,7 +175,7 @@ def figure_table(figure: Figure) -> Table:
             (name, *(written(value, figure.unit) for value in line))
             for name, line in zip(figure.rows, figure.values, strict=True)
         ]
-        return Table(columns, tuple(cells), figure.title)
+        return PageTable(columns, tuple(cells), figure.title)
     if isinstance(figure, Pictures):
         return _pictures_table(figure)
     spreads = any(value is not None for series in figure.series for value in series.spread)
@@ -184,10 +185,10 @@ def figure_table(figure: Figure) -> Table:
         for place, (x, y) in enumerate(zip(series.x, series.y, strict=True))
     ]
     columns = ("curve", figure.x_name, figure.y_name, *(("standard deviation",) if spreads else ()))
-    return Table(columns, tuple(points), figure.title)
+    return PageTable(columns, tuple(points), figure.title)
 
 
-def _bars_table(figure: Bars) -> Table:
+def _bars_table(figure: Bars) -> PageTable:
     columns: dict[str, Sequence[float | None]] = {figure.value_name: figure.values, **figure.marks}
     if figure.intervals:
         columns |= {"at least": [low for low, _ in figure.intervals], "at most": [high for _, high in figure.intervals]}
@@ -196,10 +197,10 @@ def _bars_table(figure: Bars) -> Table:
         for place, label in enumerate(figure.labels)
     ]
     rows += [(name, written(value, figure.unit), *[""] * (len(columns) - 1)) for name, value in figure.lines.items()]
-    return Table(("", *columns), tuple(rows), figure.title)
+    return PageTable(("", *columns), tuple(rows), figure.title)
 
 
-def _pictures_table(figure: Pictures) -> Table:
+def _pictures_table(figure: Pictures) -> PageTable:
     """What can be said of pictures in few numbers."""
     rows = []
     for name, matrix in figure.panels:
@@ -213,7 +214,7 @@ def _pictures_table(figure: Pictures) -> Table:
                 written(sum(values) / len(values)),
             )
         )
-    return Table(("picture", "size", "smallest", "largest", "mean"), tuple(rows), figure.title)
+    return PageTable(("picture", "size", "smallest", "largest", "mean"), tuple(rows), figure.title)
 
 
 def _at(values: tuple[float | None, ...], place: int) -> float | None:

@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.errors import InputError
-from kernfed.federation.site.site import check_site_rows
-from kernfed.federation.testing.evaluation import Evaluation, evaluate_rows
+from kernfed.federation.site.rows import check_site_rows
+from kernfed.federation.testing.evaluation import evaluate_rows
+from kernfed.federation.testing.outcomes import Evaluation
 from kernfed.federation.testing.predictors import is_regressor
 from kernfed.federation.testing.regression import RegressionEvaluation, regression_rows
 from kernfed.kahm.model import FoldingModel
+from kernfed.kahm.projection import project
 
 #: Queries on which the sum of memberships is looked at; all would double the time of a report.
 _CHECKED = 2000
@@ -65,7 +67,7 @@ def gather_evidence(model: Any, rows: Mapping[str, Any], traffic: Iterable[Mappi
         own = check_site_rows(X, y, None, site)
         if len(own.y):
             alone[site] = float((model.local(site).predict(own.X) == own.y).mean())
-    queries = np.concatenate([np.asarray(found[0]) for found in rows.values()])
+    queries = np.concatenate([np.asarray(part[0]) for part in rows.values()])
     unbounded, checked = count_unbounded(model, queries[:_CHECKED])
     return replace(known, alone=alone, winners=count_winners(model, queries), unbounded=unbounded, checked=checked)
 
@@ -75,11 +77,11 @@ def count_unbounded(model: FoldingModel, queries: npt.NDArray[Any]) -> tuple[int
 
     Where the machines are elsewhere none are.
     """
-    if model.banks is None:
+    if model.banks_ is None:
         return 0, 0
-    projected = queries if model.privacy is None else model.privacy.project(queries)
-    found = (bank.scores(projected, model.parameters.measure).fallbacks for bank in model.banks.values())
-    return sum(found), len(queries)
+    projected = project(queries, model.basis)
+    unbounded = sum(bank.scores(projected, model.parameters.measure).fallbacks for bank in model.banks_.values())
+    return unbounded, len(queries)
 
 
 def count_labels(labels: npt.NDArray[Any]) -> dict[str, int]:
@@ -90,8 +92,8 @@ def count_labels(labels: npt.NDArray[Any]) -> dict[str, int]:
 
 def count_winners(model: FoldingModel, queries: npt.NDArray[Any]) -> dict[str, dict[str, int]]:
     """Per class that was answered, how often each site was the nearest one."""
-    found = model.explain(queries)
-    pairs = Counter(zip(map(str, found.label.tolist()), map(str, found.site.tolist()), strict=True))
+    explained = model.explain(queries)
+    pairs = Counter(zip(map(str, explained.label.tolist()), map(str, explained.site.tolist()), strict=True))
     winners: dict[str, dict[str, int]] = {str(label): {} for label in model.classes_.tolist()}
     for (label, site), count in sorted(pairs.items()):
         winners[label][site] = count
@@ -100,22 +102,22 @@ def count_winners(model: FoldingModel, queries: npt.NDArray[Any]) -> dict[str, d
 
 def model_labels(model: Any) -> dict[str, dict[str, int]]:
     """Rows of each class at each site as the machines in the model tell; empty where these are elsewhere."""
-    if not isinstance(model, FoldingModel) or model.banks is None:
+    if not isinstance(model, FoldingModel) or model.banks_ is None:
         return {}
     names = [str(label) for label in model.classes_.tolist()]
-    found: dict[str, dict[str, int]] = {}
-    for site, bank in sorted(model.banks.items()):
+    by_site: dict[str, dict[str, int]] = {}
+    for site, bank in sorted(model.banks_.items()):
         counts: Counter[str] = Counter()
         for machine, group in zip(bank.machines, bank.groups.tolist(), strict=True):
             counts[names[model.members_[site].classes[group]]] += machine.n_rows
-        found[site] = dict(counts)
-    return found
+        by_site[site] = dict(counts)
+    return by_site
 
 
 def check_traffic(entries: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
     """Entries of a record of traffic; anything else is refused."""
-    found = tuple(entries) if isinstance(entries, (list, tuple)) else (entries,)
-    for entry in found:
+    listed = tuple(entries) if isinstance(entries, (list, tuple)) else (entries,)
+    for entry in listed:
         if not isinstance(entry, Mapping) or not set(TRAFFIC_KEYS) <= set(entry):
             raise InputError(
                 f"traffic must be a list of objects with the keys {', '.join(TRAFFIC_KEYS)}, got {entry!r}"
@@ -123,4 +125,4 @@ def check_traffic(entries: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, An
         for name in TRAFFIC_KEYS[3:]:
             if isinstance(entry[name], bool) or not isinstance(entry[name], int) or entry[name] < 0:
                 raise InputError(f"traffic: {name} must be an integer of at least 0, got {entry[name]!r}")
-    return found
+    return listed

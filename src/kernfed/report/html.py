@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from kernfed._version import __version__
 from kernfed.files import atomic_path
-from kernfed.report.content import Figure, ReportData, Section, Table, figure_table
+from kernfed.report.content import Figure, PageTable, ReportData, Section, figure_table
 from kernfed.report.plots import draw, is_wide
 from kernfed.report.svg import plain_text
 
@@ -104,7 +104,7 @@ def _figure_view(figure: Figure, name: str) -> dict[str, Any]:
     }
 
 
-def _table_views(table: Table) -> list[dict[str, Any]]:
+def _table_views(table: PageTable) -> list[dict[str, Any]]:
     """The table, or several below each other where its columns of numbers would not fit on a sheet of paper."""
     kinds = [_kind([row[place] for row in table.rows]) for place in range(len(table.columns))]
     widths = [_width(table, place, kind) for place, kind in enumerate(kinds)]
@@ -126,7 +126,7 @@ def _table_views(table: Table) -> list[dict[str, Any]]:
     return views
 
 
-def _table_view(table: Table, kinds: list[str], widths: list[float]) -> dict[str, Any]:
+def _table_view(table: PageTable, kinds: list[str], widths: list[float]) -> dict[str, Any]:
     rows = [list(zip(row, kinds, table.columns, strict=True)) for row in table.rows[:MOST_ROWS]]
     stacked = 2 < len(kinds) <= _MATRIX and (sum(widths) > _PHONE or "words" in kinds)
     return {
@@ -140,7 +140,7 @@ def _table_view(table: Table, kinds: list[str], widths: list[float]) -> dict[str
     }
 
 
-def _width(table: Table, place: int, kind: str) -> float:
+def _width(table: PageTable, place: int, kind: str) -> float:
     """About how many signs a column is wide."""
     head = min(_HEAD, max(map(len, table.columns[place].split()), default=0))
     cells = max((len(row[place]) for row in table.rows[:MOST_ROWS]), default=0)

@@ -3,14 +3,14 @@
 from typing import Any
 
 from kernfed.errors import InputError
-from kernfed.privacy.audit import stated_epsilon
-from kernfed.privacy.officer import protection
-from kernfed.promise import delta_words
+from kernfed.privacy.audit_report import stated_epsilon
+from kernfed.promise import Terms, delta_words
 from kernfed.report.assurance import bounds_section, privacy_section
-from kernfed.report.content import BYTES, SHARE, Fact, ReportData, Section, Table, written
+from kernfed.report.content import BYTES, SHARE, Fact, PageTable, ReportData, Section, written
 from kernfed.report.evidence import Evidence, model_labels
-from kernfed.report.kinds import DESCRIPTIONS, Parts
-from kernfed.report.promises import stated_privacy
+from kernfed.report.kinds import DESCRIPTIONS
+from kernfed.report.officer import protection
+from kernfed.report.parts import Parts
 from kernfed.report.sections import accuracy_section, holders_map, labels_map, traffic_section, winners_map
 
 
@@ -30,7 +30,7 @@ def model_report(model: Any, evidence: Evidence | None = None, *, title: str = "
         _who_section(model, known),
         *parts.sections,
         traffic_section(known.traffic),
-        privacy_section(stated_privacy(model), parts.privacy),
+        privacy_section(_terms(model), parts.privacy),
         bounds_section(known, parts.claims, parts.papers),
         _making_section(parts),
     )
@@ -54,7 +54,7 @@ def _who_section(model: Any, known: Evidence) -> Section | None:
 
 def _making_section(parts: Parts) -> Section:
     rows = tuple((name.replace("_", " "), _told(value)) for name, value in parts.settings.items())
-    return Section("How it was made", tables=(Table(("setting", "value"), rows, "Settings"), *parts.tables))
+    return Section("How it was made", tables=(PageTable(("setting", "value"), rows, "Settings"), *parts.tables))
 
 
 def _told(value: Any) -> str:
@@ -89,9 +89,15 @@ def _traffic_facts(known: Evidence) -> tuple[Fact, ...]:
 
 
 def _privacy_fact(model: Any) -> Fact:
-    stated = stated_privacy(model)
-    if stated is None:
+    terms = _terms(model)
+    if terms is None:
         return Fact("Privacy", "none", "no noise was added")
-    weak = protection(stated.record)
-    note = f"at δ {delta_words(stated.record.delta)}" + (f": {weak}" if weak else "")
-    return Fact("Privacy of one person", f"ε {stated_epsilon(stated.record)}", note)
+    weak = protection(terms.record)
+    note = f"at δ {delta_words(terms.record.delta)}" + (f": {weak}" if weak else "")
+    return Fact("Privacy of one person", f"ε {stated_epsilon(terms.record)}", note)
+
+
+def _terms(model: Any) -> Terms | None:
+    """What the model promises; an estimator of one table promises nothing."""
+    terms: Terms | None = getattr(model, "privacy", None)
+    return terms

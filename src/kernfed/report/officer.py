@@ -1,44 +1,227 @@
-"""The privacy officer's page (``kernfed.privacy.officer``) as sections: the words are written in one place only."""
+"""The privacy officer's page, as sections made of data: what left, under which guarantee, what attacks achieved.
 
-import html
-import re
-from collections.abc import Iterable, Mapping
+The words are written here once; ``markdown.py`` and ``html.py`` only set them.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kernfed.privacy.audit import AuditReport
-from kernfed.privacy.officer import officer_page
-from kernfed.report.content import Section, Table
+from kernfed.errors import InputError
+from kernfed.privacy.audit_report import AuditReport, attack_limit, stated_epsilon
+from kernfed.privacy.lower_bound import round_down
+from kernfed.privacy.roc import Attack
+from kernfed.promise import Guarantee, delta_words, round_up
+from kernfed.report.content import Assumption, Claim, PageTable, Section
+
+_COLUMNS = ("site", "task", "information", "messages", "bytes_up", "scalars_up")
+_UNITS = {"element": "One element (a single number of a row)", "record": "One record (a whole row, a person)"}
+_NOT_PRIVATE = (
+    "The release is marked not private (its noise came from a seed, or a step looked at the raw rows): neither "
+    "guarantee holds."
+)
 
 
-def officer_sections(report: AuditReport, traffic: Iterable[Mapping[str, Any]] | None = None) -> dict[str, Section]:
-    """Sections of the officer's page by title, in order."""
-    page = officer_page(report, traffic)
-    parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)[1:]
-    return {title: _section(title, body) for title, body in zip(parts[::2], parts[1::2], strict=True)}
+def officer_sections(audit: AuditReport, traffic: Iterable[Mapping[str, Any]] | None = None) -> tuple[Section, ...]:
+    """The officer's page of an audit; ``traffic`` as in ``officer_page``."""
+    if not isinstance(audit, AuditReport):
+        raise InputError(f"report must be an AuditReport, got {type(audit).__name__}")
+    return (
+        _what_left(audit.released, traffic),
+        Section(
+            "Under which guarantee",
+            () if audit.private else (_NOT_PRIVATE,),
+            claims=guarantee_claims(audit.element, audit.record, private=audit.private),
+        ),
+        _attacks(audit),
+        _agreement(audit),
+        Section(
+            "What is not promised",
+            points=not_promised(audit.element, audit.record, attacked=bool(audit.attacks or audit.bounds)),
+        ),
+    )
 
 
-def _section(title: str, body: str) -> Section:
-    """Blocks of the little Markdown that the page uses: paragraphs, lists and tables."""
-    words: list[str] = []
-    points: list[str] = []
-    tables: list[Table] = []
-    for block in filter(None, (block.strip() for block in body.split("\n\n"))):
-        lines = block.splitlines()
-        if block.startswith("| "):
-            head, _, *rows = (_cells(line) for line in lines)
-            tables.append(Table(head, tuple(rows), title))
-        elif block.startswith("- "):
-            points += [_plain(line.removeprefix("- ")) for line in lines]
-        else:
-            words.append(_plain(" ".join(lines)))
-    return Section(title, tuple(words), points=tuple(points), tables=tuple(tables))
+# Guarantees -------------------------------------------------------------------------------------------------------
 
 
-def _cells(line: str) -> tuple[str, ...]:
-    inner = line.removeprefix("| ").removesuffix(" |")
-    return tuple(_plain(cell.replace("\\|", "|")) for cell in re.split(r"(?<!\\) \| ", inner))
+def guarantee_claims(element: Guarantee, record: Guarantee, *, private: bool = True) -> tuple[Claim, Claim]:
+    """What is promised for one element and for one record, and whether it can be relied on."""
+    return _guarantee_claim(element, private), _guarantee_claim(record, private)
 
 
-def _plain(text: str) -> str:
-    """Text without the signs for bold and with its own signs for those that Markdown had to write otherwise."""
-    return html.unescape(text.replace("**", "")).strip()
+def _guarantee_claim(guarantee: Guarantee, private: bool) -> Claim:
+    holds, worth = private and math.isfinite(guarantee.epsilon), protection(guarantee)
+    status = "no guarantee"
+    if holds:
+        status = f"holds, and is {worth}" if worth else "differential privacy"
+    given = () if holds else (Assumption("the noise is secret, and no step looked at the raw rows", private),)
+    return Claim(_UNITS[guarantee.unit], _promised(guarantee), status, holds and not worth, assumptions=given)
+
+
+def _promised(guarantee: Guarantee) -> str:
+    if math.isinf(guarantee.epsilon):
+        return f"No guarantee at delta {delta_words(guarantee.delta)} for {guarantee.adjacency}."
+    worth = protection(guarantee)
+    return (
+        f"Differential privacy with epsilon {stated_epsilon(guarantee)} and delta {delta_words(guarantee.delta)} for "
+        f"{guarantee.adjacency}. An attacker who knows everything else, and to whom both cases are equally "
+        f"likely, tells which is true in at most {told_apart(guarantee)} of cases; guessing is right in 50 %."
+        + (f" That is {worth}." if worth else "")
+    )
+
+
+def told_apart(guarantee: Guarantee) -> str:
+    """Per cent of cases, at most, in which an attacker tells two equally likely neighbours apart, rounded up.
+
+    >>> told_apart(Guarantee(1.0, 0.0, "record", "one row replaced by any other"))
+    '73.11 %'
+    """
+    return f"{min(round_up(100 * _right(guarantee)), 100.0):g} %"
+
+
+def protection(guarantee: Guarantee) -> str:
+    """The verdict on an epsilon that is too large to protect; empty for others."""
+    right = _right(guarantee)
+    return "no protection" if right > 0.9999 else "little protection" if right > 0.99 else ""
+
+
+def _right(guarantee: Guarantee) -> float:
+    """The best test of two equally likely cases is right with probability (e^epsilon + delta)/(e^epsilon + 1)."""
+    return (1.0 + guarantee.delta * math.exp(-guarantee.epsilon)) / (1.0 + math.exp(-guarantee.epsilon))
+
+
+def not_promised(element: Guarantee, record: Guarantee, *, attacked: bool = False) -> tuple[str, ...]:
+    """What no guarantee says; ``attacked`` where figures of attacks stand beside."""
+    weaker = (
+        "The guarantee for one element is not one for a person: a whole row has the weaker guarantee for one record "
+        "above.",
+    )
+    figures = (
+        "The attacks are those listed; that none worked does not mean that none can. Their figures come from the raw "
+        "rows and are not protected by the guarantee: give this page only to those who may know them.",
+    )
+    return (
+        *(weaker if record.epsilon > element.epsilon else ()),
+        "Labels, names of classes and how many rows each has are public unless they were randomised too.",
+        "What can be learned about a group of people, also about somebody who is not in the data, is not hidden.",
+        "People with several rows are protected less: each row counts.",
+        "A second release from the same rows adds to the first; a ledger keeps the sum.",
+        "A site is not protected against its own staff, who see the rows.",
+        *(figures if attacked else ()),
+    )
+
+
+# What left --------------------------------------------------------------------------------------------------------
+
+
+def release_words(released: str, *, counted: bool) -> tuple[str, ...]:
+    """The release, whose numbers everyone may have, and whether messages were ``counted`` beside it."""
+    if not released:
+        return ()
+    words = (
+        f"The release is {released}. The guarantee is for all of them together, and the attacks see all: count "
+        "them as having left. Where machines stay at the sites, only what is computed from the release leaves; a model "
+        "that holds its machines contains rows of the release, or fabricated from it."
+    )
+    return (words, "Messages while a model was made of the release, before any query:") if counted else (words,)
+
+
+def _what_left(released: str, traffic: Iterable[Mapping[str, Any]] | None) -> Section:
+    title, entries = "What left", None if traffic is None else list(traffic)
+    words = release_words(released, counted=bool(entries))
+    if entries:
+        total = f"In all {sum(int(_checked(entry)['bytes_up']) for entry in entries):,} bytes left the sites."
+        return Section(title, (*words, total), tables=(_messages_table(title, entries),))
+    if not words:
+        none = "No record of traffic was given with this audit. What left is what the title names."
+        words = (none if entries is None else "Nothing left any site.",)
+    return Section(title, words)
+
+
+def _checked(entry: Any) -> Mapping[str, Any]:
+    if not isinstance(entry, Mapping) or not set(_COLUMNS) <= set(entry):
+        raise InputError(f"traffic must be mappings with the keys {', '.join(_COLUMNS)}, got {entry!r}")
+    return entry
+
+
+def _messages_table(title: str, entries: Sequence[Mapping[str, Any]]) -> PageTable:
+    head = ("site", "question asked", "kind of answer", "messages", "bytes", "numbers")
+    rows = (
+        (*(str(entry[name]) for name in _COLUMNS[:3]), *(f"{int(entry[name]):,}" for name in _COLUMNS[3:]))
+        for entry in entries
+    )
+    return PageTable(head, tuple(rows), title)
+
+
+# Attacks and bounds -----------------------------------------------------------------------------------------------
+
+
+def _attacks(audit: AuditReport) -> Section:
+    title = "What attacks achieved"
+    if not audit.attacks:
+        return Section(title, ("No attack was tried.",))
+    rates = sorted({point.rate for attack in audit.attacks for point in attack.roc.points})
+    head = ("attack", "the attacker knows", "score", *(f"found at {100 * rate:g} % false alarms" for rate in rates))
+    rows = tuple(_attack_row(attack, rates) for attack in audit.attacks)
+    words = [
+        "An attack tells people who are in the data from people who are not. A score (area under the curve) of 0.5 is "
+        "guessing, 1 is certainty. The last columns say what share of the people in the data is found when that share "
+        "of all others is wrongly named. Brackets hold the true value with "
+        f"{100 * audit.attacks[0].roc.confidence:g} % confidence."
+    ]
+    if audit.membership is not None:
+        chance = "no more than chance gives" if audit.membership.p_value > 0.05 else "more than chance gives"
+        words.append(
+            f"Membership score of the published method, for comparison: {audit.membership.value:.3g}, which is "
+            f"{chance} (p = {audit.membership.p_value:.3g}). It does not see a small group of exposed people."
+        )
+    return Section(title, tuple(words), tables=(PageTable(head, rows, title),))
+
+
+def _attack_row(attack: Attack, rates: Sequence[float]) -> tuple[str, ...]:
+    low, high = attack.roc.auc_interval
+    shares = {
+        point.rate: f"{100 * point.tpr:.3g} % [{100 * point.interval[0]:.3g}, {100 * point.interval[1]:.3g}]"
+        for point in attack.roc.points
+    }
+    score = f"{attack.roc.auc:.3f} [{low:.3f}, {high:.3f}]"
+    return attack.name, attack.knows, score, *(shares.get(rate, "not measured") for rate in rates)
+
+
+def _agreement(audit: AuditReport) -> Section:
+    title = "Does the audit agree with the guarantee?"
+    if not audit.bounds:
+        return Section(title, (_untested(audit),))
+    rows = tuple(
+        (
+            bound.unit,
+            bound.method,
+            f"{round_down(bound.value):g}",
+            stated_epsilon(getattr(audit, bound.unit)),
+            f"{bound.ceiling:.3g}",
+            f"{bound.trials:,}",
+        )
+        for bound in audit.bounds
+    )
+    head = ("unit", "judged by", "audited epsilon is at least", "stated epsilon", "most that could show", "trials")
+    words = (
+        "An audited epsilon above the stated one would prove the guarantee wrong. One below does not prove it right: "
+        "the guarantee rests on mathematics, the audit looks for mistakes in carrying it out."
+    )
+    return Section(title, (words,), tables=(PageTable(head, rows, title),))
+
+
+def _untested(audit: AuditReport) -> str:
+    """What cannot be concluded without a bound, and who can."""
+    if math.isinf(audit.record.epsilon):
+        return (
+            "No guarantee for a record is claimed, so there is none to agree with. The attacks above succeed to the "
+            "degree shown; others may do better, and nothing bounds by how much."
+        )
+    return (
+        "This was not tested. A bound on epsilon needs many draws of the noise with and without a row, and here it was "
+        "drawn once. The stated guarantee allows attacks on a record an area under the curve of "
+        f"{attack_limit(audit.record):.3f} on average over the noise; figures above that are a reason to audit the "
+        "mechanism itself, figures below it prove nothing."
+    )

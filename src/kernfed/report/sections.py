@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from kernfed.federation.testing.evaluation import Evaluation
+from kernfed.federation.testing.outcomes import Evaluation
 from kernfed.federation.testing.regression import RegressionEvaluation
 from kernfed.report.assurance import CONFIDENCE, all_bounds
-from kernfed.report.content import BYTES, SHARE, Bars, HeatMap, Section, Table, written
+from kernfed.report.content import BYTES, SHARE, Bars, HeatMap, PageTable, Section, written
 from kernfed.report.evidence import TRAFFIC_KEYS, Evidence
 
 #: Rows or columns of a heat map that are drawn; the largest ones.
@@ -30,15 +30,15 @@ def accuracy_section(evidence: Evidence) -> Section | None:
     return Section("Accuracy", tuple(words), tuple(figures)) if figures else None
 
 
-def _regression_section(found: RegressionEvaluation) -> Section:
+def _regression_section(evaluation: RegressionEvaluation) -> Section:
     """Errors of predicted values per site, sorted, and R² where it is defined."""
-    ordered = _sorted({site: sums.mean_squared_error for site, sums in found.sites.items() if sums.rows})
+    ordered = _sorted({site: sums.mean_squared_error for site, sums in evaluation.sites.items() if sums.rows})
     words = (
-        f"R² over all {found.pooled.rows:,} unseen rows is {written(found.r2)}: 1 where every value is predicted "
-        "exactly, 0 where the mean of the values would do as well."
+        f"R² over all {evaluation.pooled.rows:,} unseen rows is {written(evaluation.r2)}: 1 where every value is "
+        "predicted exactly, 0 where the mean of the values would do as well."
     )
-    if found.missing:
-        words += _missing_words(found.missing)
+    if evaluation.missing:
+        words += _missing_words(evaluation.missing)
     bars = Bars(
         "Mean squared error per site",
         _extremes("The error", ordered, ""),
@@ -49,9 +49,9 @@ def _regression_section(found: RegressionEvaluation) -> Section:
     )
     rows = tuple(
         (site, f"{sums.rows:,}", written(sums.mean_squared_error), written(sums.mean_absolute_error), written(sums.r2))
-        for site, sums in found.sites.items()
+        for site, sums in evaluation.sites.items()
     )
-    table = Table(("site", "rows", "mean squared error", "mean absolute error", "R²"), rows, "Errors per site")
+    table = PageTable(("site", "rows", "mean squared error", "mean absolute error", "R²"), rows, "Errors per site")
     return Section("Errors", (words,), (bars,), tables=(table,))
 
 
@@ -73,10 +73,10 @@ def _accuracy_words(evaluation: Evaluation) -> str:
 
 
 def _accuracy_figures(evaluation: Evaluation, evidence: Evidence) -> list[Any]:
-    found = {site: outcome.accuracy for site, outcome in evaluation.sites.items() if outcome.rows}
+    accuracies = {site: outcome.accuracy for site, outcome in evaluation.sites.items() if outcome.rows}
     figures: list[Any] = []
-    if len(found) > 1:
-        ordered = _sorted(found)
+    if len(accuracies) > 1:
+        ordered = _sorted(accuracies)
         bounds = all_bounds(evaluation)
         marks: dict[str, tuple[float | None, ...]] = {}
         if evidence.alone:
@@ -209,7 +209,7 @@ def traffic_section(entries: Sequence[Mapping[str, Any]]) -> Section | None:
     return Section("What left the sites", (words,), (bars,), tables=(_traffic_table(entries),))
 
 
-def _traffic_table(entries: Sequence[Mapping[str, Any]]) -> Table:
+def _traffic_table(entries: Sequence[Mapping[str, Any]]) -> PageTable:
     """Messages of every kind, over all sites."""
     kinds: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for entry in entries:
@@ -224,10 +224,10 @@ def _traffic_table(entries: Sequence[Mapping[str, Any]]) -> Table:
         "numbers from them",
     )
     rows = tuple(
-        (*kind, f"{len(found):,}", *(f"{sum(entry[key] for entry in found):,}" for key in TRAFFIC_KEYS[3:]))
-        for kind, found in sorted(kinds.items())
+        (*kind, f"{len(alike):,}", *(f"{sum(entry[key] for entry in alike):,}" for key in TRAFFIC_KEYS[3:]))
+        for kind, alike in sorted(kinds.items())
     )
-    return Table(head, rows, "Every kind of message, over all sites")
+    return PageTable(head, rows, "Every kind of message, over all sites")
 
 
 def _sorted(values: Mapping[str, float]) -> dict[str, float]:
@@ -270,5 +270,5 @@ def _tuples(values: Any) -> tuple[tuple[float, ...], ...]:
 
 
 def _listed(names: Iterable[str]) -> str:
-    found = list(names)
-    return ", ".join(found[:20]) + (f" and {len(found) - 20} more" if len(found) > 20 else "")
+    listed = list(names)
+    return ", ".join(listed[:20]) + (f" and {len(listed) - 20} more" if len(listed) > 20 else "")

@@ -3,15 +3,13 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from kernfed_papers.pages.result_pages import results_report
-from kernfed_papers.pages.results import Summary, read_results
-
 from kernfed.errors import FileFormatError, InputError
 from kernfed.federation import load
-from kernfed.privacy.audit import AuditReport
+from kernfed.privacy.audit_report import AuditReport
 from kernfed.report.audits import audit_from_json, audit_report, is_audit
 from kernfed.report.content import ReportData
 from kernfed.report.evidence import Evidence, check_traffic
@@ -22,13 +20,17 @@ _PAGES = {b"<": "HTML", b"# privacy of": "Markdown"}
 _EXPECTED = "expected a model file, the JSON of an audit, or results (a .jsonl file or a folder of them)"
 
 
+#: Entry points by which other packages declare readers: a name, and a function from a path to ``ReportData``.
+READERS = "kernfed.reports"
+
+
 @dataclass(frozen=True)
-class Source:
-    """What was found: one of ``model``, ``audit`` and ``results``, and the traffic that came with an audit."""
+class ReportSource:
+    """What a file holds: one of ``model``, ``audit`` and a whole ``page``, and the traffic that came with an audit."""
 
     model: Any = None
     audit: AuditReport | None = None
-    results: tuple[Summary, ...] = ()
+    page: ReportData | None = None
     traffic: tuple[Mapping[str, Any], ...] = ()
 
     def report(self, evidence: Evidence | None = None, title: str = "") -> ReportData:
@@ -36,14 +38,15 @@ class Source:
         if self.model is not None:
             return model_report(self.model, evidence, title=title)
         traffic = tuple(evidence.traffic) if evidence is not None and evidence.traffic else self.traffic
-        found = audit_report(self.audit, traffic) if self.audit is not None else results_report(self.results)
-        return replace(found, title=title) if title else found
+        page = self.page if self.audit is None else audit_report(self.audit, traffic)
+        assert page is not None
+        return replace(page, title=title) if title else page
 
 
-def read_source(path: Path) -> Source:
+def read_source(path: Path) -> ReportSource:
     """Read a model, an audit or results; anything else is refused."""
     if path.is_dir() or path.suffix == ".jsonl":
-        return Source(results=read_results(path))
+        return ReportSource(page=_read_results(path))
     if not path.is_file():
         raise FileNotFoundError(f"nothing at {path}; {_EXPECTED}")
     with path.open("rb") as file:
@@ -58,17 +61,28 @@ def read_source(path: Path) -> Source:
     return _read_json(path) if start[:1] in (b"{", b"[") else _read_model(path)
 
 
-def _read_model(path: Path) -> Source:
+def _read_results(path: Path) -> ReportData:
+    """Results are read by the package that makes them, where it is installed."""
+    for reader in entry_points(group=READERS, name="results"):
+        page: ReportData = reader.load()(path)
+        return page
+    raise InputError(
+        f"{path} holds results of experiments, which the package kernfed-papers reads, and it is not installed; in a "
+        "clone of the repository: pip install --editable papers"
+    )
+
+
+def _read_model(path: Path) -> ReportSource:
     try:
         model = load(path)
     except FileFormatError as error:
         raise InputError(f"{error}; {_EXPECTED}") from None
     if not is_model(model):
         raise InputError(f"{path} holds a {type(model).__name__}, of which there is no report")
-    return Source(model)
+    return ReportSource(model)
 
 
-def _read_json(path: Path) -> Source:
+def _read_json(path: Path) -> ReportSource:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # also what is not UTF-8, or nested without end
@@ -76,12 +90,11 @@ def _read_json(path: Path) -> Source:
     holders: list[Any] = []
     if isinstance(values, dict):
         holders = [values, values.get("audit"), values.get("report")]
-    for found in holders:
-        if is_audit(found):
-            try:
-                return Source(audit=audit_from_json(found), traffic=check_traffic(values.get("traffic") or ()))
-            except ValueError as error:
-                raise InputError(f"{path}: {error}; make it anew with kernfed audit --out FILE") from None
+    for candidate in filter(is_audit, holders):
+        try:
+            return ReportSource(audit=audit_from_json(candidate), traffic=check_traffic(values.get("traffic") or ()))
+        except ValueError as error:
+            raise InputError(f"{path}: {error}; make it anew with kernfed audit --out FILE") from None
     raise InputError(f"{path} is JSON of something else; {_EXPECTED}")
 
 

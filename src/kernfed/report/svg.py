@@ -52,10 +52,10 @@ def _page_tag(tag: str, name: str, used: set[str]) -> str:
         tag = tag.replace(stand_in, f"var(--{role})")
     tag = re.sub(r"font: (?:\w+ )*([\d.]+)px [^;\"]*", r"font-size: \1px", tag)
     tag = re.sub(r"font-family: [^;\"]*;?", "", tag)
-    tag = re.sub(r' id="([\w.-]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", tag)
+    tag = re.sub(r' id="([\w.-]+)"', lambda match: f' id="{name}-{match[1]}"' if match[1] in used else "", tag)
     tag = re.sub(r"url\(#", f"url(#{name}-", tag)
     tag = re.sub(r"(?:xlink:)?href=\"#", f'href="#{name}-', tag)
-    tag = re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), tag)
+    tag = re.sub(r"-?\d+\.\d{3,}", lambda match: f"{float(match[0]):.2f}".rstrip("0").rstrip("."), tag)
     return _BOX.sub(r"M\1 \2H\3V\4H\1z", " ".join(tag.split()))
 
 

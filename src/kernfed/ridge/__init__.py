@@ -1,7 +1,7 @@
 """Kernel ridge regression on features: objectives that add up over sites, and the ways to minimise their sum."""
 
 from kernfed.ridge.heterogeneity import Heterogeneity, SiteHeterogeneity
-from kernfed.ridge.model import METHODS, RidgeModel, Round
+from kernfed.ridge.model import METHODS, RidgeModel, RidgeRound
 from kernfed.ridge.parameters import FEATURES, TASKS, RidgeParameters
 
 __all__ = [
@@ -11,6 +11,6 @@ __all__ = [
     "Heterogeneity",
     "RidgeModel",
     "RidgeParameters",
-    "Round",
+    "RidgeRound",
     "SiteHeterogeneity",
 ]

@@ -187,6 +187,6 @@ def measure_heterogeneity(
         )
         for name in sorted(shares)
     }
-    found = [value for value in (largest, seen) if value is not None]
+    eigenvalues = [value for value in (largest, seen) if value is not None]
     upsilon = empirical_upsilon(shares, data, regularization)
-    return Heterogeneity(max(found, default=None), upsilon, dimension, sites)
+    return Heterogeneity(max(eigenvalues, default=None), upsilon, dimension, sites)

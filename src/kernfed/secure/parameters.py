@@ -132,9 +132,9 @@ def derive(n_sites: int, n_classes: int, bits: int) -> Parameters:
         # What an ample modulus leaves unused is not needed; how primes are dropped shifts it by a few bits.
         needed = ample.modulus(AMPLE) - (ideal.privacy_bits - PRIVACY_BITS)
         for ring in _rings(degree, needed - SLACK_BITS):
-            found = plan(ring, n_sites, n_classes, bits)
-            if found.privacy_bits >= PRIVACY_BITS:
-                return found
+            candidate = plan(ring, n_sites, n_classes, bits)
+            if candidate.privacy_bits >= PRIVACY_BITS:
+                return candidate
     raise InputError(
         f"scheme 'bfv' cannot hold {n_sites} sites, {n_classes} classes and {bits} bits: it needs a modulus of "
         f"{needed:.0f} bits, and {MOST_BITS[degree]} with the keys' prime is the most at 128-bit security; "

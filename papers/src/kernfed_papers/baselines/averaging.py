@@ -11,17 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._random import generator
-from kernfed._validation import check_count
 from kernfed.errors import InputError
-from kernfed.federation.asking import Federation, Replies
-from kernfed.federation.learner import Learner
-from kernfed.federation.asking import warn_missing
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.schema import Schema, agree, check_classes
-from kernfed_papers.baselines.averaging_model import AveragingModel, AveragingParameters, Round, Scaling
+from kernfed.federation import Federation, Learner, Payload, Replies, Schema, agree, check_classes, warn_missing
+from kernfed_papers.baselines.averaging_model import AveragingModel, AveragingParameters, AveragingRound, Scaling
 from kernfed_papers.baselines.averaging_tasks import round_question, weights_of
 from kernfed_papers.baselines.network import Weights, initial_weights, layer_sizes, weight_shapes
+from kernfed_papers.checks import check_count
+from kernfed_papers.draws import generator
 
 Callback = Callable[[int, AveragingModel], None]
 
@@ -48,6 +44,7 @@ class AveragingLearner(Learner):
     def __init__(
         self,
         model: str = "linear",
+        *,
         rounds: int = 10,
         local_epochs: int = 1,
         learning_rate: float = 0.3,
@@ -57,11 +54,15 @@ class AveragingLearner(Learner):
         standardize: bool = True,
         dtype: str = "float32",
     ) -> None:
-        self.rounds = check_count(rounds, "rounds")
-        if not isinstance(standardize, bool):
-            raise InputError(f"standardize must be True or False, got {standardize!r}")
+        self.model = model
+        self.rounds = rounds
+        self.local_epochs = local_epochs
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.hidden = hidden
+        self.proximal = proximal
         self.standardize = standardize
-        self.parameters = AveragingParameters(model, local_epochs, learning_rate, batch_size, hidden, proximal, dtype)
+        self.dtype = dtype
 
     def fit(
         self,
@@ -74,15 +75,15 @@ class AveragingLearner(Learner):
         """Run all rounds. ``callback(round, model)`` sees the model after each.
 
         Every round needs ``min_replies`` sites (default: all of them). Those that are missing from a round do not count
-        in its mean, and may come back in the next; ``history`` says who was missing when.
+        in its mean, and may come back in the next; ``history_`` says who was missing when.
         """
+        parameters = self._check(federation.seed)
         if min_replies is not None:
             check_count(min_replies, "min_replies")
         asking = _Asking(federation, min_replies, timeout, federation.traffic.bytes_down, federation.traffic.bytes_up)
         schemas = federation.schemas(min_replies=min_replies, timeout=timeout)
         schema = agree(schemas)
         check_classes(schema)
-        parameters = replace(self.parameters, seed=federation.seed)
         missing = {site: "it did not describe its data" for site in federation.sites if site not in schemas}
         scaling = asking.scaling(schemas, schema.width) if self.standardize else Scaling.none(schema.width)
         sizes = layer_sizes(parameters.model, schema.width, parameters.hidden, len(schema.classes))
@@ -94,6 +95,22 @@ class AveragingLearner(Learner):
                 callback(number, model)
         _warn(model)
         return model
+
+    def _check(self, seed: int) -> AveragingParameters:
+        """The parameters, if they can be used, as the sites are told them."""
+        check_count(self.rounds, "rounds")
+        if not isinstance(self.standardize, bool):
+            raise InputError(f"standardize must be True or False, got {self.standardize!r}")
+        return AveragingParameters(
+            self.model,
+            self.local_epochs,
+            self.learning_rate,
+            self.batch_size,
+            self.hidden,
+            self.proximal,
+            self.dtype,
+            seed,
+        )
 
 
 @dataclass(frozen=True)
@@ -120,7 +137,7 @@ class _Asking:
 
     def round(self, model: AveragingModel, number: int, schemas: Mapping[str, Schema]) -> AveragingModel:
         """Model after another round."""
-        names = [f"w{place}" for place in range(len(model.weights))]
+        names = [f"w{place}" for place in range(len(model.weights_))]
         sizes = layer_sizes(model.parameters.model, model.n_features_in_, model.parameters.hidden, len(model.classes_))
         shapes = {**dict(zip(names, weight_shapes(sizes), strict=True)), "rows": (1,), "loss": (1,)}
 
@@ -133,7 +150,7 @@ class _Asking:
         loss = float(rows @ [float(payload.arrays["loss"][0]) for _, payload in replies] / rows.sum())
         missing = {site: refusal.reason for site, refusal in replies.missing.items()}
         traffic = self.federation.traffic
-        done = Round(
+        done = AveragingRound(
             number,
             len(replies),
             int(rows.sum()),
@@ -143,7 +160,7 @@ class _Asking:
             missing,
         )
         weights = average_weights([weights_of(payload) for _, payload in replies], rows, model.parameters.dtype)
-        return replace(model, weights=weights, history=(*model.history, done))
+        return replace(model, weights_=weights, history_=(*model.history_, done))
 
     def _ask(
         self, task: str, question: Payload, schemas: Mapping[str, Schema], check: Callable[[str, Payload], None]
@@ -197,6 +214,6 @@ def _check_rows(payload: Payload, schema: Schema) -> None:
 def _warn(model: AveragingModel) -> None:
     """Say who was missing, once for all rounds."""
     absent = dict(model.missing_)
-    for done in model.history:
+    for done in model.history_:
         absent = {**done.missing, **absent}  # the first reason counts
     warn_missing(dict(sorted(absent.items())), "the others were averaged in the rounds without them", stacklevel=3)

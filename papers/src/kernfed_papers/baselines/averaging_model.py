@@ -2,17 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import scipy  # its parts are loaded when they are used
 
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray, check_choice, check_count, check_number, check_rows
+from kernfed.data import check_rows
 from kernfed.errors import InputError
 from kernfed.files import Record, Savable, labels_from_values, labels_to_values, register
+from kernfed.kernels import single_blas_thread
+from kernfed_papers.arrays import FloatArray
 from kernfed_papers.baselines.network import Weights, layer_sizes, logits, weight_shapes
+from kernfed_papers.checks import check_choice, check_count, check_number
 
 MODELS = ("linear", "mlp")
 #: Rows per product in prediction; a fixed shape, so that no bit depends on how the caller cuts its rows.
@@ -35,10 +37,10 @@ class AveragingParameters:
     def __post_init__(self) -> None:
         check_choice(self.model, "model", MODELS)
         check_count(self.local_epochs, "local_epochs")
-        check_number(self.learning_rate, "learning_rate", above=0)
+        check_number(self.learning_rate, "learning_rate", zero=False)
         check_count(self.batch_size, "batch_size")
         check_count(self.hidden, "hidden")
-        check_number(self.proximal, "proximal", at_least=0)
+        check_number(self.proximal, "proximal", zero=True)
         check_choice(self.dtype, "dtype", ("float32", "float64"))
         check_count(self.seed, "seed", at_least=0)
 
@@ -72,7 +74,7 @@ class Scaling:
 
 
 @dataclass(frozen=True)
-class Round:
+class AveragingRound:
     """One round: sites that answered and their rows, their mean loss in training, and who was missing and why.
 
     ``bytes_down`` (to the sites) and ``bytes_up`` (from them) count everything from the beginning of ``fit``.
@@ -91,7 +93,9 @@ class Round:
 class AveragingModel(Savable):
     """Softmax classifier with averaged weights (W1, b1[, W2, b2]) of standardized features.
 
-    classes_ : (C,) sorted labels; width : columns; missing : sites that took no part; columns : names of the columns.
+    classes_ : (C,) sorted labels. n_features_in_, feature_names_in_ : number and names of the columns. history_ : what
+    happened in each round. missing_ : sites that took no part, and why. privacy : none, as sites tell their weights
+    without noise.
     """
 
     parameters: AveragingParameters
@@ -99,9 +103,10 @@ class AveragingModel(Savable):
     n_features_in_: int
     weights_: Weights
     scaling: Scaling
-    history_: tuple[Round, ...] = ()
+    history_: tuple[AveragingRound, ...] = ()
     missing_: Mapping[str, str] = field(default_factory=dict)
     feature_names_in_: tuple[str, ...] = ()
+    privacy: ClassVar[None] = None
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         """Label with the largest output, (n,); ties go to the first class."""
@@ -114,24 +119,24 @@ class AveragingModel(Savable):
 
     def _logits(self, X: npt.ArrayLike) -> FloatArray:
         rows = check_rows(X, width=self.n_features_in_, columns=self.feature_names_in_)
-        found = np.empty((len(rows), len(self.classes_)))
+        outputs = np.empty((len(rows), len(self.classes_)))
         block = np.zeros((_BLOCK, self.n_features_in_), self.parameters.dtype)
         with single_blas_thread():
             for start in range(0, len(rows), _BLOCK):
                 chosen = self.scaling.apply(rows[start : start + _BLOCK], self.parameters.dtype)
                 block[: len(chosen)] = chosen
-                found[start : start + _BLOCK] = logits(self.weights_, block)[: len(chosen)]
-        return found
+                outputs[start : start + _BLOCK] = logits(self.weights_, block)[: len(chosen)]
+        return outputs
 
 
 def _dump(model: AveragingModel) -> Record:
-    arrays = {f"w{place}": array for place, array in enumerate(model.weights)}
+    arrays = {f"w{place}": array for place, array in enumerate(model.weights_)}
     arrays |= {"mean": model.scaling.mean, "scale": model.scaling.scale}
     values = {
         "parameters": model.parameters.to_values(),
         "classes": labels_to_values(model.classes_),
         "width": model.n_features_in_,
-        "history": [asdict(done) for done in model.history],
+        "history": [asdict(done) for done in model.history_],
         "missing": dict(model.missing_),
         "columns": list(model.feature_names_in_),
     }
@@ -147,7 +152,7 @@ def _load(record: Record) -> AveragingModel:
     for name, shape in expected.items():
         if arrays[name].shape != shape or not np.isfinite(arrays[name]).all():
             raise InputError(f"{name} must hold finite numbers of shape {shape}, got shape {arrays[name].shape}")
-    history = tuple(Round(**done) for done in values["history"])
+    history = tuple(AveragingRound(**done) for done in values["history"])
     weights = tuple(arrays[f"w{place}"] for place in range(len(shapes)))
     return AveragingModel(
         parameters,

@@ -3,20 +3,18 @@
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._random import generator
-from kernfed._threads import single_blas_thread
 from kernfed.errors import Refused
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.task import task
-from kernfed.federation.site.site import Rows, Site
+from kernfed.federation import Payload, Rows, Site, task
 from kernfed.files import labels_from_values, labels_to_values
+from kernfed.kernels import single_blas_thread
 from kernfed_papers.baselines.averaging_model import AveragingModel, AveragingParameters, Scaling
 from kernfed_papers.baselines.network import Weights, layer_sizes, train, weight_shapes
+from kernfed_papers.draws import generator
 
 
 def round_question(model: AveragingModel, number: int) -> Payload:
     """Payload of the task "averaging_round": the global weights, the scaling, and how to train."""
-    arrays = {f"w{place}": array for place, array in enumerate(model.weights)}
+    arrays = {f"w{place}": array for place, array in enumerate(model.weights_)}
     arrays |= {"mean": model.scaling.mean, "scale": model.scaling.scale}
     values = {"parameters": model.parameters.to_values(), "round": number, "classes": labels_to_values(model.classes_)}
     return Payload(arrays, values)
@@ -28,7 +26,7 @@ def weights_of(payload: Payload) -> Weights:
     return tuple(payload.arrays[f"w{place}"] for place in range(count))
 
 
-@task("averaging_moments", "statistics")
+@task("averaging_moments", leaves="statistics")
 def averaging_moments(site: Site, payload: Payload) -> Payload:  # noqa: ARG001  every task has this signature
     """Rows, mean (p,) and sum of squares around the mean (p,) of the site's columns."""
     X = _rows_of(site).X.astype(np.float64)
@@ -38,7 +36,7 @@ def averaging_moments(site: Site, payload: Payload) -> Payload:  # noqa: ARG001 
     return Payload({"rows": np.array([float(len(X))]), "mean": mean, "squares": squares})
 
 
-@task("averaging_round", "statistics")
+@task("averaging_round", leaves="statistics")
 def averaging_round(site: Site, payload: Payload) -> Payload:
     """Weights after gradient descent on the site's rows from the weights in the question, rows, and mean loss.
 
@@ -55,7 +53,7 @@ def averaging_round(site: Site, payload: Payload) -> Payload:
     X = Scaling(payload.arrays["mean"], payload.arrays["scale"]).apply(rows.X, parameters.dtype)
     draws = generator(parameters.seed, site.name, "averaging", str(values["round"]))
     with single_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # looked at below
-        found, loss = train(
+        trained, loss = train(
             weights,
             X,
             _class_numbers(site, rows, classes),
@@ -65,20 +63,18 @@ def averaging_round(site: Site, payload: Payload) -> Payload:
             proximal=parameters.proximal,
             draws=draws,
         )
-    if not np.isfinite(loss) or not all(np.isfinite(array).all() for array in found):
+    if not np.isfinite(loss) or not all(np.isfinite(array).all() for array in trained):
         raise Refused(
             "diverged",
             f"gradient descent diverged at site {site.name!r}; "
             f"lower learning_rate ({parameters.learning_rate:g}) or standardize",
         )
-    arrays = {f"w{place}": array for place, array in enumerate(found)}
+    arrays = {f"w{place}": array for place, array in enumerate(trained)}
     return Payload({**arrays, "rows": np.array([float(len(X))]), "loss": np.array([loss])})
 
 
 def _rows_of(site: Site) -> Rows:
-    """The site's rows, if it has any and its policy lets their statistics leave."""
-    if site.policy.require_privacy:
-        raise Refused("policy", f"the policy of site {site.name!r} requires privacy, and this learner offers none")
+    """The site's rows, if it has any."""
     rows = site.rows()
     if not len(rows.y):
         raise Refused("empty", f"site {site.name!r} has no rows that it may speak of")

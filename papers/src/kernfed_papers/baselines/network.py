@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy  # its parts are loaded when they are used
 
-from kernfed._validation import FloatArray
+from kernfed_papers.arrays import FloatArray
 
 Weights = tuple[FloatArray, ...]
 Classes = npt.NDArray[np.intp]
@@ -46,11 +46,11 @@ def logits(weights: Weights, X: FloatArray) -> FloatArray:
 
 def _activations(weights: Weights, X: FloatArray) -> list[FloatArray]:
     """Input of every layer, then the logits."""
-    found = [X]
+    activations = [X]
     for place in range(0, len(weights), 2):
-        outputs = found[-1] @ weights[place] + weights[place + 1]
-        found.append(outputs if place == len(weights) - 2 else np.maximum(outputs, 0))
-    return found
+        outputs = activations[-1] @ weights[place] + weights[place + 1]
+        activations.append(outputs if place == len(weights) - 2 else np.maximum(outputs, 0))
+    return activations
 
 
 def loss_and_gradient(weights: Weights, X: FloatArray, y: Classes) -> tuple[float, Weights]:

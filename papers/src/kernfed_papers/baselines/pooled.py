@@ -11,14 +11,14 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import NearestNeighbors
 
-from kernfed._random import generator
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray, IntArray
 from kernfed.data import Dataset, holdout
 from kernfed.federation import Federation, FoldingLearner, RidgeLearner
 from kernfed.kahm import KAHMClassifier
+from kernfed.kernels import single_blas_thread
+from kernfed_papers.arrays import FloatArray, IntArray
 from kernfed_papers.baselines.averaging import AveragingLearner
 from kernfed_papers.baselines.averaging_model import AveragingModel
+from kernfed_papers.draws import generator
 from kernfed_papers.experiment import Row
 from kernfed_papers.rows import take_rows
 
@@ -221,8 +221,8 @@ def ridge_answers(data: Dataset, sites: Sites, seed: int, *, balanced: bool = Fa
     pooled = {"all": (trial.x_train, trial.y_train)}
 
     def right(regularization: float) -> float:
-        found = exact_ridge(trial, pooled, seed, regularization, balanced=balanced)
-        return _balanced_accuracy(found.predicted, trial.y_test)
+        answers = exact_ridge(trial, pooled, seed, regularization, balanced=balanced)
+        return _balanced_accuracy(answers.predicted, trial.y_test)
 
     return exact_ridge(data, sites, seed, max(REGULARIZATIONS, key=right), balanced=balanced)
 
@@ -234,7 +234,7 @@ def exact_ridge(data: Dataset, sites: Sites, seed: int, regularization: float, *
         features="given",
         regularization=regularization,
         class_weight="balanced" if balanced else None,
-        intercept=False,
+        fit_intercept=False,
     )
     with Federation.local({name: (_with_constant(x), y) for name, (x, y) in sites.items()}, seed=seed) as federation:
         model = learner.fit(federation)
@@ -257,12 +257,12 @@ def averaging_answers(
     """
     with Federation.local(sites, seed=seed) as federation:
         rate = _best_rate(data, federation, kind, max(1, max(rounds) // 20), seed)
-    found: list[Answers] = []
+    answers: list[Answers] = []
 
     def look(number: int, model: AveragingModel) -> None:
         if number in rounds:
-            done = model.history[-1]
-            found.append(
+            done = model.history_[-1]
+            answers.append(
                 Answers(
                     f"FedAvg, {kind}",
                     model.predict(data.x_test),
@@ -275,7 +275,7 @@ def averaging_answers(
 
     with Federation.local(sites, seed=seed) as federation:
         AveragingLearner(kind, rounds=max(rounds), learning_rate=rate).fit(federation, callback=look)
-    return found
+    return answers
 
 
 def _best_rate(data: Dataset, federation: Federation, kind: str, rounds: int, seed: int) -> float:
@@ -294,17 +294,17 @@ def baseline_rows(
 ) -> list[Row]:
     """Accuracy of each method; those with rounds are points of its curve for ``series``, if one is named."""
     rows = []
-    for found in answers:
-        on_curve = bool(series) and found.rounds is not None
+    for answer in answers:
+        on_curve = bool(series) and answer.rounds is not None
         rows.append(
             Row(
-                f"{name}: {found.label}",
+                f"{name}: {answer.label}",
                 None,
-                accuracy(found.predicted, labels, weights),
+                accuracy(answer.predicted, labels, weights),
                 "%",
-                found.remark,
-                series=f"{found.method}, {series}" if on_curve else "",
-                x=found.rounds if on_curve else None,
+                answer.remark,
+                series=f"{answer.method}, {series}" if on_curve else "",
+                x=answer.rounds if on_curve else None,
             )
         )
     return rows

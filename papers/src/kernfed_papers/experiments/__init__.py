@@ -1,1 +1,1 @@
-"""Published tables, run again: one file per table, found by ``runner.list_experiments``."""
+"""Published tables, run again: one file per table, found by ``kernfed_papers.runner.list_experiments``."""

@@ -2,16 +2,16 @@
 
 import numpy as np
 
-from kernfed._random import generator
-from kernfed._validation import FloatArray
 from kernfed.kahm import KAHM
-from kernfed.privacy.smoothing import fabricate
+from kernfed.privacy import fabricate
+from kernfed_papers.arrays import FloatArray
+from kernfed_papers.draws import generator
 from kernfed_papers.experiment import Axes, Experiment, Row, not_run
 from kernfed_papers.experiments.dpkahm_rows import PIXELS, accuracy_of, noise_deviation, noise_source, noisy_rows
 from kernfed_papers.experiments.dpkahm_table_5 import (
     FREIBURG,
     MNIST,
-    Table,
+    PrivateTable,
     load_table,
     membership_distances,
     membership_row,
@@ -45,12 +45,12 @@ def run_layers(seed: int, quick: bool) -> list[Row]:
     """Figure 6: image of a digit after every layer of a conditionally deep machine, and the layer that answers."""
     rows = _eights(seed, 61 if quick else 1001)
     query, rows = rows[:1], rows[1:]
-    found = [Row("input", None, 0.0, "distance", matrix=_picture(query))]
+    shown = [Row("input", None, 0.0, "distance", matrix=_picture(query))]
     image, images = query, []
     for layer in range(1, (5 if quick else _LAYERS) + 1):
         image = KAHM(subspace_dim=_SUBSPACE - layer + 1).fit(rows).image(image)  # DP-KAHM (51)
         images.append(image)
-        found.append(
+        shown.append(
             Row(
                 f"layer {layer}",
                 None,
@@ -63,18 +63,18 @@ def run_layers(seed: int, quick: bool) -> list[Row]:
         )
     best = int(np.argmin([np.linalg.norm(image - query) for image in images]))
     distance = float(np.linalg.norm(images[best] - query))
-    return [*found, Row(f"output, that of layer {best + 1}", None, distance, "distance", matrix=_picture(images[best]))]
+    return [*shown, Row(f"output, that of layer {best + 1}", None, distance, "distance", matrix=_picture(images[best]))]
 
 
 def run_fabricated(seed: int, quick: bool) -> list[Row]:
     """Figure 9: digits fabricated at several (epsilon, n), and how far from the raw ones they are."""
     rows = _eights(seed, 60 if quick else 1000)
-    found = [Row("raw digits", None, 0.0, "root mean squared error", matrix=_picture(rows[:_SHOWN_ROWS]))]
+    shown = [Row("raw digits", None, 0.0, "root mean squared error", matrix=_picture(rows[:_SHOWN_ROWS]))]
     for epsilon, dim in _POINTS[-2:] if quick else _POINTS:
         noisy = noisy_rows(rows, epsilon, PIXELS, noise_source(seed, "figure 9", f"{epsilon:g}"))
         made = fabricate(noisy, noise=noise_deviation(epsilon, PIXELS), subspace_dim=dim)
         error, before = (float(np.sqrt(np.square(table - rows).mean())) for table in (made.values, noisy))
-        found.append(
+        shown.append(
             Row(
                 f"epsilon {epsilon:g}, n = {dim}",
                 None,
@@ -84,11 +84,11 @@ def run_fabricated(seed: int, quick: bool) -> list[Row]:
                 matrix=_picture(made.values[:_SHOWN_ROWS]),
             )
         )
-    return found
+    return shown
 
 
 def run_histograms(
-    table: Table, point: str, printed: dict[str, tuple[float, float]], seed: int, quick: bool
+    table: PrivateTable, point: str, printed: dict[str, tuple[float, float]], seed: int, quick: bool
 ) -> list[Row]:
     """Figures 13 and 15: densities of distances of training and test rows; ``printed``: accuracy and mis by column."""
     reason = missing_data(table.dataset)
@@ -100,23 +100,23 @@ def run_histograms(
         ]
     data, size = load_table(table, seed, quick)
     rows: list[Row] = []
-    for found in private_banks(table, point, data, size.batch, seed, sound_only=True):
-        accuracy, mis = printed[found.kind]
-        scores = found.bank.scores(data.x_test, "distance").values
+    for learned in private_banks(table, point, data, size.batch, seed, sound_only=True):
+        accuracy, mis = printed[learned.kind]
+        scores = learned.bank.scores(data.x_test, "distance").values
         value = accuracy_of(scores, np.unique(data.y_train), data.y_test)
-        rows.append(Row(f"{found.kind}: accuracy", accuracy, value, "fraction", found.note))
-        rows.append(membership_row(f"{found.kind}: mis", mis, found.bank, data, seed))
-        distances = membership_distances(found.bank, data, seed)
+        rows.append(Row(f"{learned.kind}: accuracy", accuracy, value, "fraction", learned.note))
+        rows.append(membership_row(f"{learned.kind}: mis", mis, learned.bank, data, seed))
+        distances = membership_distances(learned.bank, data, seed)
         edges = np.histogram_bin_edges(np.concatenate(distances), _BINS)
         for who, values in zip(("training", "test"), distances, strict=True):
             heights, _ = np.histogram(values, edges, density=True)
             rows += [
                 Row(
-                    f"{found.kind}: {who} rows at distance {middle:.2f}",
+                    f"{learned.kind}: {who} rows at distance {middle:.2f}",
                     None,
                     float(height),
                     "density",
-                    series=f"{found.name}: {who} rows",
+                    series=f"{learned.name}: {who} rows",
                     x=float(middle),
                 )
                 for middle, height in zip((edges[1:] + edges[:-1]) / 2, heights, strict=True)
@@ -125,7 +125,7 @@ def run_histograms(
 
 
 def _histograms(
-    number: int, table: Table, point: str, printed: dict[str, tuple[float, float]], nearest: str
+    number: int, table: PrivateTable, point: str, printed: dict[str, tuple[float, float]], nearest: str
 ) -> Experiment:
     return Experiment(
         id=f"dpkahm-figure-{number}",

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from kernfed._validation import FloatArray, IntArray
 from kernfed.data import Dataset
-from kernfed.kahm.folding import matching_score
+from kernfed.kahm import matching_score
+from kernfed_papers.arrays import FloatArray, IntArray
 from kernfed_papers.experiment import Experiment, Row, not_run
 from kernfed_papers.experiments.dpkahm_rows import accuracy_of, class_bank, class_parts
 from kernfed_papers.published import published

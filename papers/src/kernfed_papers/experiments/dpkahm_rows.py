@@ -7,13 +7,10 @@ import numpy as np
 import numpy.typing as npt
 from joblib import Parallel, delayed
 
-from kernfed._random import generator
-from kernfed._threads import resolve_jobs
-from kernfed._validation import FloatArray, IntArray
-from kernfed.kahm.bank import Bank, fit_machines
-from kernfed.kahm.batches import split_rows
-from kernfed.privacy import ElementLaplace, NoiseGenerator
-from kernfed.privacy.smoothing import Smoothed, fabricate
+from kernfed.kahm import Bank, fit_machines, split_rows
+from kernfed.privacy import ElementLaplace, NoiseGenerator, Smoothed, fabricate
+from kernfed_papers.arrays import FloatArray, IntArray
+from kernfed_papers.draws import generator
 
 #: More rows than any data set has.
 ALL = 10**6
@@ -71,8 +68,8 @@ def class_parts(rows: FloatArray, labels: IntArray, batch: int, seed: int) -> li
     parts = []
     for label in np.unique(labels):
         own = np.flatnonzero(labels == label)
-        found = split_rows(rows[own], batch, "kmeans", generator(seed, "class parts", str(label)))
-        parts += [own[part] for part in found]
+        own_parts = split_rows(rows[own], batch, "kmeans", generator(seed, "class parts", str(label)))
+        parts += [own[part] for part in own_parts]
     return parts
 
 
@@ -97,12 +94,12 @@ def fabricated_rows(
 
     first = made(parts[0], steps if clean is None else ORACLE)
     rule = first.steps[0] if clean is None else ORACLE
-    work = Parallel(n_jobs=resolve_jobs(None), prefer="threads")
-    found = [first, *work(delayed(made)(part, rule) for part in parts[1:])]
+    work = Parallel(n_jobs=-1, prefer="threads")
+    pieces = [first, *work(delayed(made)(part, rule) for part in parts[1:])]
     values = np.empty_like(noisy)
-    for part, one in zip(parts, found, strict=True):
+    for part, one in zip(parts, pieces, strict=True):
         values[part] = one.values
-    return Fabricated(values, tuple(one.steps[0] for one in found))
+    return Fabricated(values, tuple(one.steps[0] for one in pieces))
 
 
 def class_bank(

@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._random import generator
-from kernfed._validation import FloatArray, IntArray
 from kernfed.data import Dataset, partition_one_class
-from kernfed.federation import Federation, FoldingLearner
-from kernfed.federation.protocol.traffic import Traffic
+from kernfed.federation import Federation, FoldingLearner, Traffic
 from kernfed.privacy import ElementLaplace
+from kernfed_papers.arrays import FloatArray, IntArray
+from kernfed_papers.draws import generator
 from kernfed_papers.experiment import Axes, Experiment, Row
 from kernfed_papers.experiments.dpkahm_rows import (
     ALL,
@@ -53,8 +52,8 @@ class _Release:
         values, labels = self.noisy[rows], self.data.y_train[rows]
         parts = class_parts(values, labels, batch, seed)
         noise = noise_deviation(self.epsilon, PIXELS)
-        found = fabricated_rows(values, parts, noise, _SUBSPACE, steps=self.steps)
-        return found.values, found.steps[0]
+        fabricated = fabricated_rows(values, parts, noise, _SUBSPACE, steps=self.steps)
+        return fabricated.values, fabricated.steps[0]
 
 
 def _rows(size: Size, seed: int) -> Dataset:
@@ -85,8 +84,8 @@ def _distributed(release: _Release, parts: Parts, batch: int, seed: int) -> tupl
         measure="distance", batch_size=batch, partition="kmeans", layers=LAYERS, dtype="float32", subspace_dim=_SUBSPACE
     )
     with Federation.local(sites, seed=seed) as federation:
-        found = learner.fit(federation).predict(release.data.x_test)
-        return float((found == release.data.y_test).mean()), federation.traffic
+        predicted = learner.fit(federation).predict(release.data.x_test)
+        return float((predicted == release.data.y_test).mean()), federation.traffic
 
 
 def halves_by_class(labels: IntArray, seed: int) -> Parts:

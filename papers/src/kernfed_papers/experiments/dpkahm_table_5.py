@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernfed._random import generator
-from kernfed._validation import FloatArray
 from kernfed.data import Dataset
-from kernfed.kahm.bank import Bank
+from kernfed.kahm import Bank
 from kernfed.privacy import ElementLaplace, membership_score
+from kernfed_papers.arrays import FloatArray
+from kernfed_papers.draws import generator
 from kernfed_papers.experiment import Axes, Experiment, Row, not_run
 from kernfed_papers.experiments.dpkahm_rows import (
     ALL,
@@ -34,7 +34,7 @@ _UNSOUND = "not private: the division and the number of steps look at the raw ro
 
 
 @dataclass(frozen=True)
-class Table:
+class PrivateTable:
     """A table, its data set with its public bounds, and how much of both is taken in a full and a quick run."""
 
     number: int
@@ -48,7 +48,7 @@ class Table:
     curve: int = 20  # the dimension whose rows make the curves
 
 
-MNIST = Table(
+MNIST = PrivateTable(
     5,
     "mnist",
     PIXELS,
@@ -72,7 +72,7 @@ MNIST = Table(
     ("(4, 20)", "(32, 5)"),
     ("(1, 20)", "(4, 20)", "(16, 20)", "(32, 20)"),
 )
-FREIBURG = Table(
+FREIBURG = PrivateTable(
     6,
     "freiburg_groceries_fc6_1",
     (-1.0, 1.0),
@@ -82,7 +82,7 @@ FREIBURG = Table(
     ("(16, 20)",),
     tuple(MIS_TABLES[6].rows),
 )
-HEART = Table(
+HEART = PrivateTable(
     7,
     "heart_rate_intervals",
     (0.0, 1.0),
@@ -105,14 +105,14 @@ class Learned:
     bank: Bank
 
 
-def load_table(table: Table, seed: int, quick: bool) -> tuple[Dataset, Size]:
+def load_table(table: PrivateTable, seed: int, quick: bool) -> tuple[Dataset, Size]:
     """The rows that a table is run on, and their size."""
     size = table.quick if quick else table.full
     scaling = "unit" if table.dataset == "mnist" else "none"
     return slice_rows(load_rows(table.dataset, scaling), size.train, size.test, seed), size
 
 
-def run_table(table: Table, seed: int, quick: bool) -> list[Row]:
+def run_table(table: PrivateTable, seed: int, quick: bool) -> list[Row]:
     """Rows of every point (epsilon, n) of a table."""
     reason = missing_data(table.dataset)
     if reason:
@@ -122,44 +122,44 @@ def run_table(table: Table, seed: int, quick: bool) -> list[Row]:
     return [row for point in points for row in _point(table, point, data, size.batch, seed)]
 
 
-def _absent(table: Table, reason: str) -> list[Row]:
-    found = []
+def _absent(table: PrivateTable, reason: str) -> list[Row]:
+    rows = []
     for point in table.points:
         for kind in MIS_TABLES[table.number].columns:
             printed = published("DP-KAHM", table.number, point, kind)
-            found.append(not_run(f"{point} accuracy, {kind}", printed, "fraction", reason))
-            found.append(not_run(f"{point} mis, {kind}", _mis(table, point, kind), "mis", reason))
-    return found
+            rows.append(not_run(f"{point} accuracy, {kind}", printed, "fraction", reason))
+            rows.append(not_run(f"{point} mis, {kind}", _mis(table, point, kind), "mis", reason))
+    return rows
 
 
-def _mis(table: Table, point: str, kind: str) -> float | None:
+def _mis(table: PrivateTable, point: str, kind: str) -> float | None:
     printed = MIS_TABLES[table.number]
     return printed.rows[point][printed.columns.index(kind)]
 
 
-def _point(table: Table, point: str, data: Dataset, batch: int, seed: int) -> list[Row]:
+def _point(table: PrivateTable, point: str, data: Dataset, batch: int, seed: int) -> list[Row]:
     """Accuracy and mis at one (epsilon, n): noisy rows, fabricated by the sound rule, fabricated by the papers'."""
     epsilon, dim = _parameters(point)
     rows: list[Row] = []
-    for found in private_banks(table, point, data, batch, seed, sound_only=point not in table.papers_rule):
-        printed = published("DP-KAHM", table.number, point, found.kind)
-        scores = found.bank.scores(data.x_test, "distance").values
+    for learned in private_banks(table, point, data, batch, seed, sound_only=point not in table.papers_rule):
+        printed = published("DP-KAHM", table.number, point, learned.kind)
+        scores = learned.bank.scores(data.x_test, "distance").values
         value = accuracy_of(scores, np.unique(data.y_train), data.y_test)
         on_curve = dim == table.curve and not point.endswith("again")
-        rule = ", papers' rule" if _UNSOUND in found.note else ""
+        rule = ", papers' rule" if _UNSOUND in learned.note else ""
         rows.append(
             Row(
-                f"{point} accuracy, {found.kind}{rule}",
+                f"{point} accuracy, {learned.kind}{rule}",
                 printed,
                 value,
                 "fraction",
-                found.note,
-                series=found.name if on_curve else "",
+                learned.note,
+                series=learned.name if on_curve else "",
                 x=epsilon if on_curve else None,
             )
         )
-        label = f"{point} mis, {found.kind}{rule}"
-        rows.append(membership_row(label, _mis(table, point, found.kind), found.bank, data, seed))
+        label = f"{point} mis, {learned.kind}{rule}"
+        rows.append(membership_row(label, _mis(table, point, learned.kind), learned.bank, data, seed))
     return rows
 
 
@@ -170,7 +170,7 @@ def _parameters(point: str) -> tuple[float, int]:
 
 
 def private_banks(
-    table: Table, point: str, data: Dataset, batch: int, seed: int, *, sound_only: bool = False
+    table: PrivateTable, point: str, data: Dataset, batch: int, seed: int, *, sound_only: bool = False
 ) -> Iterator[Learned]:
     """The three ways to learn from one release; with ``sound_only`` the two that are private."""
     epsilon, dim = _parameters(point)
@@ -196,19 +196,19 @@ def membership_distances(bank: Bank, data: Dataset, seed: int) -> tuple[FloatArr
     """Smallest distance of raw training rows and of test rows to any class, DP-KAHM (67)-(68), of as many each."""
     count = min(_MEMBERS, len(data.x_train), len(data.x_test))
     draws = generator(seed, "membership", data.name)
-    found = []
+    distances = []
     for rows in (data.x_train, data.x_test):
         chosen = np.sort(draws.choice(len(rows), count, replace=False))
-        found.append(bank.scores(rows[chosen], "distance").values.min(axis=1))
-    return found[0], found[1]
+        distances.append(bank.scores(rows[chosen], "distance").values.min(axis=1))
+    return distances[0], distances[1]
 
 
 def membership_row(label: str, printed: float | None, bank: Bank, data: Dataset, seed: int) -> Row:
     """DP-KAHM (69) in the units of the distances, as the paper has it; the note has what does not depend on them."""
     members, others = membership_distances(bank, data, seed)
-    found = membership_score(members, others, permutations=_RELABELLINGS, seed=seed)
-    value = found.value / found.scale if found.scale else 0.0  # densities per unit of distance, not per deviation
-    return Row(label, printed, value, "mis", f"on standardised distances {found.value:.4f}, p = {found.p_value:.2f}")
+    score = membership_score(members, others, permutations=_RELABELLINGS, seed=seed)
+    value = score.value / score.scale if score.scale else 0.0  # densities per unit of distance, not per deviation
+    return Row(label, printed, value, "mis", f"on standardised distances {score.value:.4f}, p = {score.p_value:.2f}")
 
 
 _PROTOCOL = (
@@ -225,7 +225,7 @@ _PROTOCOL = (
 )
 
 
-def _experiment(table: Table, title: str, source: str, words: str) -> Experiment:
+def _experiment(table: PrivateTable, title: str, source: str, words: str) -> Experiment:
     return Experiment(
         id=f"dpkahm-table-{table.number}",
         title=title,

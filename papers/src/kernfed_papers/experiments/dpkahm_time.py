@@ -3,9 +3,9 @@
 import time
 from dataclasses import dataclass
 
-from kernfed._random import generator
-from kernfed._threads import single_blas_thread
-from kernfed.kahm.machine import fit_machine
+from kernfed.kahm import fit_machine
+from kernfed.kernels import single_blas_thread
+from kernfed_papers.draws import generator
 from kernfed_papers.experiment import Axes, Experiment, Row
 from kernfed_papers.published.dpkahm import SECONDS, SECONDS_OF_20_MILLION
 
@@ -66,13 +66,13 @@ def run(seed: int, quick: bool) -> list[Row]:
 def seconds_to_fit(count: int, width: int, dim: int, seed: int, repeats: int) -> float:
     """Smallest processor seconds of some fits of a machine on Gaussian rows (count, width), on one thread."""
     rows = generator(seed, "time", f"{count} {width}").standard_normal((count, width))
-    found = []
+    seconds = []
     with single_blas_thread():
         for _ in range(repeats):
             started = time.process_time()
             fit_machine(rows, subspace_dim=dim)
-            found.append(time.process_time() - started)
-    return min(found)
+            seconds.append(time.process_time() - started)
+    return min(seconds)
 
 
 def _row(case: _Case, seconds: float) -> Row:

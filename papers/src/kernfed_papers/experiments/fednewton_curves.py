@@ -33,19 +33,19 @@ def curves_by_round(methods: Mapping[str, str], rounds: Iterable[int]) -> Curves
 
 def points(values: Values, x: float, where: str, unit: str) -> Iterator[Row]:
     """One point of every curve."""
-    for series, found in values.items():
-        mean, deviation = mean_and_deviation(found)
+    for series, trials in values.items():
+        mean, deviation = mean_and_deviation(trials)
         yield Row(f"{series}, {where}", None, mean, unit, deviation=deviation, series=series, x=x)
 
 
 def round_points(values: Values, unit: str, suffix: str = "") -> Iterator[Row]:
     """Points of ``curves_by_round``, with a level line for the exact solution."""
-    by_round = {name: found for name, found in values.items() if name != "exact"}
+    by_round = {name: trials for name, trials in values.items() if name != "exact"}
     counts = []
-    for name, found in by_round.items():
+    for name, trials in by_round.items():
         series, count = name.rsplit(", ", 1)
         counts.append(float(count))
-        mean, deviation = mean_and_deviation(found)
+        mean, deviation = mean_and_deviation(trials)
         yield Row(
             f"{series}{suffix}, round {count}",
             None,
@@ -73,17 +73,17 @@ def newton_helps(values: Values) -> bool:
 
 def first_that_helps(helps: Mapping[int, bool], published: float) -> Row:
     """Row of the smallest local sample size from which on FedNewton helps; ``published`` is said in words."""
-    found: float | None = None
+    first: float | None = None
     for size in sorted(helps, reverse=True):
         if not helps[size]:
             break
-        found = float(size)
+        first = float(size)
     tried: Sequence[int] = sorted(helps)
     note = f"of {', '.join(map(str, tried))}; published: about {published:g}"
     return Row(
         "rows per site from which on 8 rounds of FedNewton are nearer to exact than none",
         published,
-        found,
+        first,
         "rows",
-        note if found is not None else f"not run: in no case {note}",
+        note if first is not None else f"not run: in no case {note}",
     )

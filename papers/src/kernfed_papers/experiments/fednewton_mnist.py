@@ -41,18 +41,18 @@ def _accuracies(
     data: Dataset, n_sites: int, alpha: float, curves: Iterable[tuple[str, str, int]], seed: int, n_components: int
 ) -> Values:
     """Accuracy in % of every curve in one trial."""
-    found: Values = {}
+    scores: Values = {}
     with Federation.local(spread(data, n_sites, alpha, seed), seed=seed) as federation:
         for series, method, rounds in curves:
             model = learn(federation, _SETTING, method, rounds, n_components=n_components)
-            found[series] = [100 * model.score(data.x_test, data.y_test)]
-    return found
+            scores[series] = [100 * model.score(data.x_test, data.y_test)]
+    return scores
 
 
 def run_sample_size(seed: int, quick: bool) -> list[Row]:
     """Figure 3, right: all rows over fewer sites with more rows each."""
     data, n_components = _load(seed, quick)
-    found: list[Row] = []
+    rows: list[Row] = []
     helps: dict[int, bool] = {}
     exact: Values = {}
     for n_sites in (10, 4) if quick else _SITES:
@@ -60,8 +60,8 @@ def run_sample_size(seed: int, quick: bool) -> list[Row]:
         exact = {"exact": values["exact"]}  # the same for every number of sites
         size = len(data.y_train) // n_sites
         helps[size] = newton_helps(values)
-        found += points(values, size, f"{size} rows per site", _UNIT)
-    return [first_that_helps(helps, 4400), *found]
+        rows += points(values, size, f"{size} rows per site", _UNIT)
+    return [first_that_helps(helps, 4400), *rows]
 
 
 def run_rounds(seed: int, quick: bool) -> list[Row]:

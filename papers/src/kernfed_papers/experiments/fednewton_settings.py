@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kernfed._validation import FloatArray, IntArray
 from kernfed.data import Dataset, partition_dirichlet, partition_quantity
 from kernfed.errors import DivergenceWarning
 from kernfed.federation import Federation, RidgeLearner
 from kernfed.ridge import RidgeModel
+from kernfed_papers.arrays import FloatArray, IntArray
 from kernfed_papers.rows import load_rows
 
 #: Errors beyond this are shown as this: a file of results must hold numbers.
@@ -114,16 +114,16 @@ def learn(
     """
     learner = RidgeLearner(
         method,
-        rounds,
-        n_components,
-        setting.bandwidth,
-        setting.regularization,
-        task,
+        rounds=rounds,
+        n_components=n_components,
+        bandwidth=setting.bandwidth,
+        regularization=setting.regularization,
+        task=task,
         learning_rate=setting.rate if method == "fedavg" else None,
         local_steps="exact" if method == "fedprox" else 2,
         proximal=setting.proximal if method == "fedprox" else None,
         diagnose=diagnose,
-        intercept=False,  # FedNewton (1) has none
+        fit_intercept=False,  # FedNewton (1) has none
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergenceWarning)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from kernfed.data.synthetic import SyntheticTask, fednewton_synthetic
+from kernfed.data import SyntheticTask, fednewton_synthetic
 from kernfed.federation import Federation
 from kernfed_papers.experiment import Axes, Experiment, Row
 from kernfed_papers.experiments.fednewton_curves import (
@@ -70,14 +70,14 @@ def _errors(
 
 def _trials(measure: Callable[[int], Mapping[str, float]], seed: int, count: int) -> Values:
     """Values by name of ``count`` trials."""
-    found = [measure(seed * 100 + number) for number in range(count)]
-    return {name: [trial[name] for trial in found] for name in found[0]}
+    trials = [measure(seed * 100 + number) for number in range(count)]
+    return {name: [trial[name] for trial in trials] for name in trials[0]}
 
 
 def run_sample_size(seed: int, quick: bool) -> list[Row]:
     """Figure 3, left: fewer sites with more rows each."""
     scale, sizes = (_QUICK, (30, 120)) if quick else (_FULL, _SIZES)
-    found: list[Row] = []
+    rows: list[Row] = []
     helps: dict[int, bool] = {}
     for size in sizes:
 
@@ -86,8 +86,8 @@ def run_sample_size(seed: int, quick: bool) -> list[Row]:
 
         errors = _trials(measure, seed, scale.trials)
         helps[size] = newton_helps(errors)
-        found += points(errors, size, f"{size} rows per site", _UNIT)
-    return [first_that_helps(helps, 260), *found]
+        rows += points(errors, size, f"{size} rows per site", _UNIT)
+    return [first_that_helps(helps, 260), *rows]
 
 
 def run_data_heterogeneity(seed: int, quick: bool) -> list[Row]:
@@ -143,7 +143,7 @@ def run_explosion(seed: int, quick: bool) -> list[Row]:
     """A hundred sites of a hundred rows, for both readings of sigma^2."""
     scale = replace(_QUICK, rows=300, trials=1) if quick else replace(_FULL, trials=3)
     curves = curves_by_round(SECOND_ORDER, (0, 1, 2, 4, 8))
-    found: list[Row] = []
+    rows: list[Row] = []
     for reading, setting in (("deviation 0.1", SYNTHETIC), ("variance 0.1", _VARIANCE)):
 
         def measure(trial: int, setting: Setting = setting) -> dict[str, float]:
@@ -152,9 +152,9 @@ def run_explosion(seed: int, quick: bool) -> list[Row]:
         errors = _trials(measure, seed, scale.trials)
         pairs = zip(errors["conjugate, 8"], errors["exact"], strict=True)
         away = max(100 * abs(error / exact - 1) for error, exact in pairs)
-        found.append(Row(f"conjugate, round 8, {reading}: away from exact", None, away, "%", "the worst trial"))
-        found += round_points(errors, _UNIT, f", {reading}")
-    return found
+        rows.append(Row(f"conjugate, round 8, {reading}: away from exact", None, away, "%", "the worst trial"))
+        rows += round_points(errors, _UNIT, f", {reading}")
+    return rows
 
 
 _TASK = (

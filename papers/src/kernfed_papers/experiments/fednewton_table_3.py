@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from sklearn.linear_model import Ridge
 
-from kernfed._validation import IntArray
 from kernfed.data import Dataset, partition_dirichlet
 from kernfed.federation import Federation
-from kernfed.kernels.fourier import FourierFeatures
+from kernfed.kernels import FourierFeatures
+from kernfed_papers.arrays import IntArray
 from kernfed_papers.experiment import Experiment, Row, not_run
 from kernfed_papers.experiments.fednewton_curves import Curves
 from kernfed_papers.experiments.fednewton_settings import (
@@ -130,8 +130,8 @@ def _dataset_rows(name: str, columns: Curves, trials: list[Trial]) -> Iterator[R
 
 
 def _pooled_rows(name: str, data: Dataset, setting: Setting, seeds: list[int], scale: Scale) -> Iterator[Row]:
-    found = [pooled_accuracy(data, setting, setting.bandwidth, seed, scale.n_components) for seed in seeds]
-    mean, deviation = mean_and_deviation(found)
+    accuracies = [pooled_accuracy(data, setting, setting.bandwidth, seed, scale.n_components) for seed in seeds]
+    mean, deviation = mean_and_deviation(accuracies)
     yield Row(f"{name}: pooled", None, mean, "%", f"{len(seeds)} trials; scikit-learn on all rows", deviation)
     literal = pooled_accuracy(data, setting, setting.literal_bandwidth, seeds[0], scale.n_components)
     yield Row(

@@ -5,8 +5,7 @@ import math
 import numpy as np
 
 from kernfed.guarantees import generalization_error, sample_complexity
-from kernfed.kahm import KAHMClassifier
-from kernfed.kahm.folding import membership_probability
+from kernfed.kahm import KAHMClassifier, membership_probability
 from kernfed_papers.experiment import Axes, Experiment, Row
 from kernfed_papers.rows import load_rows
 
@@ -19,12 +18,12 @@ def run(seed: int, quick: bool) -> list[Row]:
     rows = []
     for failure in _FAILURES:
         for error in _ERRORS[::4] if quick else _ERRORS:
-            found = math.ceil(sample_complexity(error, 1 - failure).value)
+            needed = math.ceil(sample_complexity(error, 1 - failure).value)
             rows.append(
                 Row(
                     f"failure probability {failure:g}, error {error:g}",
                     None,
-                    found,
+                    needed,
                     "rows",
                     series=f"failure probability {failure:g}",
                     x=error,
@@ -36,7 +35,8 @@ def run(seed: int, quick: bool) -> list[Row]:
 def _measured(seed: int) -> list[Row]:
     """Squared error of the predictor (44) on digits beside the bound for as many rows."""
     data = load_rows("digits", "tanh")
-    model = KAHMClassifier("distance", 1000, dtype="float32", random_state=seed).fit(data.x_train, data.y_train)
+    model = KAHMClassifier("distance", batch_size=1000, dtype="float32", random_state=seed)
+    model.fit(data.x_train, data.y_train)
     predicted = membership_probability(model.scores(data.x_test), data.x_test.shape[1])
     error = float(np.square((data.y_test[:, None] == model.classes_) - predicted).mean())
     bound = generalization_error(len(data.y_train), confidence=0.95)

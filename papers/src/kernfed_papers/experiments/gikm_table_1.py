@@ -6,8 +6,7 @@ import numpy as np
 
 from kernfed.data import Dataset, partition_one_class
 from kernfed.federation import Federation, FoldingLearner
-from kernfed.kahm.folding import membership_probability
-from kernfed.kahm.model import FoldingModel
+from kernfed.kahm import FoldingModel, membership_probability
 from kernfed_papers.experiment import Experiment, Row, not_run
 from kernfed_papers.published import published
 from kernfed_papers.rows import load_rows, missing_data, slice_rows
@@ -31,17 +30,17 @@ _COLUMNS = (
 
 def run(seed: int, quick: bool) -> list[Row]:
     """Rows of every column; a quick run takes a slice and smaller machines."""
-    found: list[Row] = []
+    rows: list[Row] = []
     for column in _COLUMNS:
         reason = missing_data(column.dataset)
         printed = {row: published("GIKM", 1, row, column.name) for row in ("Accuracy", "E")}
         if reason:
-            found += [not_run(f"{column.name}: {row}", value, "fraction", reason) for row, value in printed.items()]
+            rows += [not_run(f"{column.name}: {row}", value, "fraction", reason) for row, value in printed.items()]
             continue
         data = load_rows(column.dataset, "tanh")
         data = slice_rows(data, 2000, 500, seed) if quick else data
-        found += _run_column(column.name, data, printed, seed, batch_size=100 if quick else 1000)
-    return found
+        rows += _run_column(column.name, data, printed, seed, batch_size=100 if quick else 1000)
+    return rows
 
 
 def _run_column(name: str, data: Dataset, printed: dict[str, float | None], seed: int, batch_size: int) -> list[Row]:

@@ -6,10 +6,10 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, IntArray
 from kernfed.data import Dataset, partition_label_skew
 from kernfed.federation import FoldingLearner
 from kernfed.kahm import KAHMClassifier
+from kernfed_papers.arrays import FloatArray, IntArray
 from kernfed_papers.baselines.pooled import (
     ROUNDS,
     Answers,
@@ -121,13 +121,13 @@ def run(table: int, share: float, seed: int, quick: bool) -> list[Row]:
 def _run_column(table: int, column: _Column, data: Dataset, share: float, seed: int, quick: bool) -> list[Row]:
     printed = {row: published("GIKM", table, row, column.printed_as) for row in (_GLOBAL, _LOCAL)}
     learner = FoldingLearner(measure="distance", batch_size=1000, partition="kmeans", dtype="float32")
-    found: list[Accuracies] = []
+    accuracies: list[Accuracies] = []
     traffic: list[Row] = []
     baselines: list[Row] = []
     for run_seed in repetition_seeds(seed, 1 if quick else _REPETITIONS):
         sites = site_rows(data, partition_label_skew(data.y_train, 20 if quick else 100, share, run_seed))
         folding = run_folding(learner, data, sites, run_seed)
-        found.append(client_accuracies(folding, data.y_test))
+        accuracies.append(client_accuracies(folding, data.y_test))
         if not traffic:
             traffic = folding.traffic(f"{column.name}: global (56)")
             weights = client_weights(data.y_test, folding.holds, folding.classes)
@@ -138,7 +138,7 @@ def _run_column(table: int, column: _Column, data: Dataset, share: float, seed: 
         mean_row(
             f"{name}: global (56), all sites answer",
             printed[_GLOBAL],
-            [one.everyone for one in found],
+            [one.everyone for one in accuracies],
             f"the open protocol: any class may win{note}",
             series=f"global (56), {name}",
             x=1,
@@ -146,19 +146,19 @@ def _run_column(table: int, column: _Column, data: Dataset, share: float, seed: 
         mean_row(
             f"{name}: global (56), published protocol",
             printed[_GLOBAL],
-            [one.owners for one in found],
+            [one.owners for one in accuracies],
             f"only sites that own the true class answer, which nobody can know in use{note}",
         ),
         mean_row(
             f"{name}: global (56), among the asking site's classes",
             None,
-            [one.own_classes for one in found],
+            [one.own_classes for one in accuracies],
             "all sites answer, for these classes",
         ),
         mean_row(
             f"{name}: local (57)",
             printed[_LOCAL],
-            [one.local for one in found],
+            [one.local for one in accuracies],
             f"a site alone, for its own classes{note}",
         ),
         *baselines,
@@ -173,7 +173,7 @@ def _baselines(
     answers += averaging_answers(data, sites, seed, column.model, (1, 3) if quick else ROUNDS)
     pooled: list[Answers] = []
     if table == _TABLE_WITH_POOLED:
-        machines = KAHMClassifier("distance", 1000, "kmeans", dtype="float32", random_state=seed)
+        machines = KAHMClassifier("distance", batch_size=1000, partition="kmeans", dtype="float32", random_state=seed)
         pooled = pooled_answers(data, seed, machines=machines)
     return baseline_rows(column.name, [*answers, *pooled], data.y_test, weights, series=column.name)
 

@@ -8,12 +8,11 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
-from kernfed._random import generator
-from kernfed._threads import single_blas_thread
-from kernfed._validation import IntArray
 from kernfed.data import Dataset, Domains, load_domains
 from kernfed.federation import FoldingLearner
 from kernfed.kahm import KAHMClassifier
+from kernfed.kernels import single_blas_thread
+from kernfed_papers.arrays import IntArray
 from kernfed_papers.baselines.pooled import (
     ROUNDS,
     Answers,
@@ -26,6 +25,7 @@ from kernfed_papers.baselines.pooled import (
     run_folding,
     site_rows,
 )
+from kernfed_papers.draws import generator
 from kernfed_papers.experiment import Experiment, Row
 from kernfed_papers.published import TABLES, published
 from kernfed_papers.published.gikm import FIRST_TRANSFER_TABLE, TRANSFERS
@@ -73,7 +73,7 @@ def transfer_accuracies(
 
     With ``averaging`` there are other federations too: ridge, and FedAvg on the first so many splits.
     """
-    found: dict[str, list[float]] = {}
+    accuracies: dict[str, list[float]] = {}
     for number, seed in enumerate(seeds):
         data, parts = draw_split(domains, source, target, seed)
         sites = site_rows(data, parts)
@@ -89,8 +89,8 @@ def transfer_accuracies(
             answers += averaging_answers(data, sites, seed, "linear", rounds)
         predicted |= {answer.label: answer.predicted for answer in answers}
         for name, labels in predicted.items():
-            found.setdefault(name, []).append(accuracy(labels, data.y_test))
-    return found, run
+            accuracies.setdefault(name, []).append(accuracy(labels, data.y_test))
+    return accuracies, run
 
 
 def _pooled(data: Dataset) -> list[Answers]:
@@ -112,7 +112,7 @@ def run_table(position: int, seed: int, quick: bool) -> list[Row]:
     rows: list[Row] = []
     for features, encoder in _ENCODERS.items():
         domains = load_domains(features=features, scaling="tanh")
-        found, last = transfer_accuracies(
+        accuracies, last = transfer_accuracies(
             domains,
             source,
             target,
@@ -120,7 +120,7 @@ def run_table(position: int, seed: int, quick: bool) -> list[Row]:
             averaging=1 if quick else _AVERAGING_SPLITS,
             rounds=(1, 3) if quick else ROUNDS,
         )
-        rows += [*_rows(found, encoder, table, "Accuracy"), *last.traffic(f"{encoder}: {_GLOBAL}")]
+        rows += [*_rows(accuracies, encoder, table, "Accuracy"), *last.traffic(f"{encoder}: {_GLOBAL}")]
     return rows
 
 
@@ -132,8 +132,8 @@ def run_summary(seed: int, quick: bool) -> list[Row]:
         domains = load_domains(features=features, scaling="tanh")
         means: dict[str, list[float]] = {}
         for source, target in TRANSFERS[:2] if quick else TRANSFERS:
-            found, _ = transfer_accuracies(domains, source, target, seeds)
-            for method, values in found.items():
+            accuracies, _ = transfer_accuracies(domains, source, target, seeds)
+            for method, values in accuracies.items():
                 means.setdefault(method, []).append(float(np.mean(values)))
         rows += _rows(means, encoder, 4, "Mean")
     printed = published("GIKM", 4, "KAHM Global Classifier (56), RESNET50", "Deviation")
@@ -143,11 +143,11 @@ def run_summary(seed: int, quick: bool) -> list[Row]:
     ]
 
 
-def _rows(found: Mapping[str, list[float]], encoder: str, table: int, column: str) -> list[Row]:
+def _rows(accuracies: Mapping[str, list[float]], encoder: str, table: int, column: str) -> list[Row]:
     """Mean and deviation of each method, beside the published number of the global classifier."""
     printed, note = _printed(encoder, table, column)
     rows = []
-    for method, values in found.items():
+    for method, values in accuracies.items():
         ours = method == _GLOBAL
         few = f"{len(values)} splits" if method.startswith("FedAvg") else ""
         rows.append(mean_row(f"{encoder}: {method}", printed if ours else None, values, note if ours else few))

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._random import generator
-from kernfed._validation import FloatArray
+from kernfed_papers.arrays import FloatArray
+from kernfed_papers.draws import generator
 
 Array = npt.NDArray[np.float64]
 Rows = tuple[Array, Array]

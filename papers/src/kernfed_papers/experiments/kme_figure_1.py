@@ -2,11 +2,18 @@
 
 import numpy as np
 
-from kernfed._validation import FloatArray
-from kernfed.personal.groups import find_groups, group_coefficients
-from kernfed.personal.statistics import Coordinates, SiteStatistics
-from kernfed.personal.weighted import PENALTIES, effective_rows, weighted_moments, weighted_ridge
-from kernfed.personal.weights import EmbeddingKernel
+from kernfed.personal import (
+    PENALTIES,
+    Coordinates,
+    EmbeddingKernel,
+    SiteStatistics,
+    effective_rows,
+    find_groups,
+    group_coefficients,
+    weighted_moments,
+    weighted_ridge,
+)
+from kernfed_papers.arrays import FloatArray
 from kernfed_papers.experiment import Axes, Experiment, Row
 from kernfed_papers.experiments.kme_data import ConceptShift, concept_shift
 from kernfed_papers.experiments.kme_weights import Aggregation, grand_mean, oracle, own_weight
@@ -25,17 +32,17 @@ def run(seed: int, quick: bool) -> list[Row]:
     rows: list[Row] = []
     behind: float | None = None
     for spread in spreads:
-        found: dict[str, list[float]] = {}
+        by_method: dict[str, list[float]] = {}
         owned: dict[str, list[float]] = {}
         for repetition in range(repetitions):
             task = concept_shift(spread, seed, repetition, **sizes)
             errors, own = compare_methods(task, seed, repetition, with_solver=repetition < _SOLVER_REPETITIONS)
             for name, value in errors.items():
-                found.setdefault(name, []).append(value)
+                by_method.setdefault(name, []).append(value)
             for name, value in own.items():
                 owned.setdefault(name, []).append(value)
-        rows += [_row(name, spread, values, "mean squared error") for name, values in found.items()]
-        if behind is None and np.mean(found["Oracle"]) > np.mean(found["Local"]):
+        rows += [_row(name, spread, values, "mean squared error") for name, values in by_method.items()]
+        if behind is None and np.mean(by_method["Oracle"]) > np.mean(by_method["Local"]):
             behind = spread
         rows += [
             Row(
@@ -82,7 +89,7 @@ def compare_methods(
         **{name: own_ridge(task, W) for name, W in weights.items()},
         "auto": group_coefficients(sites, coordinates, find_groups(sites, coordinates))[:, :, 0],
     }
-    errors = {name: float(task.errors(found).mean()) for name, found in coefficients.items()}
+    errors = {name: float(task.errors(estimate).mean()) for name, estimate in coefficients.items()}
     return errors, {name: own_weight(W) for name, W in weights.items()}
 
 
@@ -94,10 +101,10 @@ def own_ridge(task: ConceptShift, weights: FloatArray) -> FloatArray:
     """
     rows = [(X, y[:, None]) for X, y in task.sites]
     counts = np.array([float(len(y)) for _, y in task.sites])
-    found: list[FloatArray] = []
+    estimates: list[FloatArray] = []
     for (X, Y), w, size in zip(rows, weights, effective_rows(weights, counts), strict=True):
         second, cross = weighted_moments(rows, w / counts)
-        share = float(w[len(found)]) / len(X)
+        share = float(w[len(estimates)]) / len(X)
         values, axes = np.linalg.eigh(second)
         along, inner = X @ axes, (axes.T @ cross)[:, 0]
         candidates = np.trace(second) / size * PENALTIES
@@ -105,8 +112,8 @@ def own_ridge(task: ConceptShift, weights: FloatArray) -> FloatArray:
         leverage = share * shrink @ (along**2).T
         residuals = (Y[:, 0] - (shrink * inner) @ along.T) / np.maximum(1 - leverage, 1e-9)
         best = int(np.square(residuals).sum(axis=1).argmin())
-        found.append(axes @ (shrink[best] * inner))
-    return np.stack(found)
+        estimates.append(axes @ (shrink[best] * inner))
+    return np.stack(estimates)
 
 
 def _row(name: str, spread: float, values: list[float], unit: str) -> Row:

@@ -5,11 +5,17 @@ from functools import partial
 
 import numpy as np
 
-from kernfed._validation import FloatArray
-from kernfed.personal.gradient import descend
-from kernfed.personal.means import mean_groups
-from kernfed.personal.network import NetworkRisk, initial_parameters, outputs, relu_network, require_torch
-from kernfed.personal.weights import EmbeddingKernel
+from kernfed.personal import (
+    EmbeddingKernel,
+    NetworkRisk,
+    descend,
+    initial_parameters,
+    mean_groups,
+    outputs,
+    relu_network,
+    require_torch,
+)
+from kernfed_papers.arrays import FloatArray
 from kernfed_papers.experiment import Axes, Experiment, Row, not_run
 from kernfed_papers.experiments.kme_data import CovariateShift, covariate_shift
 from kernfed_papers.experiments.kme_weights import Aggregation, grand_mean, oracle
@@ -101,9 +107,9 @@ def network_errors(
     build = partial(relu_network, X.shape[2], hidden)
     risk = NetworkRisk(build(), X, y, "squared", counted)
     start = initial_parameters(build, [f"repetition {number}" for number in range(len(tasks))], seed)
-    found = descend(lambda parameters, _: risk(parameters), start, steps=steps, learning_rate=1e-3)
+    descent = descend(lambda parameters, _: risk(parameters), start, steps=steps, learning_rate=1e-3)
     errors = []
-    for task, parameters in zip(tasks, found.parameters, strict=True):
+    for task, parameters in zip(tasks, descent.parameters, strict=True):
         predicted = outputs(build(), parameters[None], task.test[0])[0, :, 0]
         errors.append(float(np.square(predicted - task.test[1]).mean()))
     return np.array(errors)

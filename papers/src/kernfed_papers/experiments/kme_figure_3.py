@@ -4,15 +4,22 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kernfed._random import generator
-from kernfed._validation import FloatArray
 from kernfed.kernels import median_bandwidth
-from kernfed.personal.gradient import minimise, weighted_risks
-from kernfed.personal.groups import find_groups, group_weights
-from kernfed.personal.logistic import LogisticRisk, n_parameters, probabilities
-from kernfed.personal.means import mean_groups
-from kernfed.personal.statistics import Coordinates, SiteStatistics
-from kernfed.personal.weights import EmbeddingKernel
+from kernfed.personal import (
+    Coordinates,
+    EmbeddingKernel,
+    LogisticRisk,
+    SiteStatistics,
+    find_groups,
+    group_weights,
+    mean_groups,
+    minimise,
+    n_parameters,
+    probabilities,
+    weighted_risks,
+)
+from kernfed_papers.arrays import FloatArray
+from kernfed_papers.draws import generator
 from kernfed_papers.experiment import Axes, Experiment, Row, not_run
 from kernfed_papers.experiments.kme_styles import Rows, Styles, digits_by_origin, domains_by_site, writers
 from kernfed_papers.experiments.kme_weights import Aggregation, grand_mean, oracle
@@ -29,11 +36,11 @@ def accuracies(study: Styles, weights: FloatArray) -> FloatArray:
     distinct, place = np.unique(weights, axis=0, return_inverse=True)
     start = np.zeros((len(distinct), n_parameters(width, study.n_classes)))
     evaluate = weighted_risks(distinct, lambda parameters: [risk(parameters) for risk in risks])
-    found = minimise(evaluate, start, tolerance=1e-3).parameters[np.broadcast_to(place.ravel(), len(study.sites))]
+    parameters = minimise(evaluate, start, tolerance=1e-3).parameters[np.broadcast_to(place.ravel(), len(study.sites))]
     return np.array(
         [
             float((probabilities(theta, x, study.n_classes).argmax(axis=1) == y).mean())
-            for theta, (x, y) in zip(found, study.tests, strict=True)
+            for theta, (x, y) in zip(parameters, study.tests, strict=True)
         ]
     )
 
@@ -50,7 +57,7 @@ def method_weights(study: Styles, seed: int, n_components: int) -> dict[str, Flo
     aggregation = Aggregation.of(kernel, rows)
     statistics = [SiteStatistics.from_rows(x, np.eye(study.n_classes)[y]) for x, y in study.sites]
     coordinates = Coordinates.pooled(statistics)
-    found = {
+    weights = {
         "auto": group_weights(statistics, coordinates, find_groups(statistics, coordinates)),
         "means": mean_groups([kernel.halves(x, y) for x, y in rows])[1],
         "Local": np.eye(len(counts)),
@@ -58,7 +65,7 @@ def method_weights(study: Styles, seed: int, n_components: int) -> dict[str, Flo
         "printed constants": aggregation.exact("printed"),
         "constants 1": aggregation.exact((1.0, 1.0)),
     }
-    return found if study.styles is None else {**found, "Oracle": oracle(study.styles, counts)}
+    return weights if study.styles is None else {**weights, "Oracle": oracle(study.styles, counts)}
 
 
 def study_rows(

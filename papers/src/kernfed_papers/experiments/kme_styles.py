@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._random import generator
-from kernfed._validation import FloatArray, IntArray
 from kernfed.data import holdout, load_dataset, load_domains
+from kernfed_papers.arrays import FloatArray, IntArray
+from kernfed_papers.draws import generator
 from kernfed_papers.rows import load_groups, load_rows
 
 Rows = tuple[FloatArray, IntArray]

@@ -6,17 +6,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, IntArray
-from kernfed.personal.gradient import exponentiated_gradient, printed_rates
-from kernfed.personal.weights import (
+from kernfed.personal import (
     Comparison,
     Constants,
     EmbeddingKernel,
     aggregate,
     compare,
+    exponentiated_gradient,
     linear_terms,
     penalty_constants,
+    printed_rates,
 )
+from kernfed_papers.arrays import FloatArray, IntArray
 
 Rows = tuple[FloatArray, FloatArray]
 

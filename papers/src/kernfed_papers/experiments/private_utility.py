@@ -5,21 +5,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernfed._random import generator
-from kernfed._validation import FloatArray, IntArray
 from kernfed.data import Dataset
-from kernfed.kahm.batches import split_rows
+from kernfed.kahm import split_rows
 from kernfed.privacy import (
     ClassMoments,
     RecordGaussian,
+    RecordLogistic,
     RecordMoments,
+    clip_rows,
     discriminant_scores,
     fabricate_rows,
     pool_moments,
     public_basis,
 )
-from kernfed.privacy.gradient import RecordLogistic
-from kernfed.privacy.grid import clip_rows
+from kernfed_papers.arrays import FloatArray, IntArray
+from kernfed_papers.draws import generator
 from kernfed_papers.experiment import Axes, Experiment, Row
 from kernfed_papers.experiments.dpkahm_rows import accuracy_of, class_bank, noise_source
 from kernfed_papers.rows import load_rows, slice_rows
@@ -100,8 +100,8 @@ def run_dimensions(seed: int, quick: bool) -> list[Row]:
     for epsilon in extent.epsilons:
         for dimension in extent.dimensions:
             moments = release_moments(data, epsilon, dimension, 1, seed)
-            found = {"KAHM": moments.kahm(extent.machine), "discriminant": moments.discriminant()}
-            for name, value in found.items():
+            accuracies = {"KAHM": moments.kahm(extent.machine), "discriminant": moments.discriminant()}
+            for name, value in accuracies.items():
                 rows.append(
                     Row(
                         f"{name}, record epsilon {epsilon:g}, k = {dimension}",
@@ -188,8 +188,8 @@ def gradient_accuracy(data: Dataset, epsilon: float, sites: int, rounds: int, se
         home[part] = number
     learner = RecordLogistic(epsilon, DELTA, GRADIENT_RADIUS, rounds=rounds, rate=RATE)
     source = noise_source(seed, "gradients", f"{epsilon:g}", str(sites))
-    found = learner.release(data.x_train @ basis, data.y_train, np.unique(data.y_train), sites=home, generator=source)
-    return float((found.predict(data.x_test @ basis) == data.y_test).mean())
+    release = learner.release(data.x_train @ basis, data.y_train, np.unique(data.y_train), sites=home, generator=source)
+    return float((release.predict(data.x_test @ basis) == data.y_test).mean())
 
 
 _WORDS = (

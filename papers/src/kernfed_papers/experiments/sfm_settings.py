@@ -19,7 +19,7 @@ OURS = "SFM (proposed)"
 
 
 @dataclass(frozen=True)
-class Source:
+class FeatureSource:
     """Features of a data set: the file, the encoder that made them, and whether the paper used that one."""
 
     dataset: str
@@ -36,7 +36,7 @@ class Setting:
     """
 
     name: str
-    sources: tuple[Source, ...]
+    sources: tuple[FeatureSource, ...]
     scaling: str
     level: str
     levels: tuple[float, ...]
@@ -85,7 +85,7 @@ class Loaded:
     """A setting with features: rows to be spread over sites."""
 
     setting: Setting
-    source: Source
+    source: FeatureSource
     data: Dataset
     groups: npt.NDArray[Any] | None
     quick: bool
@@ -128,7 +128,7 @@ def best_other(table: int, column: str) -> str:
 
 NEWSGROUPS = Setting(
     "20Newsgroup",
-    (Source("20ng_mxbai", "mxbai-embed-large", True), Source("20ng_minilm", "all-MiniLM-L6-v2", False)),
+    (FeatureSource("20ng_mxbai", "mxbai-embed-large", True), FeatureSource("20ng_minilm", "all-MiniLM-L6-v2", False)),
     "times10",
     "alpha",
     (5, 1, 0.1),
@@ -138,7 +138,7 @@ NEWSGROUPS = Setting(
 
 
 def _xglue(dataset: str, encoder: str) -> Setting:
-    source = Source(dataset, encoder, True)
+    source = FeatureSource(dataset, encoder, True)
     return Setting("XGLUE-NC", (source,), "times10", "alpha", (5, 2, 0.5), 100, 100, grouped=True)
 
 
@@ -147,7 +147,10 @@ XGLUE_DISTILUSE = _xglue("xglue_nc_distiluse", "distiluse-base-multilingual-case
 XGLUE_PARAPHRASE = _xglue("xglue_nc_paraphrase", "paraphrase-multilingual")
 CIFAR10 = Setting(
     "CIFAR-10-LT",
-    (Source("cifar10_resnet50", "ResNet-50", True), Source("cifar10_efflite0", "EfficientNet-Lite0", False)),
+    (
+        FeatureSource("cifar10_resnet50", "ResNet-50", True),
+        FeatureSource("cifar10_efflite0", "EfficientNet-Lite0", False),
+    ),
     "tanh",
     "rho",
     (100, 50, 10),
@@ -155,5 +158,5 @@ CIFAR10 = Setting(
     20,
 )
 CIFAR100 = Setting(
-    "CIFAR-100-LT", (Source("cifar100_resnet50", "ResNet-50", True),), "tanh", "rho", (100, 50, 10), 20, 20
+    "CIFAR-100-LT", (FeatureSource("cifar100_resnet50", "ResNet-50", True),), "tanh", "rho", (100, 50, 10), 20, 20
 )

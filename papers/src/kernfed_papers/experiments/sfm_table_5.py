@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernfed._validation import FloatArray
 from kernfed.data import Dataset
 from kernfed.privacy import (
     ElementLaplace,
@@ -14,8 +13,9 @@ from kernfed.privacy import (
     RecordMoments,
     discriminant_scores,
     pool_moments,
+    smooth,
 )
-from kernfed.privacy.smoothing import smooth
+from kernfed_papers.arrays import FloatArray
 from kernfed_papers.baselines.pooled import Parts, Sites, accuracy, run_folding
 from kernfed_papers.experiment import Axes, Experiment, Row, not_run
 from kernfed_papers.experiments.sfm_settings import NEWSGROUPS, XGLUE, Loaded
@@ -111,7 +111,7 @@ def _element_rows(
         values, steps = release.values, _RULES[rule]
         if steps is not None:
             values = smooth_sites(values, data, parts, noise, steps, loaded.setting.batch_size)
-        found = run_folding(loaded.setting.learner(), data, _sites(values, data, parts), seed)
+        folding = run_folding(loaded.setting.learner(), data, _sites(values, data, parts), seed)
         comparable = not reading.whole_range and rule in _PRINTED_RULES
         printed = _printed(loaded.setting.name, epsilon, rule) if comparable else None
         notes = (loaded.note if comparable else "", "the rule looks at raw rows: not private" * (steps == "oracle"))
@@ -119,7 +119,7 @@ def _element_rows(
             Row(
                 f"{loaded.name}, {reading.name}, epsilon = {epsilon:g}: {rule}",
                 printed,
-                accuracy(found.predicted, data.y_test),
+                accuracy(folding.predicted, data.y_test),
                 "%",
                 "; ".join(filter(None, notes)),
                 series=f"{reading.name}, {rule}",
@@ -150,8 +150,8 @@ def _record_rows(name: str, data: Dataset, parts: Parts, quick: bool, seed: int)
             "in the sum of all sites": [mechanism.release(data.x_train, data.y_train, generator=source)],
             "at every site": _each(mechanism, data, parts, source),
         }
-        for where, found in releases.items():
-            classes = pool_moments(found)
+        for where, moments in releases.items():
+            classes = pool_moments(moments)
             scores = discriminant_scores(classes, mechanism.project(data.x_test))
             predicted = np.array([part.label for part in classes])[scores.argmin(axis=1)]
             label = f"{name}, whole rows, epsilon = {epsilon:g}: moments of classes, noise {where}"

@@ -5,8 +5,8 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from kernfed._validation import FloatArray, IntArray
 from kernfed.secure import classify
+from kernfed_papers.arrays import FloatArray, IntArray
 from kernfed_papers.baselines.pooled import accuracy, run_folding, site_rows
 from kernfed_papers.experiment import Experiment, Row, not_run
 from kernfed_papers.experiments.sfm_settings import NEWSGROUPS, XGLUE, Loaded
@@ -36,11 +36,11 @@ def run(seed: int, quick: bool) -> list[Row]:
             ]
         for loaded in setting.loaded(quick, seed):
             data, parts = loaded.spread(_ALPHA, seed)
-            found = run_folding(setting.learner(), data, site_rows(data, parts), seed)
-            rows.append(Row(f"{loaded.name}: scores as they are", None, accuracy(found.predicted, data.y_test), "%"))
-            places = np.searchsorted(found.classes, data.y_test)
+            folding = run_folding(setting.learner(), data, site_rows(data, parts), seed)
+            rows.append(Row(f"{loaded.name}: scores as they are", None, accuracy(folding.predicted, data.y_test), "%"))
+            places = np.searchsorted(folding.classes, data.y_test)
             for bits in _BITS[:1] if quick else _BITS:
-                rows += _bits_rows(loaded, found.scores, places, bits, 2 if quick else _ENCRYPTED[bits])
+                rows += _bits_rows(loaded, folding.scores, places, bits, 2 if quick else _ENCRYPTED[bits])
     return rows
 
 

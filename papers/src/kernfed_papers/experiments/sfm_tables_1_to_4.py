@@ -55,11 +55,11 @@ def _run_column(loaded: Loaded, table: int, level: float, printed: float | None,
     together, alone, traffic = [], [], []
     for number, run_seed in enumerate(repetition_seeds(seed, 1 if loaded.quick else _REPETITIONS)):
         data, parts = loaded.spread(level, run_seed)
-        found = run_folding(setting.learner(), data, site_rows(data, parts), run_seed)
-        together.append(percent(found.predicted, data.y_test))
-        alone.append(found.alone(data.y_test))
+        folding = run_folding(setting.learner(), data, site_rows(data, parts), run_seed)
+        together.append(percent(folding.predicted, data.y_test))
+        alone.append(folding.alone(data.y_test))
         if number == 0 and level == loaded.levels[-1]:
-            traffic = found.traffic(f"{name}: SFM")
+            traffic = folding.traffic(f"{name}: SFM")
     note = "; ".join(filter(None, (loaded.note, best_other(table, column))))
     rows = [
         mean_row(f"{name}: SFM", printed, together, note, series=f"SFM, {column}", x=1),
@@ -84,7 +84,9 @@ def _pooled_rows(name: str, loaded: Loaded, seed: int, level: float | None = Non
     """Classifiers on pooled rows: of one column where the tail is cut, of all otherwise."""
     data = loaded.data if level is None else loaded.spread(level, seed)[0]
     setting = loaded.setting
-    machines = KAHMClassifier("rms", setting.batch_size, "order", dtype="float32", random_state=seed)
+    machines = KAHMClassifier(
+        "rms", batch_size=setting.batch_size, partition="order", dtype="float32", random_state=seed
+    )
     return baseline_rows(name, pooled_answers(data, seed, machines=machines, balanced=setting.by_class), data.y_test)
 
 

@@ -58,12 +58,12 @@ def _run_study(study: _Study, seed: int, quick: bool) -> list[Row]:
             data, parts = loaded.spread(level, seed)
             sites = site_rows(data, parts)
             for row, learner in study.variants.items():
-                found = run_folding(learner(setting), data, sites, seed)
+                folding = run_folding(learner(setting), data, sites, seed)
                 rows.append(
                     Row(
                         f"{loaded.name}, {setting.column(level)}: {row}",
                         printed[row, level],
-                        accuracy(found.predicted, data.y_test),
+                        accuracy(folding.predicted, data.y_test),
                         "%",
                         loaded.note,
                         series=f"{loaded.name}: {row}",

@@ -5,10 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernfed.files import atomic_path
-from kernfed.report.content import Figure, Table
-from kernfed.report.html import style_variables
-from kernfed.report.plots import draw
-from kernfed.report.svg import plain_text
+from kernfed.report import Figure, PageTable, draw, plain_text, style_variables
 from kernfed_papers.pages.result_pages import HEAD, footing, overview_table, result_figures, time_taken
 from kernfed_papers.pages.results import Summary, read_results
 from kernfed_papers.runner import PAPERS, paper_of, row_cells
@@ -40,17 +37,19 @@ def _write(path: Path, content: str) -> None:
 def document_figures(summaries: Sequence[Summary]) -> dict[str, Figure]:
     """Figures by their path relative to the document."""
     return {
-        _figure_path(found, place): figure for found in summaries for place, figure in enumerate(result_figures(found))
+        _figure_path(summary, place): figure
+        for summary in summaries
+        for place, figure in enumerate(result_figures(summary))
     }
 
 
-def _figure_path(found: Summary, place: int) -> str:
-    return f"figures/{found.id}{f'-{place + 1}' if place else ''}.svg"
+def _figure_path(summary: Summary, place: int) -> str:
+    return f"figures/{summary.id}{f'-{place + 1}' if place else ''}.svg"
 
 
 def results_document(summaries: Sequence[Summary], opening: str = "") -> str:
     """The whole document as Markdown; the same results give the same text."""
-    ran = [found for found in summaries if found.status != "not run"]
+    ran = [summary for summary in summaries if summary.status != "not run"]
     verb = "experiment has" if len(summaries) == 1 else "experiments have"
     told = " ".join(
         filter(
@@ -71,9 +70,9 @@ def results_document(summaries: Sequence[Summary], opening: str = "") -> str:
         _table(overview_table(summaries)),
     ]
     for paper in (*PAPERS, ""):
-        group = [found for found in summaries if paper_of(found.source) == paper]
+        group = [summary for summary in summaries if paper_of(summary.source) == paper]
         if group:
-            parts += [f"## {paper or 'Others'}", *(block for found in group for block in _experiment(found))]
+            parts += [f"## {paper or 'Others'}", *(block for summary in group for block in _experiment(summary))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -82,22 +81,23 @@ def _untitled(opening: str) -> str:
     return re.sub(r"\A# .*\n+", "", opening.strip())
 
 
-def _experiment(found: Summary) -> list[str]:
-    blocks = [f"### {_cell(found.source)}: {_cell(found.title)}", _cell(found.protocol)]
-    if found.not_run:
-        return [*blocks, f"*Not run: {_cell(found.not_run)}.* Command: `kernfed bench {found.id}`."]
+def _experiment(summary: Summary) -> list[str]:
+    blocks = [f"### {_cell(summary.source)}: {_cell(summary.title)}", _cell(summary.protocol)]
+    if summary.not_run:
+        return [*blocks, f"*Not run: {_cell(summary.not_run)}.* Command: `kernfed bench {summary.id}`."]
     pictures = [
-        f"![{_alternative(figure)}]({_figure_path(found, place)})" for place, figure in enumerate(result_figures(found))
+        f"![{_alternative(figure)}]({_figure_path(summary, place)})"
+        for place, figure in enumerate(result_figures(summary))
     ]
-    table = _table(Table(HEAD, tuple(row_cells(row) for row in found.rows)))
-    return [*blocks, *pictures, table, f"{_cell(footing(found))} Command: `kernfed bench {found.id}`."]
+    table = _table(PageTable(HEAD, tuple(row_cells(row) for row in summary.rows)))
+    return [*blocks, *pictures, table, f"{_cell(footing(summary))} Command: `kernfed bench {summary.id}`."]
 
 
 def _alternative(figure: Figure) -> str:
     return re.sub(r"[\[\]]", "", _cell(f"{figure.title}. {figure.words}"))
 
 
-def _table(table: Table) -> str:
+def _table(table: PageTable) -> str:
     lines = [
         table.columns,
         tuple(

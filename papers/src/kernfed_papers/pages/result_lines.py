@@ -40,7 +40,7 @@ class Line:
 
 def read_lines(path: Path) -> list[Line]:
     """The lines of one file; what is wrong with one is said with its number and the field."""
-    found = []
+    lines = []
     try:
         content = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -49,14 +49,14 @@ def read_lines(path: Path) -> list[Line]:
         if not text.strip():
             continue
         try:
-            found.append(_line(json.loads(text)))
+            lines.append(_line(json.loads(text)))
         except (ValueError, RecursionError) as error:
             fault = "it is nested too deeply" if isinstance(error, RecursionError) else error
             raise InputError(
                 f"{path}, line {number} is no result of an experiment: {fault}; take the line out, or run "
                 "the experiment again"
             ) from None
-    return found
+    return lines
 
 
 def _line(values: Any) -> Line:
@@ -167,8 +167,8 @@ def _number(value: Any, name: str) -> float:
 
 
 def _amount(value: Any, name: str) -> float:
-    found = _number(value, name)
-    return found if found >= 0 else _refuse(name, "a number >= 0", value)
+    number = _number(value, name)
+    return number if number >= 0 else _refuse(name, "a number >= 0", value)
 
 
 def _refuse(name: str, expected: str, value: Any) -> NoReturn:

@@ -81,7 +81,7 @@ def read_results(place: Path, experiments: Sequence[Experiment] | None = None) -
     listed = [*known, *sorted(set(lines) - set(known))] if place.is_dir() else list(lines)
     if not lines:
         raise InputError(f"{place} holds no result lines; make some with kernfed bench ID --out FOLDER")
-    if all(line.quick for found in lines.values() for line in found):
+    if all(line.quick for own in lines.values() for line in own):
         raise InputError(
             f"{place} holds only lines of quick runs, which are comparable with nothing; run "
             f"kernfed bench {next(iter(lines))} without --quick"

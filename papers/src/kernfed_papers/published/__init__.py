@@ -22,13 +22,13 @@ def published(paper: str, table: int, row: str, column: str) -> float | None:
     >>> published("GIKM", 1, "Accuracy", "MNIST")
     0.987
     """
-    found = TABLES.get((paper, table))
-    if found is None:
+    printed = TABLES.get((paper, table))
+    if printed is None:
         known = ", ".join(f"{name} {number}" for name, number in TABLES)
         raise InputError(f"no table {table} of {paper}; there are {known}")
-    if row not in found.rows or column not in found.columns:
+    if row not in printed.rows or column not in printed.columns:
         raise InputError(
-            f"{paper} Table {table} has rows {', '.join(found.rows)} and columns "
-            f"{', '.join(found.columns)}, no cell {row!r}, {column!r}"
+            f"{paper} Table {table} has rows {', '.join(printed.rows)} and columns "
+            f"{', '.join(printed.columns)}, no cell {row!r}, {column!r}"
         )
-    return found.rows[row][found.columns.index(column)]
+    return printed.rows[row][printed.columns.index(column)]

@@ -112,17 +112,17 @@ class FlowerEngine:
             raise InputError(f"expected {number} site(s) within {wait:g} s, {len(self._nodes)} connected")
 
     def _look_for_nodes(self, deadline: float) -> None:
-        found = [(int(node.node_id), str(node.name)) for node in self._grid.get_nodes()]
+        nodes = [(int(node.node_id), str(node.name)) for node in self._grid.get_nodes()]
         known = {node: site for site, node in self._nodes.items()}
-        nameless = {str(node): node for node, name in found if not name and node not in known}
+        nameless = {str(node): node for node, name in nodes if not name and node not in known}
         for key, reply in self._exchange(dict.fromkeys(nameless, RecordDict()), nameless, deadline).items():
             if isinstance(reply, Message) and reply.has_content() and NAME in reply.content.config_records:
                 known[nameless[key]] = str(reply.content.config_records[NAME].get(NAME))
             else:
                 told = _error_of(key, reply) if isinstance(reply, Message) else reply
                 self._report(f"node {key} does not say which site it is: {told.reason}")
-        known |= {node: name for node, name in found if name}
-        online = {node for node, _ in found}
+        known |= {node: name for node, name in nodes if name}
+        online = {node for node, _ in nodes}
         sites: dict[str, int] = {}
         for node, site in sorted(known.items()):
             if node not in online:

@@ -55,14 +55,14 @@ class Progress:
         """Learn which pieces the replies that are there consist of."""
 
         def counted(request: Any) -> Any:
-            found = call(request)
-            for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+            response = call(request)
+            for message, tree in zip(response.messages_list, response.message_object_trees, strict=True):
                 site = self._questions.get(message.metadata.reply_to_message_id)
                 if site is not None:
                     pieces = set(_pieces(tree))
                     self._owner |= dict.fromkeys(pieces, site)
                     self._pieces[site] = len(pieces)
-            return found
+            return response
 
         return counted
 
@@ -70,8 +70,8 @@ class Progress:
         def counted(request: Any) -> Any:
             if time.monotonic() > self._deadline:
                 raise TimeoutError("a reply was not fetched in time")
-            found = call(request)
-            site, size = self._owner.get(request.object_id), len(found.object_content)
+            response = call(request)
+            site, size = self._owner.get(request.object_id), len(response.object_content)
             with self._lock:
                 if site is not None and size:
                     so_far = self._fetched.setdefault(site, [0, 0])
@@ -80,18 +80,18 @@ class Progress:
                     if so_far[1] > _SMALL and self._due():
                         share = so_far[0] / max(self._pieces[site], so_far[0])
                         self._report(f"receiving from {site}: {so_far[1]:,} bytes, {share:.0%}")
-            return found
+            return response
 
         return counted
 
     def _pushed(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def counted(request: Any) -> Any:
-            found = call(request)
+            response = call(request)
             with self._lock:
                 self._sent += len(request.object_content)
                 if self._sent > _SMALL and self._due():
                     self._report(f"sending: {self._sent:,} bytes, {min(1.0, self._sent / max(self._size, 1)):.0%}")
-            return found
+            return response
 
         return counted
 

@@ -1,4 +1,4 @@
-"""A site behind Flower: the answer of a ClientApp to the questions of ``FlowerEngine``, and a site from its settings."""
+"""A site behind Flower: what a ClientApp answers to the questions of ``FlowerEngine``, and a site from its settings."""
 
 import sys
 import tomllib

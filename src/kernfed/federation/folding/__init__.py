@@ -6,12 +6,14 @@ from kernfed.kahm import FORMATS
 METHOD = Method(
     name="folding",
     tasks={
-        "kernfed.federation.folding.tasks": ("scores", "machines", "released_machines"),
+        "kernfed.federation.folding.fitting": ("folding_schema", "folding_fit"),
+        "kernfed.federation.folding.scoring": ("scores", "machines", "released_machines"),
         "kernfed.federation.folding.changes": ("forget_model", "forget_rows", "add_rows"),
         "kernfed.federation.folding.secure": ("secure_scores",),
     },
-    default_tasks=("scores",),
+    default_tasks=("folding_fit", "scores"),
     formats=FORMATS,
     connects={"FoldingModel": "kernfed.federation.folding.connection:connect_folding"},
     learner="kernfed.federation.folding.learner:FoldingLearner",
+    jobs="kernfed.federation.folding.settings:SETTINGS",
 )

@@ -10,17 +10,18 @@ import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_column_names, check_count
 from kernfed.errors import InputError, MissingSites, TooFewReplies
-from kernfed.federation.asking import Federation, Replies, connects, warn_missing
-from kernfed.federation.folding import changes  # noqa: F401  registers what sites do for a model that changes
+from kernfed.federation.asking import Federation, Replies, warn_missing
 from kernfed.federation.folding.questions import (
+    Training,
+    ask_schemas,
+    ask_training,
     check_scores,
     collect_machines,
-    describe,
-    folding_question,
-    prepare,
     query_chunks,
     raise_if_unusable,
+    scores_question,
 )
+from kernfed.federation.folding.secure import secure_predict
 from kernfed.federation.folding.warn import warn_if_temporary
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.schema import Schema, agree, label_kind
@@ -93,7 +94,7 @@ class FoldingConnection:
                 raise InputError("the site's classes are not those the model was made with")
 
         generation = {site: model.members_[site].generation for site in sites}
-        question = folding_question(model.handle, model.parameters, queries, explain=explain, generation=generation)
+        question = scores_question(model.handle, queries, generation, explain=explain)
         needed = 0 if min_replies is None else check_count(min_replies, "min_replies")
         replies = self.federation.ask("scores", question, sites=sites, min_replies=needed, timeout=timeout, check=check)
         raise_if_unusable("scores", replies, everybody=min_replies is None)
@@ -114,8 +115,6 @@ class FoldingConnection:
         timeout: float = 600.0,
     ) -> npt.NDArray[Any]:
         """Labels by scores that only the asking key holder can combine and read."""
-        from kernfed.federation.folding.secure import secure_predict  # slow to import, and only needed here
-
         return secure_predict(
             self.federation, model, X, scheme=scheme, bits=bits, min_replies=min_replies, timeout=timeout
         )
@@ -151,7 +150,7 @@ class FoldingConnection:
             add(site, data)
         try:
             request = None if model.privacy is None else model.privacy.request
-            known = describe(self.federation, request, [*model.sites, site], min_replies=0)
+            known = ask_schemas(self.federation, request, [*model.sites, site], min_replies=0)
             if site in known.missing:
                 raise InputError(f"site {site!r} does not answer: {known.missing[site].reason}")
             schemas = {name: Schema.from_values(payload.values) for name, payload in known}
@@ -176,14 +175,13 @@ class FoldingConnection:
 
     def _refresh(self, model: FoldingModel, site: str, schema: Schema | None = None) -> FoldingModel:
         """Model with what ``site`` now holds; the other members stay as they are."""
-        replies = prepare(
-            self.federation, model.handle, model.parameters, model.n_features_in_, model.privacy, {site: schema}, 0, 600.0
-        )
+        training = Training(model.handle, model.parameters, model.privacy)
+        replies = ask_training(self.federation, training, {site: schema}, min_replies=0)
         refusal = replies.missing.get(site)
         if refusal is not None and refusal.code == "empty":
             return model._without(site)
         if refusal is not None:
-            raise TooFewReplies("scores", 1, replies)
+            raise TooFewReplies("folding_fit", 1, replies)
         held = labels_from_values(replies[site].values["classes"]).tolist()
         known = {name: member for name, member in model.members_.items() if name != site}
         if known and label_kind(model.classes_) != label_kind(np.array(held)):
@@ -200,13 +198,12 @@ class FoldingConnection:
             }
         members[site] = member_of(replies[site], position)
         terms = model.privacy and model.privacy.with_told({site: replies[site].values["privacy"]})
-        new = replace(model, members=members, classes_=classes, privacy=terms, calibrated=None)
-        if model.banks is None:
+        new = replace(model, members_=members, classes_=classes, privacy=terms, calibrated_=None)
+        if model.banks_ is None:
             return new
-        return replace(new, banks={**model.banks, **collect_machines(self.federation, new, [site])})
+        return replace(new, banks_={**model.banks_, **collect_machines(self.federation, new, [site])})
 
 
-@connects(FoldingModel)
 def connect_folding(federation: Federation, model: FoldingModel) -> FoldingModel:
     """Model answered by the federation's sites, all of which must be there."""
     absent = [site for site in model.sites if site not in federation.sites]

@@ -8,15 +8,18 @@ import numpy as np
 from kernfed._validation import check_choice, check_count
 from kernfed.federation.asking import Federation, Replies, warn_missing
 from kernfed.federation.folding.connection import FoldingConnection, member_of
-from kernfed.federation.folding.questions import collect_machines, describe, prepare
+from kernfed.federation.folding.machines import folding_handle
+from kernfed.federation.folding.questions import Training, ask_schemas, ask_training, collect_machines
+from kernfed.federation.folding.recipe import Recipe
 from kernfed.federation.folding.warn import warn_if_exposed
 from kernfed.federation.learner import Learner
 from kernfed.federation.protocol.schema import Schema, agree, check_classes
-from kernfed.federation.release.kept import folding_handle, warn_if_forgotten
+from kernfed.federation.release.kept import warn_if_forgotten
 from kernfed.files import labels_from_values
 from kernfed.kahm.model import FoldingModel, FoldingParameters
 from kernfed.kahm.spectrum import check_subspace_dim
-from kernfed.kahm.terms import Terms
+
+HOLDS = ("sites", "machines")
 
 
 class FoldingLearner(Learner):
@@ -42,30 +45,56 @@ class FoldingLearner(Learner):
     def __init__(
         self,
         measure: str = "rms",
+        *,
         batch_size: int = 100,
         partition: str = "order",
         layers: int = 1,
+        subspace_dim: int | str = "auto",
         dtype: str = "float64",
         aggregate: str = "min",
         k: int = 2,
         hold: str = "sites",
         privacy: Any = None,
-        *,
-        subspace_dim: int | str = "auto",
         labels: Any = None,
         smoothing: str | int | None = "coupled_bootstrap",
         fabricate: bool = False,
         rows_per_class: int = 1000,
     ) -> None:
-        self.parameters = FoldingParameters(
-            measure, batch_size, partition, layers, check_subspace_dim(subspace_dim), dtype, aggregate, k
-        )
-        self.hold = check_choice(hold, "hold", ("sites", "machines"))
-        self.recipe = None
-        if privacy is not None or labels is not None:
-            from kernfed.federation.folding.released import Recipe  # slow to import, and only needed here
+        self.measure = measure
+        self.batch_size = batch_size
+        self.partition = partition
+        self.layers = layers
+        self.subspace_dim = subspace_dim
+        self.dtype = dtype
+        self.aggregate = aggregate
+        self.k = k
+        self.hold = hold
+        self.privacy = privacy
+        self.labels = labels
+        self.smoothing = smoothing
+        self.fabricate = fabricate
+        self.rows_per_class = rows_per_class
 
-            self.recipe = Recipe(privacy, labels, 0 if smoothing is None else smoothing, fabricate, rows_per_class)
+    def parameters(self, seed: int = 0) -> FoldingParameters:
+        """What all sites do alike, checked."""
+        return FoldingParameters(
+            self.measure,
+            self.batch_size,
+            self.partition,
+            self.layers,
+            check_subspace_dim(self.subspace_dim),
+            self.dtype,
+            self.aggregate,
+            self.k,
+            seed,
+        )
+
+    def recipe(self) -> Recipe | None:
+        """How sites release their rows, checked; None where rows are taken as they are."""
+        if self.privacy is None and self.labels is None:
+            return None
+        smoothing = 0 if self.smoothing is None else self.smoothing
+        return Recipe(self.privacy, self.labels, smoothing, self.fabricate, self.rows_per_class)
 
     def fit(self, federation: Federation, *, min_replies: int | None = None, timeout: float = 600.0) -> FoldingModel:
         """Ask every site to describe its data and to model its classes.
@@ -73,42 +102,46 @@ class FoldingLearner(Learner):
         With ``min_replies`` (at least 1) so many sites are enough; a ``MissingSites`` warning and ``model.missing_``
         name the others.
         """
+        parameters, recipe = self.parameters(federation.seed), self.recipe()
+        check_choice(self.hold, "hold", HOLDS)
         if min_replies is not None:
             check_count(min_replies, "min_replies")
-        request = None if self.recipe is None else self.recipe.to_values()
+        request = None if recipe is None else recipe.to_values()
         if request is not None:
             warn_if_forgotten(federation.engine)
-        described = describe(federation, request, min_replies=min_replies, timeout=timeout)
+        described = ask_schemas(federation, request, min_replies=min_replies, timeout=timeout)
         schemas = {site: Schema.from_values(payload.values) for site, payload in described}
         schema = agree(schemas)
         check_classes(schema)
-        parameters = replace(self.parameters, seed=federation.seed)
-        terms = None if self.recipe is None else self.recipe.terms(schema.width)
-        handle = folding_handle(parameters, request)
-        replies = prepare(federation, handle, parameters, schema.width, terms, schemas, min_replies, timeout)
+        terms = None if recipe is None else recipe.terms(schema.width)
+        training = Training(folding_handle(parameters, request), parameters, terms)
+        replies = ask_training(federation, training, schemas, min_replies=min_replies, timeout=timeout)
         replies = replace(replies, missing={**described.missing, **replies.missing})
-        model = _model_of(federation, handle, parameters, schema, terms, replies)
+        basis = None if recipe is None else recipe.basis(schema.width)
+        model = replace(_model_of(training, schema, replies), basis=basis, connection=FoldingConnection(federation))
         warn_if_exposed(model)
         if self.hold == "machines":
-            model = replace(model, banks=collect_machines(federation, model, model.sites, timeout), connection=None)
+            model = replace(model, banks_=collect_machines(federation, model, model.sites, timeout), connection=None)
         return model
 
 
-def _model_of(
-    federation: Federation,
-    handle: str,
-    parameters: FoldingParameters,
-    schema: Schema,
-    terms: Terms | None,
-    replies: Replies,
-) -> FoldingModel:
+def _model_of(training: Training, schema: Schema, replies: Replies) -> FoldingModel:
+    """The model that the sites' answers to a training make."""
     held = {site: labels_from_values(payload.values["classes"]).tolist() for site, payload in replies}
     classes = np.array(sorted({label for labels in held.values() for label in labels}))
     position = {label: number for number, label in enumerate(classes.tolist())}
-    members = {site: member_of(payload, position) for site, payload in replies}
     missing = {site: refusal.reason for site, refusal in replies.missing.items()}
     warn_missing(missing, "the others answer", stacklevel=3)
+    terms = training.terms
     if terms is not None:
         terms = terms.with_told({site: payload.values["privacy"] for site, payload in replies})
-    model = FoldingModel(parameters, handle, classes, schema.width, members, missing, schema.columns, privacy=terms)
-    return replace(model, connection=FoldingConnection(federation))
+    return FoldingModel(
+        training.parameters,
+        training.handle,
+        classes,
+        schema.width,
+        {site: member_of(payload, position) for site, payload in replies},
+        missing,
+        schema.columns,
+        privacy=terms,
+    )

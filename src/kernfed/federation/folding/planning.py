@@ -1,18 +1,18 @@
 """A dry run: what would leave each site, to the byte, before anything is sent."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from kernfed.federation.folding.learner import FoldingLearner
-from kernfed.federation.folding.questions import folding_question, query_chunks
+from kernfed.federation.folding.machines import folding_handle
+from kernfed.federation.folding.questions import Training, query_chunks, schema_question, scores_question
 from kernfed.federation.protocol.message import Payload, Question, Reply, digest, encode_question, encode_reply
 from kernfed.federation.protocol.schema import Schema
+from kernfed.federation.protocol.task import find_task
 from kernfed.federation.protocol.traffic import Traffic
-from kernfed.federation.release.kept import folding_handle
 from kernfed.files import labels_to_values
 from kernfed.kahm.batches import batch_count
 from kernfed.kahm.model import FoldingParameters
@@ -30,39 +30,44 @@ def plan_folding(
     are counted at the size they have when no two rows are alike, which is the most they can have. Where labels are
     randomised, how many rows a class will have is not known, and sizes are about right.
     """
-    traffic, parameters = Traffic(), replace(learner.parameters, seed=seed)
-    recipe = learner.recipe
+    traffic, recipe = Traffic(), learner.recipe()
     columns = next(iter(schemas.values())).width
-    terms = None if recipe is None else recipe.terms(columns)
-    request = None if terms is None else terms.request
-    width = columns if terms is None or terms.basis is None else terms.basis.shape[1]
-    handle = folding_handle(parameters, request)
+    terms, basis = (None, None) if recipe is None else (recipe.terms(columns), recipe.basis(columns))
+    width = columns if basis is None else basis.shape[1]
+    parameters, request = learner.parameters(seed), None if terms is None else terms.request
+    training = Training(folding_handle(parameters, request), parameters, terms)
     generation = dict.fromkeys(schemas, 1)
-    prepare = folding_question(handle, parameters, np.zeros((0, width)), prepare=True, privacy=request)
-    ask = Payload() if request is None or request["labels"] is None else Payload(values={"privacy": request})
     asked = [stop - start for start, stop in query_chunks(queries, width)] if queries else []
-    fetch = Payload(values={"handle": handle, "generation": generation})
     for site, schema in sorted(schemas.items()):
-        classes = {"classes": labels_to_values(schema.labels)}
-        counts = schema.counts if recipe is None or recipe.by_row else (recipe.rows_per_class,) * len(schema.counts)
-        batches = sum(batch_count(count, parameters.batch_size) for count in counts)
-        temperature = f"{1.0:.16e}" if max(counts) > 1 else None
-        prepared = {**classes, "generation": 1, "machines": batches, "rows": schema.n_rows, "temperature": temperature}
-        prepared |= (
-            {} if terms is None else {"privacy": dict.fromkeys(("element", "record", "spent"), [f"{1.0:.16e}"] * 2)}
-        )
-        found = {count: {"scores": np.zeros((count, len(schema.classes)))} for count in {0, *asked}}
         note = partial(_note, traffic, site, caller)
-        note("describe", "schema", ask, Payload(values=schema.to_values()))
-        note("scores", "scores", prepare, Payload(found[0], prepared))
+        counts = schema.counts if recipe is None or recipe.by_row else (recipe.rows_per_class,) * len(schema.counts)
+        note(*schema_question(request), Payload(values=schema.to_values()))
+        note("folding_fit", training.question(), _trained(training, schema, counts))
+        classes = {"classes": labels_to_values(schema.labels)}
         if learner.hold == "machines":
-            name, kind = ("machines", "rows") if recipe is None else ("released_machines", "released")
-            note(name, kind, fetch, Payload(_machine_arrays(parameters, counts, width), classes))
+            name = "machines" if recipe is None else "released_machines"
+            question = Payload(values={"handle": training.handle, "generation": generation})
+            note(name, question, Payload(_machine_arrays(parameters, counts, width), classes))
             continue
         for count in asked:
-            scores = folding_question(handle, parameters, np.zeros((count, width)), generation=generation)
-            note("scores", "scores", scores, Payload(found[count], classes))
+            question = scores_question(training.handle, np.zeros((count, width)), generation)
+            note("scores", question, Payload({"scores": np.zeros((count, len(schema.classes)))}, classes))
     return traffic
+
+
+def _trained(training: Training, schema: Schema, counts: Sequence[int]) -> Payload:
+    """A site's answer to a training, of the size it will have."""
+    pair = [f"{1.0:.16e}"] * 2
+    about: dict[str, Any] = {
+        "classes": labels_to_values(schema.labels),
+        "generation": 1,
+        "machines": sum(batch_count(count, training.parameters.batch_size) for count in counts),
+        "rows": schema.n_rows,
+        "temperature": f"{1.0:.16e}" if max(counts) > 1 else None,
+    }
+    if training.terms is not None:
+        about["privacy"] = dict.fromkeys(("element", "record", "spent"), pair)
+    return Payload(values=about)
 
 
 def _machine_arrays(parameters: FoldingParameters, counts: Sequence[int], width: int) -> dict[str, Any]:
@@ -88,11 +93,11 @@ def _machine_arrays(parameters: FoldingParameters, counts: Sequence[int], width:
     }
 
 
-def _note(
-    traffic: Traffic, site: str, caller: str, name: str, information: str, question: Payload, answer: Payload
-) -> None:
+def _note(traffic: Traffic, site: str, caller: str, name: str, question: Payload, answer: Payload) -> None:
     """Add one exchange, at the size it will have."""
+    known = find_task(name)
+    assert known is not None
     asked = Question("0" * 16, "0" * 24, name, question, caller)
-    reply = Reply(site, asked.run, asked.id, name, digest(question.values), information, answer)
+    reply = Reply(site, asked.run, asked.id, name, digest(question.values), known.leaves, answer)
     down, up = len(encode_question(asked)), len(encode_reply(reply))
-    traffic.add(site, name, information, down=down, up=up, scalars=answer.scalars)
+    traffic.add(site, name, known.leaves, down=down, up=up, scalars=answer.scalars)

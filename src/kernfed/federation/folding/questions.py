@@ -1,6 +1,7 @@
 """What is asked of sites that hold machines of classes, and what an answer must look like to be taken."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,46 @@ from kernfed.files import labels_from_values
 from kernfed.kahm.bank import Bank
 from kernfed.kahm.model import FoldingModel, FoldingParameters
 from kernfed.kahm.packing import unpack_machines
-from kernfed.kahm.terms import Terms
+from kernfed.promise import Terms
 
 #: Queries per message, in numbers: memory stays bounded and every message far below what transports allow.
 _NUMBERS_PER_MESSAGE = 8_000_000
+
+
+@dataclass(frozen=True)
+class Training:
+    """What sites are asked to make: machines under a handle, with these parameters, released under these terms."""
+
+    handle: str
+    parameters: FoldingParameters
+    terms: Terms | None = None
+
+    @property
+    def request(self) -> Mapping[str, Any] | None:
+        """How rows are to be released; None where they are taken as they are."""
+        return None if self.terms is None else self.terms.request
+
+    def question(self) -> Payload:
+        """Payload of the task "folding_fit"."""
+        parameters = self.parameters.to_values()
+        return Payload(values={"handle": self.handle, "parameters": parameters, "privacy": self.request})
+
+    def check(self, payload: Payload, described: Schema | None) -> None:
+        """Refuse an answer that cannot be, or that is not of what the site ``described``, where it did."""
+        values, held = payload.values, check_held(payload)
+        if payload.arrays:
+            raise InputError(f"expected no arrays, got {sorted(payload.arrays)}")
+        if values["temperature"] is not None:
+            check_number(float(values["temperature"]), "temperature", above=0)
+        for name in ("generation", "machines", "rows"):
+            check_count(values[name], name)
+        if self.terms is not None:
+            self.terms.check_told(values["privacy"])
+        if described is not None and (held != list(described.classes) or values["rows"] != described.n_rows):
+            raise InputError(
+                f"the site described {described.n_rows} rows of classes {list(described.classes)[:20]}, "
+                f"and models {values['rows']} of {held[:20]}"
+            )
 
 
 def query_chunks(queries: int, width: int) -> list[tuple[int, int]]:
@@ -27,83 +64,52 @@ def query_chunks(queries: int, width: int) -> list[tuple[int, int]]:
     return [(start, min(start + size, queries)) for start in range(0, queries, size)] or [(0, 0)]
 
 
-def folding_question(
-    handle: str,
-    parameters: FoldingParameters,
-    queries: FloatArray,
-    *,
-    prepare: bool = False,
-    explain: bool = False,
-    generation: dict[str, int] | None = None,
-    privacy: Mapping[str, Any] | None = None,
+def scores_question(
+    handle: str, queries: FloatArray, generation: Mapping[str, int], *, explain: bool = False
 ) -> Payload:
-    """Payload of the task "scores": queries X, and which state of which machines is meant.
-
-    To ``prepare`` machines of released rows the question says how to release them.
-    """
-    values = {
-        "handle": handle,
-        "parameters": parameters.to_values(),
-        "prepare": prepare,
-        "explain": explain,
-        "generation": generation or {},
-    }
-    if privacy is not None:
-        values["privacy"] = privacy
-    return Payload({"X": queries}, values)
+    """Payload of the task "scores": queries X, and which state of which machines is meant."""
+    return Payload({"X": queries}, {"handle": handle, "explain": explain, "generation": dict(generation)})
 
 
-def describe(
+def schema_question(request: Mapping[str, Any] | None) -> tuple[str, Payload]:
+    """Task and payload by which sites describe their data: by randomised labels where labels are not public."""
+    if request is None or request["labels"] is None:
+        return "describe", Payload()
+    return "folding_schema", Payload(values={"privacy": request})
+
+
+def ask_schemas(
     federation: Federation, request: Mapping[str, Any] | None, sites: Sequence[str] | None = None, **options: Any
 ) -> Replies:
-    """Schemas of the sites; by randomised labels where labels are not public."""
-    if request is None or request["labels"] is None:
-        return federation.describe(sites, **options)
-    question = Payload(values={"privacy": request})
+    """Schemas of the sites."""
 
     def check(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
         Schema.from_values(payload.values)
 
-    return federation.ask("describe", question, sites=sites, check=check, **options)
+    task, question = schema_question(request)
+    return federation.ask(task, question, sites=sites, check=check, **options)
 
 
-def prepare(
+def ask_training(
     federation: Federation,
-    handle: str,
-    parameters: FoldingParameters,
-    width: int,
-    terms: Terms | None,
+    training: Training,
     described: Mapping[str, Schema | None],
-    min_replies: int | None,
-    timeout: float,
+    *,
+    min_replies: int | None = None,
+    timeout: float = 600.0,
 ) -> Replies:
-    """Let sites model their classes. The question is that for scores, of no query: nothing else needs allowing.
-
-    What they model must be what they ``described``, where they did, and released under these ``terms``.
-    """
+    """Let sites model their classes, which must be those that they ``described``."""
 
     def check(site: str, payload: Payload) -> None:
-        check_scores(payload, 0, parameters.measure)
-        if payload.values["temperature"] is not None:
-            check_number(float(payload.values["temperature"]), "temperature", above=0)
-        for name in ("generation", "machines", "rows"):
-            check_count(payload.values[name], name)
-        if terms is not None:
-            terms.check_told(payload.values["privacy"])
-        held, schema = labels_from_values(payload.values["classes"]).tolist(), described[site]
-        if schema is not None and (held != list(schema.classes) or payload.values["rows"] != schema.n_rows):
-            raise InputError(
-                f"the site described {schema.n_rows} rows of classes {list(schema.classes)[:20]}, "
-                f"and models {payload.values['rows']} of {held[:20]}"
-            )
+        training.check(payload, described[site])
 
-    empty: FloatArray = np.zeros((0, width))
-    request = None
-    if terms is not None:
-        empty, request = terms.project(empty), terms.request
-    question = folding_question(handle, parameters, empty, prepare=True, privacy=request)
     return federation.ask(
-        "scores", question, sites=sorted(described), min_replies=min_replies, timeout=timeout, check=check
+        "folding_fit",
+        training.question(),
+        sites=sorted(described),
+        min_replies=min_replies,
+        timeout=timeout,
+        check=check,
     )
 
 
@@ -112,8 +118,7 @@ def collect_machines(
 ) -> dict[str, Bank]:
     """Fetch the machines of sites; all must agree."""
     banks: dict[str, Bank] = {}
-    private = model.privacy
-    width = model.n_features_in_ if private is None or private.basis is None else private.basis.shape[1]
+    width = model.n_features_in_ if model.basis is None else model.basis.shape[1]
 
     def check(site: str, payload: Payload) -> None:
         machines = unpack_machines(payload.arrays)
@@ -135,16 +140,26 @@ def collect_machines(
     generation = {site: model.members_[site].generation for site in sites}
     question = Payload(values={"handle": model.handle, "generation": generation})
     federation.ask(
-        "machines" if private is None else "released_machines", question, sites=sites, timeout=timeout, check=check
+        "machines" if model.privacy is None else "released_machines",
+        question,
+        sites=sites,
+        timeout=timeout,
+        check=check,
     )
     return banks
 
 
-def check_scores(payload: Payload, queries: int, measure: str, *, explain: bool = False) -> None:
-    """Refuse scores that cannot be: wrong shape or type, not finite, out of the measure's range."""
+def check_held(payload: Payload) -> list[Any]:
+    """The classes that a site holds, each once."""
     held = labels_from_values(payload.values["classes"])
     if len(np.unique(held)) != len(held) or not len(held):
         raise InputError(f"a site must name its classes once each, got {held.tolist()}")
+    return list(held.tolist())
+
+
+def check_scores(payload: Payload, queries: int, measure: str, *, explain: bool = False) -> None:
+    """Refuse scores that cannot be: wrong shape or type, not finite, out of the measure's range."""
+    held = check_held(payload)
     expected = {"scores": np.float64, **({"batches": np.int32} if explain else {})}
     if set(payload.arrays) != set(expected):
         raise InputError(f"expected arrays {sorted(expected)}, got {sorted(payload.arrays)}")

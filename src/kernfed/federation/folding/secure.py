@@ -14,8 +14,8 @@ import numpy.typing as npt
 from kernfed._validation import FloatArray
 from kernfed.errors import ProtocolError, Refused
 from kernfed.federation.asking import Federation
-from kernfed.federation.folding.questions import folding_question, raise_if_unusable
-from kernfed.federation.folding.tasks import scores
+from kernfed.federation.folding.questions import raise_if_unusable, scores_question
+from kernfed.federation.folding.scoring import scores
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.task import task
 from kernfed.federation.site.site import Site
@@ -40,7 +40,7 @@ def secure_predict(
     check_rule(model.parameters.measure, model.parameters.aggregate)
     holder = KeyHolder(len(model.sites), len(model.classes_), bits=bits, scheme=scheme)
     generation = {site: member.generation for site, member in model.members_.items()}
-    asked = folding_question(model.handle, model.parameters, X, generation=generation)
+    asked = scores_question(model.handle, X, generation)
     positions = {site: number for number, site in enumerate(model.sites)}
     key = np.frombuffer(holder.site_key, dtype=np.uint8)
     values = {**asked.values, "positions": positions, "labels": labels_to_values(model.classes_)}
@@ -53,17 +53,17 @@ def secure_predict(
     return np.asarray(model.classes_[holder.decide(answer)])
 
 
-@task("secure_scores", "encrypted")
+@task("secure_scores", leaves="encrypted", under_privacy="released", queries=True, locked=False)
 def secure_scores(site: Site, payload: Payload) -> Payload:
     """Scores of queries for all classes of the model, encrypted; a class the site lacks has the largest score."""
     queries = {"X": payload.arrays["X"]}
-    found = scores(site, Payload(queries, payload.values))
+    own = scores(site, Payload(queries, payload.values))
     known = labels_from_values(payload.values["labels"]).tolist()
-    held = labels_from_values(found.values["classes"]).tolist()
+    held = labels_from_values(own.values["classes"]).tolist()
     if not set(held) <= set(known):
         raise Refused("stale", f"site {site.name!r} holds classes that the model does not know")
     table = np.full((len(queries["X"]), len(known)), ABSENT["rms"])
-    table[:, [known.index(label) for label in held]] = found.arrays["scores"]
+    table[:, [known.index(label) for label in held]] = own.arrays["scores"]
     try:
         role = EncryptingSite(payload.arrays["key"].tobytes(), payload.values["positions"][site.name])
         message = role.encrypt(table)

@@ -12,8 +12,10 @@ METHOD = Method(
             "personal_gain",
             "personal_gradient",
         ),
+        "kernfed.federation.personal.releasing": ("personal_release",),
     },
     formats=dict.fromkeys(("PersonalModel", "SiteModel"), "kernfed.personal.model"),
     forgets=("kernfed.federation.personal.tasks:discard_risk",),
     learner="kernfed.federation.personal.learner:PersonalLearner",
+    jobs="kernfed.federation.personal.settings:SETTINGS",
 )

@@ -6,38 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._validation import FloatArray, check_choice
-from kernfed.errors import InputError, SitesLost
+from kernfed._validation import FloatArray
+from kernfed.errors import InputError
 from kernfed.federation.asking import Federation, Replies
 from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.schema import Schema
-from kernfed.federation.release.charging import mechanism_to_values
-from kernfed.federation.ridge.system import check_arrays
+from kernfed.federation.survey import ask_all, check_arrays
 from kernfed.kernels import MeanEmbedding
 from kernfed.personal import logistic
 from kernfed.personal.gradient import Slopes, descend, minimise, weighted_risks
 from kernfed.personal.means import Halves
 from kernfed.personal.prior import Gain, SitePrior
-from kernfed.personal.problem import TASKS, Problem
+from kernfed.personal.problem import Problem
 from kernfed.personal.statistics import Coordinates, SiteStatistics
 from kernfed.personal.weights import EmbeddingKernel
-from kernfed.privacy import EmbeddingRelease, RecordEmbedding
-
-__all__ = ["PersonalSites", "Received", "SitesLost", "Survey", "ask_survey"]
-
 
 #: Bytes of questions that differ by site, held at once.
 _ASKED_AT_ONCE = 2**27
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What a site says before anything is computed; a median distance of 0 says nothing."""
-
-    schema: Schema
-    task: str
-    rows: int
-    median: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,32 +32,6 @@ class Received:
     penalties: FloatArray
     embeddings: tuple[MeanEmbedding, ...]
     halves: tuple[Halves, ...] = ()
-
-
-def ask_survey(
-    federation: Federation,
-    task: str,
-    median: bool,
-    *,
-    mechanism: RecordEmbedding | None,
-    min_replies: int | None,
-    timeout: float,
-) -> tuple[dict[str, Survey], dict[str, str]]:
-    """Surveys of the sites that answer, and why the others do not."""
-    surveys: dict[str, Survey] = {}
-
-    def read(site: str, payload: Payload) -> None:
-        check_arrays(payload, {"facts": (2,)})
-        rows, found = map(float, payload.arrays["facts"])
-        if rows < 1 or found < 0:
-            raise InputError(f"expected rows and their median distance, got {rows} and {found}")
-        kind = check_choice(payload.values["task"], "task", TASKS)
-        surveys[site] = Survey(Schema.from_values(payload.values["schema"]), kind, int(rows), found)
-
-    values = {"task": task, "median": median, "seed": federation.seed, "mechanism": _mechanism_values(mechanism)}
-    question = Payload(values=values)
-    replies = federation.ask("personal_survey", question, min_replies=min_replies, timeout=timeout, check=read)
-    return surveys, {site: refusal.reason for site, refusal in replies.missing.items()}
 
 
 @dataclass(frozen=True)
@@ -87,23 +45,10 @@ class PersonalSites:
 
     def ask(self, task: str, payload: Payload, check_answer: Callable[[Payload], object]) -> Replies:
         """Answers of all sites, or ``SitesLost``; ``check_answer`` raises ValueError for one that must not be used."""
-
-        def check(site: str, answer: Payload) -> None:  # noqa: ARG001  every check has this signature
-            check_answer(answer)
-
-        replies = self.federation.ask(task, payload, sites=self.names, min_replies=0, timeout=self.timeout, check=check)
-        if replies.missing:
-            raise SitesLost(task, replies)
-        return replies
+        return ask_all(self.federation, task, payload, self.names, check_answer, self.timeout)
 
     def receive(
-        self,
-        kernel: EmbeddingKernel | None,
-        *,
-        statistics: bool,
-        intercept: bool,
-        halves: bool = False,
-        mechanism: RecordEmbedding | None = None,
+        self, kernel: EmbeddingKernel | None, *, statistics: bool, intercept: bool, halves: bool = False
     ) -> Received:
         """Statistics and embeddings, of all rows or of halves, in one exchange; nothing is asked where none is used."""
         if kernel is None and not statistics:
@@ -114,34 +59,32 @@ class PersonalSites:
             "intercept": intercept,
             "kernel": None if kernel is None else kernel.to_values(),
             "halves": halves,
-            "mechanism": _mechanism_values(mechanism),
         }
+        names = () if kernel is None else ("embedding.", "other.") if halves else ("embedding.",)
+        dimension = 0 if kernel is None else kernel.dimension
 
         def read(payload: Payload) -> tuple[SiteStatistics | None, float, tuple[MeanEmbedding, ...]]:
-            found, penalty = self._read_statistics(payload) if statistics else (None, 1.0)
-            if kernel is None:
-                return found, penalty, ()
-            parts = ("embedding.", "other.") if halves else ("embedding.",)
-            return found, penalty, tuple(_read_embedding(_part(payload, part), kernel, mechanism) for part in parts)
+            own, penalty = self._read_statistics(payload) if statistics else (None, 1.0)
+            return own, penalty, tuple(_read_embedding(_part(payload, name), dimension) for name in names)
 
         replies = [read(answer) for _, answer in self.ask("personal_statistics", Payload(values=values), read)]
-        named = {name: entry[0] for name, entry in zip(self.names, replies, strict=True) if entry[0] is not None}
+        named = {name: own for name, (own, _, _) in zip(self.names, replies, strict=True) if own is not None}
         penalties = np.array([penalty for _, penalty, _ in replies])
         if halves:
             return Received(named, penalties, (), tuple((one, other) for _, _, (one, other) in replies))
-        return Received(named, penalties, tuple(embedding for _, _, found in replies for embedding in found))
+        return Received(named, penalties, tuple(embedding for _, _, parts in replies for embedding in parts))
 
     def _read_statistics(self, payload: Payload) -> tuple[SiteStatistics, float]:
-        found = SiteStatistics.from_arrays(_part(payload, "statistics."))
-        if (found.width, found.targets) != (self.problem.n_features, self.problem.n_targets):
+        own = SiteStatistics.from_arrays(_part(payload, "statistics."))
+        if (own.width, own.targets) != (self.problem.n_features, self.problem.n_targets):
             raise InputError(
                 f"statistics must be of {self.problem.n_features} features and {self.problem.n_targets} "
-                f"targets, got {found.width} and {found.targets}"
+                f"targets, got {own.width} and {own.targets}"
             )
         penalty = payload.arrays["penalty"]
         if penalty.shape != (1,) or not 0 < float(penalty[0]) < np.inf:
             raise InputError(f"penalty must be one positive number, got {penalty}")
-        return found, float(penalty[0])
+        return own, float(penalty[0])
 
     def forms(self, kernel: EmbeddingKernel, embeddings: tuple[MeanEmbedding, ...]) -> FloatArray:
         """q_tk (B, B), row t from site t; NaN where a site cannot say."""
@@ -149,24 +92,24 @@ class PersonalSites:
         question = Payload({"means": np.stack([entry.mean for entry in embeddings])}, values)
         shapes = {"forms": (len(embeddings),)}
         replies = self.ask("personal_forms", question, lambda payload: check_arrays(payload, shapes))
-        found = np.stack([payload.arrays["forms"] for _, payload in replies])
-        return np.asarray(np.where(found < 0, np.nan, found))
+        forms = np.stack([payload.arrays["forms"] for _, payload in replies])
+        return np.asarray(np.where(forms < 0, np.nan, forms))
 
     def gains(self, coordinates: Coordinates, priors: Iterable[tuple[str, SitePrior]]) -> dict[str, Gain]:
         """What the others are worth to each site that says it, asked all at once, or as many as memory is kept for."""
         common = {f"coordinates.{key}": array for key, array in coordinates.to_arrays().items()}
         values = {"problem": self.problem.to_values()}
         questions: dict[str, Payload] = {}
-        found: dict[str, Gain] = {}
+        gains: dict[str, Gain] = {}
         size = 0
         for name, prior in priors:
             arrays = common | {f"prior.{key}": array for key, array in prior.to_arrays().items()}
             questions[name] = Payload(arrays, values)
             size += sum(array.nbytes for array in arrays.values())
             if size > _ASKED_AT_ONCE:
-                found |= self._ask_gains(questions)
+                gains |= self._ask_gains(questions)
                 questions, size = {}, 0
-        return found | self._ask_gains(questions)
+        return gains | self._ask_gains(questions)
 
     def _ask_gains(self, questions: Mapping[str, Payload]) -> dict[str, Gain]:
         def check(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
@@ -219,28 +162,12 @@ class PersonalSites:
         return descend(risks, start, steps=steps, learning_rate=learning_rate).parameters
 
 
-def _mechanism_values(mechanism: RecordEmbedding | None) -> dict[str, Any] | None:
-    return None if mechanism is None else mechanism_to_values(mechanism)
-
-
 def _part(payload: Payload, prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): array for name, array in payload.arrays.items() if name.startswith(prefix)}
 
 
-def _read_embedding(
-    arrays: Mapping[str, Any], kernel: EmbeddingKernel, mechanism: RecordEmbedding | None
-) -> MeanEmbedding:
-    if mechanism is None:
-        found = MeanEmbedding.from_arrays(arrays)
-        if len(found.mean) != kernel.dimension:
-            raise InputError(f"an embedding must have {kernel.dimension} numbers, got {len(found.mean)}")
-        return found
-    vector, facts = arrays["vector"], arrays["facts"]
-    if vector.shape != (kernel.dimension,) or facts.shape != (2,) or not np.isfinite([*vector, *facts]).all():
-        raise InputError(f"a private embedding must have {kernel.dimension} finite numbers, got {vector.shape}")
-    if facts[0] < 1 or facts[1] < 0:
-        raise InputError(f"no release has {facts[0]} rows and noise {facts[1]}")
-    release = EmbeddingRelease(vector, int(facts[0]), float(facts[1]), *mechanism.guarantees(), True, ())
-    if release.n < 2:  # the noise for privacy is all that is known of its error
-        return MeanEmbedding(1.0, 1.0, vector, 0.0)
-    return release.embedding()
+def _read_embedding(arrays: Mapping[str, Any], dimension: int) -> MeanEmbedding:
+    embedding = MeanEmbedding.from_arrays(arrays)
+    if len(embedding.mean) != dimension:
+        raise InputError(f"an embedding must have {dimension} numbers, got {len(embedding.mean)}")
+    return embedding

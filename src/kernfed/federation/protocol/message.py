@@ -23,7 +23,8 @@ from kernfed.errors import MessageError
 
 #: Version of what travels: messages of another one are refused. Packages of different versions talk, if it is the same.
 PROTOCOL = 2
-_HEADER_LIMIT = 100_000_000
+#: Bytes of a header, at most: parsed, JSON takes some thirty times as much, before anybody has asked the policy.
+_HEADER_LIMIT = 1_000_000
 _MOST_AXES = 32
 _KINDS = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1", "U8": "|u1", "BOOL": "|b1"}
 
@@ -146,12 +147,12 @@ def decode_reply(data: bytes, question: Question, site: str) -> Reply:
 
 
 def _refusal(header: Mapping[str, Any]) -> Refusal | None:
-    found = header.get("refusal")
-    if found is None:
+    told = header.get("refusal")
+    if told is None:
         return None
-    if not (isinstance(found, list) and len(found) == 2 and all(isinstance(part, str) for part in found)):
-        raise MessageError(f"a refusal must be a code and a reason, got {reprlib.repr(found)}")
-    return Refusal(found[0], found[1])
+    if not (isinstance(told, list) and len(told) == 2 and all(isinstance(part, str) for part in told)):
+        raise MessageError(f"a refusal must be a code and a reason, got {reprlib.repr(told)}")
+    return Refusal(told[0], told[1])
 
 
 def _fingerprint(values: Mapping[str, Any]) -> str:
@@ -166,8 +167,8 @@ def _check_origin(header: Mapping[str, Any], who: str) -> None:
         written = reprlib.repr(header.get("protocol"))
         package = reprlib.repr(header.get("package"))
         raise MessageError(
-            f"{who} speaks protocol {written} (kernfed {package}), this is protocol {PROTOCOL} (kernfed {__version__}); "
-            "update the older one"
+            f"{who} speaks protocol {written} (kernfed {package}), this is protocol {PROTOCOL} "
+            f"(kernfed {__version__}); update the older one"
         )
 
 
@@ -188,6 +189,8 @@ def _pack(header: Mapping[str, Any], payload: Payload) -> bytes:
         if array.dtype.newbyteorder("<").str not in _KINDS.values():
             raise MessageError(f"array {name!r} of dtype {array.dtype} cannot travel; use {', '.join(_KINDS)}")
     text = json.dumps({**header, "values": dict(payload.values)}, allow_nan=False)
+    if len(text) > _HEADER_LIMIT // 2:  # it may grow when it is quoted
+        raise MessageError(f"plain values must stay below {_HEADER_LIMIT // 2:,} bytes, got {len(text):,}; use arrays")
     packed: bytes = to_safetensors(arrays, metadata={"kernfed": text})
     return packed
 
@@ -196,8 +199,10 @@ def _unpack(data: bytes) -> tuple[dict[str, Any], Payload]:
     """Header and payload; arrays are read-only views of ``data``."""
     try:
         size = int.from_bytes(data[:8], "little")
-        if len(data) < 8 or size > min(len(data) - 8, _HEADER_LIMIT):
+        if len(data) < 8 or size > len(data) - 8:
             raise MessageError(f"a message of {len(data)} bytes is cut off")
+        if size > _HEADER_LIMIT:
+            raise MessageError(f"a message's header must have at most {_HEADER_LIMIT:,} bytes, got {size:,}")
         tensors = _strict_json(data[8 : 8 + size])
         header = _strict_json(tensors.pop("__metadata__")["kernfed"])
         arrays = {name: _view(data, 8 + size, name, entry) for name, entry in tensors.items()}

@@ -73,8 +73,8 @@ def agree(schemas: Mapping[str, Schema]) -> Schema:
         raise InputError("at least 1 site must describe its data, got none")
     differences = []
     for name in ("width", "columns", "scaling", "encoder"):
-        found = {site: getattr(schema, name) for site, schema in schemas.items()}
-        differences += _odd_ones(name, found)
+        values = {site: getattr(schema, name) for site, schema in schemas.items()}
+        differences += _odd_ones(name, values)
     kinds = {site: label_kind(schema.labels) for site, schema in schemas.items() if schema.classes}
     differences += _odd_ones("type of labels", kinds)
     if differences:
@@ -123,15 +123,15 @@ def check_classes(schema: Schema, stacklevel: int = 3) -> None:
         )
 
 
-def _odd_ones(name: str, found: Mapping[str, Any]) -> list[str]:
-    counted = Counter(found.values())
+def _odd_ones(name: str, values: Mapping[str, Any]) -> list[str]:
+    counted = Counter(values.values())
     if len(counted) <= 1:
         return []
     usual, _ = counted.most_common(1)[0]
     columns = name == "columns"
     odd = [
         f"{site!r} {name_differences(value, usual) if columns else f'has {_short(value)}'}"
-        for site, value in sorted(found.items())
+        for site, value in sorted(values.items())
         if value != usual
     ]
     more = f" and {len(odd) - 5} more" if len(odd) > 5 else ""

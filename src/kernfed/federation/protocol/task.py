@@ -61,8 +61,8 @@ class Method:
     tasks : names of the tasks that each module declares. default_tasks : those that a site answers unless its policy
     says otherwise. formats : the module of each file format. connects : by the name of a model, the function
     (federation, model) -> model that lets sites answer for it. forgets : functions (site, ids) that delete whatever the
-    site's store holds of rows. learner : the class, and ``jobs`` the function (settings) -> learner with the settings
-    that a job may have. Functions and classes are named as "module:name".
+    site's store holds of rows. learner : the class, and ``jobs`` its settings by name, a
+    ``federation.settings.LearnerSettings``. Functions, classes and these are named as "module:name".
     """
 
     name: str

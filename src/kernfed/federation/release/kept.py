@@ -6,19 +6,15 @@ Learners without privacy import this and nothing heavier. ``private`` makes rele
 import hashlib
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray
-from kernfed.errors import FileFormatError, LedgerNotKept, Refused
-from kernfed.federation.protocol.message import digest
-from kernfed.federation.protocol.task import when_forgetting
-from kernfed.federation.site.site import Rows, Site, data_digest
+from kernfed.errors import FileFormatError, LedgerNotKept
+from kernfed.federation.site.site import Site
 from kernfed.files import Record
-from kernfed.kahm.model import FoldingParameters
 
 FOLDER = "releases"
 #: Released rows by the id of the row: its mark (``row_marks``) and the noisy row.
@@ -37,36 +33,6 @@ def warn_if_forgotten(engine: Any) -> None:
             LedgerNotKept,
             stacklevel=3,
         )
-
-
-def folding_handle(parameters: FoldingParameters, recipe: Mapping[str, Any] | None) -> str:
-    """Name of machines made with these parameters, from rows as they are or as a recipe's values say."""
-    values = parameters.to_values()
-    return digest(values if recipe is None else {**values, "privacy": recipe})
-
-
-def require_private(site: Site) -> None:
-    """Refuse a learner without privacy where the site's policy requires some."""
-    if site.policy.require_privacy:
-        raise Refused("policy", f"the policy of site {site.name!r} requires privacy, and this learner offers none")
-
-
-@dataclass(frozen=True)
-class Source:
-    """Rows that machines or a release are made of, and their fingerprint ``data``."""
-
-    rows: Rows
-    data: str
-
-
-def source_rows(site: Site, *, randomized: bool) -> Source:
-    """The site's rows as a learner sees them that takes labels as public, or has them randomised.
-
-    Which classes are too small to speak of is then decided by the randomised labels.
-    """
-    rows = site.rows(every_class=randomized)
-    data = data_digest(rows)
-    return Source(rows, f"{data}/{site.policy.min_rows_per_class}" if randomized else data)
 
 
 # The store --------------------------------------------------------------------------------------------------------
@@ -106,15 +72,13 @@ def read_release(site: Site, name: str) -> Record | None:
         return None
 
 
-@when_forgetting
-def drop_releases(site: Site) -> None:
+def drop_releases(site: Site, leaving: frozenset[int]) -> None:
     """Rows that are forgotten lose their noisy row; what was released of all rows together goes as a whole."""
-    leaving = set(site.leaving)
     for name in site.store.names(FOLDER):
-        found = read_release(site, name)
-        if found is not None and found.values["by"] == "site" and leaving.isdisjoint(found.values["people"]):
+        release = read_release(site, name)
+        if release is not None and release.values["by"] == "site" and leaving.isdisjoint(release.values["people"]):
             continue
-        known = rows_of(found) if found is not None and found.values["by"] == "row" else {}
+        known = rows_of(release) if release is not None and release.values["by"] == "row" else {}
         kept = {number: entry for number, entry in known.items() if number not in leaving}
         if not kept:
             site.store.delete(FOLDER, name)

@@ -10,24 +10,15 @@ from typing import Any
 import numpy as np
 
 from kernfed._validation import FloatArray
-from kernfed.errors import InputError, SitesLost
+from kernfed.errors import InputError
 from kernfed.federation.asking import Federation
 from kernfed.federation.protocol.message import Payload, digest
-from kernfed.federation.protocol.schema import Schema
+from kernfed.federation.survey import ask_all, check_arrays
 from kernfed.kernels import Moments
 from kernfed.ridge.means import Means, moved, problem_values
-from kernfed.ridge.model import Round
+from kernfed.ridge.model import RidgeRound
 from kernfed.ridge.objective import average
 from kernfed.ridge.parameters import RidgeParameters
-
-
-@dataclass(frozen=True)
-class SiteSurvey:
-    """What a site says before anything is computed; a median distance of 0 says nothing."""
-
-    schema: Schema
-    rows: int
-    median: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,31 +30,6 @@ class SiteStart:
     constant: float
     mass: float
     trace: float
-
-
-def ask_survey(
-    federation: Federation,
-    task: str,
-    median: bool,
-    *,
-    min_replies: int | None,
-    timeout: float,
-    privacy: Mapping[str, Any] | None = None,
-) -> tuple[dict[str, SiteSurvey], dict[str, str]]:
-    """Surveys of the sites that answer, and why the others do not."""
-    surveys: dict[str, SiteSurvey] = {}
-
-    def read(site: str, payload: Payload) -> None:
-        check_arrays(payload, {"facts": (2,)})
-        rows, found = map(float, payload.arrays["facts"])
-        if rows < 1 or found < 0:
-            raise InputError(f"expected rows and their median distance, got {rows} and {found}")
-        surveys[site] = SiteSurvey(Schema.from_values(payload.values["schema"]), int(rows), found)
-
-    asked = {"task": task, "median": median, "seed": federation.seed}
-    question = Payload(values=asked if privacy is None else {**asked, "privacy": privacy})
-    replies = federation.ask("ridge_survey", question, min_replies=min_replies, timeout=timeout, check=read)
-    return surveys, {site: refusal.reason for site, refusal in replies.missing.items()}
 
 
 @dataclass(frozen=True)
@@ -85,18 +51,11 @@ class Sites:
 
     def ask(self, task: str, payload: Payload, check_answer: Callable[[Payload], object]) -> dict[str, Payload]:
         """Answers of all sites, or ``SitesLost``; ``check_answer`` raises ValueError for one that must not be used."""
-
-        def check(site: str, answer: Payload) -> None:  # noqa: ARG001  every check has this signature
-            check_answer(answer)
-
-        replies = self.federation.ask(task, payload, sites=self.names, min_replies=0, timeout=self.timeout, check=check)
-        if replies.missing:
-            raise SitesLost(task, replies)
-        return dict(replies)
+        return dict(ask_all(self.federation, task, payload, self.names, check_answer, self.timeout))
 
     def centred(self) -> "Sites":
         """The same with the means of all sites' rows where there is an intercept: one exchange."""
-        if not self.parameters.intercept:
+        if not self.parameters.fit_intercept:
             return self
 
         def read(payload: Payload) -> Means:
@@ -134,7 +93,7 @@ class Sites:
 
         def read(payload: Payload) -> tuple[Moments, float, Means | None]:
             arrays = dict(payload.arrays)
-            own = _read_means(payload, self.parameters) if self.parameters.intercept else None
+            own = _read_means(payload, self.parameters) if self.parameters.fit_intercept else None
             mass = float(arrays.pop("mass")[0]) if own is None else own.mass
             arrays.pop("means", None)
             moments = Moments.from_arrays(arrays)
@@ -142,10 +101,10 @@ class Sites:
                 raise InputError(f"moments must be of {M} features, {C} targets and a positive mass, got {mass}")
             return moments, mass, own
 
-        found = [read(payload) for payload in self.ask("ridge_moments", question, read).values()]
-        parts, masses, means = zip(*found, strict=True)
+        replies = self.ask("ridge_moments", question, read)
+        parts, masses, means = zip(*map(read, replies.values()), strict=True)
         pooled: Means | None = None
-        if self.parameters.intercept:
+        if self.parameters.fit_intercept:
             pooled = reduce(add, means)
             parts = tuple(moved(part, own, pooled) for part, own in zip(parts, means, strict=True))
         return sum(parts, Moments.zero(M, C)), sum(masses), pooled
@@ -244,25 +203,13 @@ def _read_means(payload: Payload, parameters: RidgeParameters) -> Means:
     return Means.from_array(payload.arrays["means"], parameters)
 
 
-def check_arrays(payload: Payload, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse arrays that are not these, or not finite."""
-    if set(payload.arrays) != set(shapes):
-        raise InputError(f"expected arrays {sorted(shapes)}, got {sorted(payload.arrays)}")
-    for name, shape in shapes.items():
-        array = payload.arrays[name]
-        if array.shape != tuple(shape) or array.dtype != np.float64:
-            raise InputError(f"{name} must be float64 of shape {tuple(shape)}, got {array.dtype} of {array.shape}")
-        if not np.isfinite(array).all():
-            raise InputError(f"{name} must be finite")
-
-
 class Recorder:
     """Keeps the history of a fit: what each round reached, what it sent and how long it took."""
 
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
         self._mark = self._now()
-        self.rounds: list[Round] = []
+        self.rounds: list[RidgeRound] = []
 
     @property
     def done(self) -> int:
@@ -274,7 +221,7 @@ class Recorder:
         earlier, now = self._mark, self._now()
         self._mark = now
         spent = (now[0] - earlier[0], now[1] - earlier[1], now[2] - earlier[2])
-        self.rounds.append(Round(number, objective, gradient_norm, *spent))
+        self.rounds.append(RidgeRound(number, objective, gradient_norm, *spent))
 
     def set_objective(self, objective: float) -> None:
         """Complete the last round by its objective, which was learned after it."""

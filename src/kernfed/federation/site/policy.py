@@ -9,16 +9,7 @@ from typing import Any
 from kernfed._validation import check_count, check_number
 from kernfed.errors import PolicyError
 from kernfed.federation.protocol.task import default_tasks, task_names
-
-#: Mechanisms that a policy may name.
-MECHANISM_NAMES = (
-    "element-laplace",
-    "element-staircase",
-    "record-gaussian",
-    "record-moments",
-    "record-ridge",
-    "record-embedding",
-)
+from kernfed.privacy.names import ROW_MECHANISMS
 
 
 @dataclass(frozen=True)
@@ -27,6 +18,9 @@ class Policy:
 
     tasks : names of tasks it answers, or ("*",). callers : who may ask, or ("*",). queries_per_day : rows scored per
     caller and day, None for no limit. min_rows_per_class : classes with fewer rows are not spoken of.
+    keep_models : of how many trainings a site keeps the machines, the newest; older models are then stale.
+    max_features, max_steps, max_numbers : the most features of a model, steps of a descent, and numbers held at once
+    that a question may ask for. task_seconds : how long a site computes for one question.
     require_privacy : whether learners must release data under differential privacy, which the next three imply.
     mechanisms : by which mechanisms (names as in ``kernfed plan --privacy``), or ("*",). max_record_epsilon : the most
     that one record may lose over all releases, at ``record_delta``. private_labels : whether labels must be randomised.
@@ -41,6 +35,11 @@ class Policy:
     record_delta: float = 1e-5
     mechanisms: tuple[str, ...] = ("*",)
     private_labels: bool = False
+    keep_models: int = 20
+    max_features: int = 20_000
+    max_steps: int = 100_000
+    max_numbers: int = 500_000_000
+    task_seconds: float = 3600.0
 
     def __post_init__(self) -> None:
         for name in ("tasks", "callers", "mechanisms"):
@@ -49,21 +48,24 @@ class Policy:
                 raise PolicyError(f"{name} must be a list of words (a tuple in Python), got {words!r}")
         unknown = [name for name in self.tasks if name not in (*task_names(), "*")]
         if unknown:
-            raise PolicyError(f"tasks must be some of {', '.join(task_names())}, or \"*\"; got {unknown[0]!r}")
+            raise PolicyError(f'tasks must be some of {", ".join(task_names())}, or "*"; got {unknown[0]!r}')
         for name in ("require_privacy", "private_labels"):
             if not isinstance(getattr(self, name), bool):
                 raise PolicyError(f"{name} must be true or false, got {getattr(self, name)!r}")
         if self.max_record_epsilon is not None:
             check_number(self.max_record_epsilon, "max_record_epsilon", above=0)
         check_number(self.record_delta, "record_delta", above=0, below=1)
-        strange = [name for name in self.mechanisms if name not in (*MECHANISM_NAMES, "*")]
+        strange = [name for name in self.mechanisms if name not in (*ROW_MECHANISMS, "*")]
         if strange or not self.mechanisms:
-            raise PolicyError(f"mechanisms must be some of {', '.join(MECHANISM_NAMES)}, got {self.mechanisms!r}")
+            raise PolicyError(f"mechanisms must be some of {', '.join(ROW_MECHANISMS)}, got {self.mechanisms!r}")
         if self.max_record_epsilon is not None or "*" not in self.mechanisms or self.private_labels:
             object.__setattr__(self, "require_privacy", True)
         if self.queries_per_day is not None:
             check_count(self.queries_per_day, "queries_per_day")
         check_count(self.min_rows_per_class, "min_rows_per_class")
+        for name in ("keep_models", "max_features", "max_steps", "max_numbers"):
+            check_count(getattr(self, name), name)
+        check_number(self.task_seconds, "task_seconds", above=0)
 
     @classmethod
     def open(cls) -> "Policy":

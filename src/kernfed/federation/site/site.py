@@ -4,11 +4,12 @@ Tasks are functions declared beside the learners that ask for them. A site runs 
 whatever happens it answers: with a payload, or with a refusal that says why.
 """
 
-import hashlib
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,11 @@ from kernfed.federation.site.authorise import (
     caller_of,
     check_policy,
     check_privacy,
+    check_repetition,
+    check_work,
     count_queries,
     privacy_refusal,
+    question_digest,
     repetition_key,
 )
 from kernfed.federation.site.data import SiteData
@@ -44,10 +48,11 @@ from kernfed.files import Record
 
 @dataclass
 class Visit:
-    """One question while it is answered: its id, whether rows are guarded, and the rows, which are read once."""
+    """One question while it is answered: its id, whether rows are guarded, when it must end, and the rows read once."""
 
-    question: str = ""
-    guarded: bool = False
+    question: str
+    guarded: bool
+    ends: float = math.inf
     rows: dict[bool, Rows] = field(default_factory=dict)
 
 
@@ -78,7 +83,7 @@ class Site:
         #: columns, scaling, encoder, holdout and seed: see ``SiteData``.
         self.data = SiteData(name, X, y, ids, self.store, **about)
         self._lock = threading.Lock()
-        self._visit = Visit()
+        self._visit: Visit | None = None
         #: Working memory of tasks (assembled banks); rebuilt from the store at will.
         self.cache: dict[str, Any] = {}
 
@@ -96,10 +101,12 @@ class Site:
         none outside ``releasing``.
         """
         self.check_unguarded()
-        if every_class not in self._visit.rows:
-            rows = self.data.learning()
-            self._visit.rows[every_class] = rows if every_class else self.without_small_classes(rows)
-        return self._visit.rows[every_class]
+        known = {} if self._visit is None else self._visit.rows
+        if every_class not in known:
+            with self._reading():
+                rows = self.data.learning()
+            known[every_class] = rows if every_class else self.without_small_classes(rows)
+        return known[every_class]
 
     def some_rows(self) -> Rows:
         """Rows to learn from, or a refusal where there are none."""
@@ -111,7 +118,12 @@ class Site:
     def held_out(self) -> Rows:
         """Rows that the site keeps aside to test models on; nothing is learned from them."""
         self.check_unguarded()
-        return self.data.held_out()
+        with self._reading():
+            return self.data.held_out()
+
+    def _reading(self) -> AbstractContextManager[None]:
+        """The store's lock for whoever owns the site; a task has it, or has declared that it does without rows."""
+        return self.store.locked() if self._visit is None else nullcontext()
 
     def without_small_classes(self, rows: Rows) -> Rows:
         """Rows of the classes that the policy lets the site speak of."""
@@ -135,11 +147,11 @@ class Site:
     @property
     def question(self) -> str:
         """Id of the question that is being answered."""
-        return self._visit.question
+        return "" if self._visit is None else self._visit.question
 
     def add_rows(self, X: npt.ArrayLike, y: npt.ArrayLike, ids: npt.ArrayLike | None = None) -> npt.NDArray[np.int64]:
         """Keep further rows in the store; returns their ids. A question that brought rows before brings none again."""
-        self._visit.rows.clear()
+        self._read_again()
         added: npt.NDArray[np.int64] = self.data.add(X, y, ids, self.question)
         return added
 
@@ -153,25 +165,45 @@ class Site:
             leaving = frozenset(ids.tolist())
             for discard in forgetters():
                 discard(self, leaving)
-            self._visit.rows.clear()
+            self.store.sweep()
+            self._read_again()
             self.data.forget(ids, retired)
+
+    def _read_again(self) -> None:
+        """Rows have changed, or may not be seen any more: nobody gets those that were read before."""
+        if self._visit is not None:
+            self._visit.rows.clear()
+
+    # Limits -----------------------------------------------------------------------------------------------------
+
+    def allow(self, *, features: int = 0, steps: int = 0, numbers: int = 0) -> None:
+        """Refuse, before it starts, work that is larger than the site's policy allows."""
+        check_work(self.policy, self.name, features=features, steps=steps, numbers=numbers)
+
+    def check_time(self) -> None:
+        """Refuse to go on with a question that has taken longer than the policy allows; for loops of tasks."""
+        if self._visit is not None and time.monotonic() > self._visit.ends:
+            raise Refused("limit", f"site {self.name!r} computes at most {self.policy.task_seconds:g} s for a question")
 
     # Privacy ----------------------------------------------------------------------------------------------------
 
     @contextmanager
     def releasing(self) -> Iterator[None]:
         """Rows may be read inside: for ``federation.release``, once it knows that the policy allows a release."""
-        guarded, self._visit.guarded = self._visit.guarded, False
+        visit = self._visit
+        if visit is None or not visit.guarded:
+            yield
+            return
+        visit.guarded = False
         try:
             yield
         finally:
-            self._visit.guarded = guarded
-            if guarded:
-                self._visit.rows.clear()
+            visit.guarded = True
+            self._read_again()
 
     def check_unguarded(self) -> None:
         """Refuse what is made of rows as they are, where privacy is required and nothing is being released."""
-        if self._visit.guarded:
+        if self._visit is not None and self._visit.guarded:
             raise privacy_refusal(self.name, "this learner offers none")
 
     # Answers ----------------------------------------------------------------------------------------------------
@@ -183,9 +215,15 @@ class Site:
         """
         try:
             question = decode_question(data)
-        except MessageError as error:
-            return encode_reply(Reply(self.name, "", "", "", "", refusal=Refusal("bad question", str(error))))
-        return encode_reply(self._reply(question, caller_of(question, caller)))
+        except Exception as error:  # also one that memory does not suffice for
+            reason = str(error) if isinstance(error, MessageError) else type(error).__name__
+            return encode_reply(Reply(self.name, "", "", "", "", refusal=Refusal("bad question", reason)))
+        reply = self._reply(question, caller_of(question, caller))
+        try:
+            return encode_reply(reply)
+        except Exception as error:  # a payload that cannot travel
+            refused = replace(reply, information="none", payload=Payload(), refusal=error_refusal(error))
+            return encode_reply(refused)
 
     def _reply(self, question: Question, caller: str) -> Reply:
         """Identity, policy, privacy, repetition, limits, the task, the reply: the one way through a site."""
@@ -193,7 +231,7 @@ class Site:
         try:
             known = check_policy(self.policy, self.name, question, caller)
             guarded = check_privacy(self.policy, self.name, known)
-            with self._visiting(known, Visit(question.id, guarded)):
+            with self._visiting(known, Visit(question.id, guarded, time.monotonic() + self.policy.task_seconds)):
                 payload = self._remembered(known, question, caller)
             leaves = known.leaves
         except Refused as refused:
@@ -211,7 +249,7 @@ class Site:
             try:
                 yield
             finally:
-                self._visit = Visit()
+                self._visit = None
 
     def _remembered(self, known: Task, question: Question, caller: str) -> Payload:
         """What the task answers; a question that changes something and was asked before is answered as it was then."""
@@ -220,9 +258,7 @@ class Site:
             return known.run(self, question.payload)
         key = repetition_key(question, caller)
         earlier = self.store.read_answer(key)
-        if earlier is not None:
-            if earlier.values["question"] != question_digest(question):
-                raise Refused("repeated id", f"question {question.id!r} was another one before; give each its own id")
+        if earlier is not None and check_repetition(question, earlier.values["question"]):
             return Payload(earlier.arrays, earlier.values["values"])
         self._limit(known, question, caller)
         payload = known.run(self, question.payload)
@@ -236,15 +272,6 @@ class Site:
                 state = self.store.read_state()
                 if count_queries(self.policy, self.name, state, question, caller):
                     self.store.write_state(state)
-
-
-def question_digest(question: Question) -> str:
-    """Fingerprint of what is asked: task, values and arrays, whoever asks and in whichever run."""
-    whole = hashlib.sha256(f"{question.task} {digest(question.payload.values)}".encode())
-    for name, array in sorted(question.payload.arrays.items()):
-        whole.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        whole.update(np.ascontiguousarray(array).tobytes())
-    return whole.hexdigest()
 
 
 @task(

@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save as to_safetensors
 
 from kernfed.errors import FileFormatError, StoreError
-from kernfed.files import Record, atomic_path
+from kernfed.files import Record, atomic_path, sync_folder
 
 _VERSION = 1
 _KEPT_ANSWERS = 200
@@ -83,8 +83,18 @@ class SiteStore:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return
-            for left_over in self.path.rglob(".*.part"):
-                left_over.unlink(missing_ok=True)
+            self._sweep()
+
+    def sweep(self) -> None:
+        """Remove what killed writes left over, of this version and of earlier ones: it may hold rows."""
+        with self.locked():
+            self._sweep()
+
+    def _sweep(self) -> None:
+        for stray in self.path.rglob(".*"):  # ours end in .part; safetensors, which wrote for 0.1, had .tmpXXXXXX
+            if stray.is_file():
+                stray.unlink(missing_ok=True)
+                sync_folder(stray.parent)
 
     def read_state(self) -> dict[str, Any]:
         """The site's state; a damaged or lost one stops everything, for it says which rows are forgotten.
@@ -146,17 +156,27 @@ class SiteStore:
         with self.locked():
             if not (self.path / "state.json").exists():  # from now on a missing one means that it was lost
                 self.write_state(self.read_state())
+            # Made here and written to our own file: one that safetensors began would be left behind by a kill.
+            content = to_safetensors(arrays, metadata=metadata)
             with atomic_path(place) as temporary:
-                save_file(arrays, temporary, metadata=metadata)
+                temporary.write_bytes(content)
 
     def delete(self, *names: str) -> None:
         """Remove a record, if there is one."""
-        self._place(*names).unlink(missing_ok=True)
+        place = self._place(*names)
+        if place.exists():
+            place.unlink(missing_ok=True)
+            sync_folder(place.parent)
 
     def names(self, *folder: str) -> list[str]:
         """Names of the records in a folder."""
         place = self.path.joinpath(*map(_safe, folder))
         return sorted(entry.stem for entry in place.glob("*.safetensors")) if place.is_dir() else []
+
+    def newest(self, *folder: str) -> list[str]:
+        """Names of the records in a folder, those written last first."""
+        written = {name: self._place(*folder, name).stat().st_mtime_ns for name in self.names(*folder)}
+        return sorted(written, key=lambda name: (-written[name], name))
 
     def read_answer(self, question: str) -> Record | None:
         """Answer given earlier to a question that changed something."""

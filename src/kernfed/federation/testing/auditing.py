@@ -15,26 +15,18 @@ from kernfed._validation import FloatArray
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation
 from kernfed.federation.folding.learner import FoldingLearner
-from kernfed.federation.release.charging import (
-    describe_mechanism,
-    mechanism_from_values,
-    mechanism_to_values,
-    promise,
-    public_projection,
-    with_labels,
-)
-from kernfed.federation.site.site import check_site_rows
+from kernfed.federation.site.rows import check_site_rows
 from kernfed.privacy import (
     AuditReport,
     Guarantee,
     MomentsRelease,
-    RandomizedLabels,
     RecordMoments,
     audit_answers,
     audit_pair,
     audit_release,
 )
 from kernfed.privacy.attacks import ReleaseRows
+from kernfed.privacy.values import describe_mechanism, mechanism_to_values
 
 Labelled = tuple[npt.ArrayLike, npt.ArrayLike]
 #: What releases moments of labelled rows.
@@ -63,9 +55,10 @@ def audit_mechanism(
     Returns the report and what left the site while the model was made. The noise is that of ``release``, by default the
     mechanism's own; a given one is held against the mechanism's guarantee, and no model is made.
     """
-    if learner.recipe is None:
+    recipe = learner.recipe()
+    if recipe is None:
         raise InputError("learner must have privacy=, a mechanism to audit; audit_model looks at a model without any")
-    mechanism: Any = learner.recipe.mechanism
+    mechanism: Any = recipe.mechanism
     rows, others = (check_site_rows(X, y, None, name) for (X, y), name in ((inside, "inside"), (outside, "outside")))
     options: dict[str, Any] = {"confidence": confidence, "seed": seed}
     if isinstance(mechanism, RecordMoments):
@@ -82,8 +75,8 @@ def audit_mechanism(
     ):
         model = learner.fit(federation)
         traffic = federation.traffic.to_json()
-        found = _answers(model, (rows.X, rows.y), (others.X, others.y), options)
-    return report.plus(*found), list(traffic)
+        answers = _answers(model, (rows.X, rows.y), (others.X, others.y), options)
+    return report.plus(*answers), list(traffic)
 
 
 def audit_model(
@@ -95,8 +88,8 @@ def audit_model(
     if getattr(model, "hold", "machines") == "sites" and model.connection is None:
         raise InputError("the machines of this model are at its sites; audit it there, or make it with hold='machines'")
     element, record = _stated(model)
-    subject = f"the answers of a {type(model).__name__} of {len(model.classes_)} classes and {model.n_features_in_} columns"
-    return AuditReport(subject, element, record).plus(
+    size = f"{len(model.classes_)} classes and {model.n_features_in_} columns"
+    return AuditReport(f"the answers of a {type(model).__name__} of {size}", element, record).plus(
         *_answers(model, inside, outside, {"confidence": confidence, "seed": seed})
     )
 
@@ -108,24 +101,21 @@ def _stated(model: Any) -> tuple[Guarantee, Guarantee]:
             Guarantee(math.inf, 0.0, "element", "one element changing by any amount"),
             Guarantee(math.inf, 0.0, "record", "one row replaced by any other"),
         )
-    labels: Any = terms.request["labels"]
-    randomized: Any = None if labels is None else mechanism_from_values(labels)
-    assert randomized is None or isinstance(randomized, RandomizedLabels)
-    return with_labels(promise(mechanism_from_values(terms.request["mechanism"]), model.n_features_in_), randomized)
+    return terms.element, terms.record
 
 
 def _answers(model: Any, inside: Labelled, outside: Labelled, options: dict[str, Any]) -> Any:
     """Attack by the score of each row for its own label; rows of labels that the model lacks are left out."""
     columns = {label: number for number, label in enumerate(model.classes_.tolist())}
-    found = []
+    own_scores = []
     for X, y in (inside, outside):
         labels = np.asarray(y)
         known = np.array([label in columns for label in labels.tolist()])
         if known.sum() < 2:
             raise InputError(f"at least 2 rows must have labels of the model, got {int(known.sum())}")
         scores = model.scores(np.asarray(X)[known])
-        found.append(scores[np.arange(len(scores)), [columns[label] for label in labels[known].tolist()]])
-    return audit_answers(*found, **options)
+        own_scores.append(scores[np.arange(len(scores)), [columns[label] for label in labels[known].tolist()]])
+    return audit_answers(*own_scores, **options)
 
 
 def _audit_moments(
@@ -138,7 +128,7 @@ def _audit_moments(
 ) -> AuditReport:
     """Released moments of a class in which one row is far out in one direction, or in another."""
     honest: ReleaseMoments = mechanism.release if release is None else release
-    basis = public_projection(mechanism, width)
+    basis = mechanism.public_basis(width)
     assert basis is not None
     towards = (0, 1 if basis.shape[1] > 1 else 0)
     signs = (1.0, 1.0 if basis.shape[1] > 1 else -1.0)
@@ -147,10 +137,10 @@ def _audit_moments(
         rows[0] = sign * _FAR * mechanism.radius * basis[:, place]
 
     def run(rows: FloatArray) -> float:
-        found = honest(rows, np.zeros(len(rows), dtype=np.int64))
-        return moments_score(mechanism, found, towards, signs)
+        released = honest(rows, np.zeros(len(rows), dtype=np.int64))
+        return moments_score(mechanism, released, towards, signs)
 
-    element, record = mechanism.guarantees()
+    element, record = mechanism.guarantees(width)
     attack, bound = audit_pair(run, first, second, record, runs=runs, **options)
     subject = f"moments of classes by {describe_mechanism(mechanism_to_values(mechanism))}, rows of {width} elements"
     k = basis.shape[1]
@@ -163,14 +153,14 @@ def _audit_moments(
 
 
 def moments_score(
-    mechanism: RecordMoments, found: MomentsRelease, towards: tuple[int, int], signs: tuple[float, float]
+    mechanism: RecordMoments, released: MomentsRelease, towards: tuple[int, int], signs: tuple[float, float]
 ) -> float:
     """Log-likelihood ratio, up to a constant, of a row along one public direction against one along another.
 
     The row moves the mean by radius/n along its direction, and the second moment there by spread^2/n.
     """
-    part = found.classes[0]
-    n, mu = part.moments.n, found.events[0].mu  # type: ignore[attr-defined]
+    part = released.classes[0]
+    n, mu = part.moments.n, released.events[0].mu  # type: ignore[attr-defined]
     mean, covariance = part.moments.mean, part.covariance
     (v, w), (a, b) = towards, signs
     spread = mechanism.radius / 2 if mechanism.spread is None else mechanism.spread

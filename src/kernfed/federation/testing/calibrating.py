@@ -14,7 +14,8 @@ from kernfed.errors import InputError, Refused
 from kernfed.federation.asking import Federation
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.task import task
-from kernfed.federation.site.site import Rows, Site
+from kernfed.federation.site.rows import Rows
+from kernfed.federation.site.site import Site
 from kernfed.federation.testing.evaluation import ask_held_out, labelled_rows
 from kernfed.federation.testing.predictors import model_questions
 from kernfed.files import Record, from_record, labels_from_values, labels_to_values
@@ -36,7 +37,7 @@ def calibrate(
     if not isinstance(model, FoldingModel):
         raise InputError(f"only the probabilities of a FoldingModel have a temperature, got a {type(model).__name__}")
     options: Any = {"min_replies": min_replies, "timeout": timeout}
-    temperatures = replace(model, calibrated=None).temperature * FACTORS
+    temperatures = replace(model, calibrated_=None).temperature_ * FACTORS
     if model.connection is not None:
         scored, _ = ask_held_out(model, federation, model.scores, options)
         values = {"classes": labels_to_values(model.classes_)}
@@ -55,7 +56,7 @@ def calibrate(
             "no site kept rows aside to calibrate on, with labels that the model knows: make the sites with holdout=0.2"
         )
     losses = sum((payload.arrays["losses"] for _, payload in replies), np.zeros(len(FACTORS)))
-    return replace(model, calibrated=float(temperatures[np.argmin(losses)]))
+    return replace(model, calibrated_=float(temperatures[np.argmin(losses)]))
 
 
 def _check(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
@@ -66,7 +67,7 @@ def _check(site: str, payload: Payload) -> None:  # noqa: ARG001  every check ha
         raise InputError(f"expected a number of rows, got {rows}")
 
 
-@task("calibrate_scores", "counts")
+@task("calibrate_scores", leaves="counts")
 def calibrate_scores(site: Site, payload: Payload) -> Payload:
     """Losses of scores of the held-out rows, in their order, at every temperature."""
     scores, classes = payload.arrays["scores"], labels_from_values(payload.values["classes"])
@@ -76,12 +77,12 @@ def calibrate_scores(site: Site, payload: Payload) -> Payload:
     return _losses(rows, classes, scores, payload)
 
 
-@task("calibrate_model", "counts")
+@task("calibrate_model", leaves="counts")
 def calibrate_model(site: Site, payload: Payload) -> Payload:
     """Losses of a model that came with the question, on the held-out rows, at every temperature."""
     arrays = {name: array for name, array in payload.arrays.items() if name != "temperatures"}
     model = from_record(Record(arrays, payload.values["model"]))
-    if not isinstance(model, FoldingModel) or model.banks is None:
+    if not isinstance(model, FoldingModel) or model.banks_ is None:
         raise Refused("bad question", f"a {type(model).__name__} has no temperature to find here")
     rows = labelled_rows(site, model.classes_)
     scores = model.scores(rows.X) if len(rows.y) else np.zeros((0, len(model.classes_)))

@@ -7,141 +7,25 @@ questions does not depend on the number of sites.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, IntArray, check_column_names
+from kernfed._validation import FloatArray, check_column_names
 from kernfed.errors import InputError, Refused, SchemaMismatch
 from kernfed.federation.asking import Federation
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.task import task
-from kernfed.federation.site.site import Rows, Site, check_site_rows
+from kernfed.federation.site.rows import Rows, check_site_rows
+from kernfed.federation.site.site import Site
+from kernfed.federation.testing.outcomes import BINS, Evaluation, Outcome, count_outcomes
 from kernfed.federation.testing.predictors import NOTHING_ASIDE, is_regressor, model_questions, site_predictors
 from kernfed.federation.testing.regression import RegressionEvaluation, evaluate_regressor, regression_rows
 from kernfed.files import Record, from_record, labels_from_values, labels_to_values
 
-#: Confidence bins of the calibration counts.
-BINS = 10
 #: Classes that a message names.
 _SHOWN = 10
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Counts at one site.
-
-    confusion : (C + 1, C), rows are true classes and the last one labels the model does not know; columns are
-    predicted. calibration : (BINS, 3), per bin of confidence the predictions, the correct ones, confidence added up.
-    """
-
-    confusion: IntArray
-    calibration: FloatArray
-
-    @property
-    def rows(self) -> int:
-        """Rows that were tested."""
-        return int(self.confusion.sum())
-
-    @property
-    def correct(self) -> int:
-        """Rows whose predicted label was theirs."""
-        return int(np.trace(self.confusion))
-
-    @property
-    def errors(self) -> int:
-        """Rows whose predicted label was not theirs; ``kernfed.guarantees.heldout_bounds`` says what they promise."""
-        return self.rows - self.correct
-
-    @property
-    def unknown(self) -> int:
-        """Rows with labels that the model does not know: errors, whatever it predicts."""
-        return int(self.confusion[-1].sum())
-
-    @property
-    def accuracy(self) -> float:
-        """Share of rows predicted correctly; NaN where none was tested."""
-        return self.correct / self.rows if self.rows else float("nan")
-
-    @property
-    def calibration_error(self) -> float:
-        """Expected calibration error: mean gap between confidence and accuracy over the bins, weighted by rows."""
-        if not self.rows:
-            return float("nan")
-        return float(np.abs(self.calibration[:, 2] - self.calibration[:, 1]).sum() / self.calibration[:, 0].sum())
-
-    def __add__(self, other: "Outcome") -> "Outcome":
-        return Outcome(self.confusion + other.confusion, self.calibration + other.calibration)
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Outcome of every site, and of all together (``pooled``)."""
-
-    classes_: npt.NDArray[Any]
-    sites: Mapping[str, Outcome]
-    missing: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def pooled(self) -> Outcome:
-        """Counts of all sites added up."""
-        count = len(self.classes_)
-        total = Outcome(np.zeros((count + 1, count), dtype=np.int64), np.zeros((BINS, 3)))
-        for outcome in self.sites.values():
-            total = total + outcome
-        return total
-
-    @property
-    def accuracy(self) -> float:
-        """Accuracy over all sites' rows."""
-        return self.pooled.accuracy
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything as plain values."""
-        every = {**self.sites, "": self.pooled}
-        told = {
-            name: {
-                "rows": o.rows,
-                "correct": o.correct,
-                "accuracy": o.accuracy if o.rows else None,
-                "calibration_error": o.calibration_error if o.rows else None,
-                "confusion": o.confusion.tolist(),
-            }
-            for name, o in every.items()
-        }
-        pooled = told.pop("")
-        return {"classes": self.classes_.tolist(), "pooled": pooled, "sites": told, "missing": dict(self.missing)}
-
-    def __str__(self) -> str:
-        names = [*self.sites, "all sites"]
-        width = max(len(name) for name in names)
-        lines = [f"{'site':<{width}}     rows  accuracy  calibration error"]
-        for name, outcome in [*self.sites.items(), ("all sites", self.pooled)]:
-            error = outcome.calibration_error
-            lines.append(f"{name:<{width}}  {outcome.rows:>7,}  {outcome.accuracy:>8.2%}  {error:>17.4f}")
-        lines += [
-            f"{site:<{width}}  {outcome.unknown:,} row(s) have labels that the model does not know"
-            for site, outcome in self.sites.items()
-            if outcome.unknown
-        ]
-        lines += [f"{site:<{width}}  missing: {reason}" for site, reason in self.missing.items()]
-        return "\n".join(lines)
-
-
-def count_outcomes(classes: npt.NDArray[Any], labels: npt.NDArray[Any], probabilities: FloatArray) -> Outcome:
-    """Outcome of probabilities (n, C) for rows with true ``labels`` (n,)."""
-    position = {label: number for number, label in enumerate(classes.tolist())}
-    truth = np.array([position.get(label, len(classes)) for label in labels.tolist()], dtype=np.intp)
-    predicted = probabilities.argmax(axis=1)
-    confusion = np.zeros((len(classes) + 1, len(classes)), dtype=np.int64)
-    np.add.at(confusion, (truth, predicted), 1)
-    confidence = probabilities.max(axis=1) if len(probabilities) else np.zeros(0)
-    bins = np.minimum((confidence * BINS).astype(np.intp), BINS - 1)
-    calibration = np.zeros((BINS, 3))
-    np.add.at(calibration, bins, np.column_stack([np.ones(len(bins)), truth == predicted, confidence]))
-    return Outcome(confusion, calibration)
 
 
 def evaluate(
@@ -193,18 +77,18 @@ def check_labels_alike(classes: npt.NDArray[Any], rows: Rows, site: str) -> None
     """
     if not len(rows.y):
         return
-    found, known = ("text" if isinstance(labels[0], str) else "numbers" for labels in (rows.y, classes))
-    if found != known:
+    own, known = ("text" if isinstance(labels[0], str) else "numbers" for labels in (rows.y, classes))
+    if own != known:
         raise SchemaMismatch(
-            f"labels of site {site!r} are {found}, and the model's classes are {known} such as "
+            f"labels of site {site!r} are {own}, and the model's classes are {known} such as "
             f"{classes.tolist()[0]!r}; look at the column of labels"
         )
 
 
 def _tested(classes: npt.NDArray[Any], sites: Mapping[str, Outcome], missing: Mapping[str, str]) -> Evaluation:
     """The evaluation, unless nothing was tested at all, or nothing that the model could have known."""
-    found = Evaluation(classes, sites, missing)
-    pooled = found.pooled
+    evaluation = Evaluation(classes, sites, missing)
+    pooled = evaluation.pooled
     if not pooled.rows and (sites or not missing):  # where no site answered, ``missing`` says why
         raise InputError(NOTHING_ASIDE)
     if pooled.rows and pooled.unknown == pooled.rows:
@@ -213,7 +97,7 @@ def _tested(classes: npt.NDArray[Any], sites: Mapping[str, Outcome], missing: Ma
             f"the model knows none of the labels of the {pooled.rows:,} rows it is tested on; its classes "
             f"are {listed}; look at the column of labels"
         )
-    return found
+    return evaluation
 
 
 def _evaluate_by_scores(model: Any, federation: Federation, options: Any) -> Evaluation:
@@ -225,7 +109,7 @@ def _evaluate_by_scores(model: Any, federation: Federation, options: Any) -> Eva
     questions = {site: Payload({"probabilities": own}, {"classes": classes}) for site, own in answered.items()}
     counted = federation.ask("evaluate_scores", questions, check=_checker(len(model.classes_)), **options)
     missing |= {site: refusal.reason for site, refusal in counted.missing.items()}
-    return _tested(model.classes_, {site: _outcome(found) for site, found in counted}, missing)
+    return _tested(model.classes_, {site: _outcome(payload) for site, payload in counted}, missing)
 
 
 def ask_held_out(
@@ -242,9 +126,9 @@ def ask_held_out(
     if not len(queries):
         return {}, missing
     together = np.concatenate([payload.arrays["X"] for _, payload in queries])
-    found = answer(together, **options) if len(together) else np.zeros((0, len(model.classes_)))
+    answers = answer(together, **options) if len(together) else np.zeros((0, len(model.classes_)))
     ends = np.cumsum([len(payload.arrays["X"]) for _, payload in queries])
-    return {site: own for (site, _), own in zip(queries, np.split(found, ends[:-1]), strict=True)}, missing
+    return {site: own for (site, _), own in zip(queries, np.split(answers, ends[:-1]), strict=True)}, missing
 
 
 def _checker(classes: int) -> Any:
@@ -276,13 +160,13 @@ def labelled_rows(site: Site, classes: npt.NDArray[Any]) -> Rows:
     return rows
 
 
-@task("held_out_queries", "rows")
+@task("held_out_queries", leaves="rows")
 def held_out_queries(site: Site, payload: Payload) -> Payload:  # noqa: ARG001  every task has this signature
     """The site's held-out rows, without labels, to be scored by all sites as any query is."""
     return Payload({"X": site.held_out().X.astype(np.float64)})
 
 
-@task("evaluate_scores", "counts")
+@task("evaluate_scores", leaves="counts")
 def evaluate_scores(site: Site, payload: Payload) -> Payload:
     """Counts for probabilities of the held-out rows, in their order."""
     probabilities, classes = payload.arrays["probabilities"], labels_from_values(payload.values["classes"])
@@ -292,7 +176,7 @@ def evaluate_scores(site: Site, payload: Payload) -> Payload:
     return _counts(count_outcomes(classes, rows.y, probabilities))
 
 
-@task("evaluate", "counts")
+@task("evaluate", leaves="counts")
 def evaluate_model(site: Site, payload: Payload) -> Payload:
     """Counts of a model that came with the question, on the held-out rows."""
     model = from_record(Record(payload.arrays, payload.values["model"]))

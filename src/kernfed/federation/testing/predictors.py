@@ -3,6 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy.typing as npt
+
+from kernfed.answer import Answer
 from kernfed.errors import InputError
 from kernfed.federation.protocol.message import Payload
 from kernfed.files import to_record
@@ -44,6 +47,18 @@ def predictor_for(model: Any, site: str, option: str) -> Any:
     return model.for_site(site)
 
 
+def answer_columns(answer: Answer) -> dict[str, npt.NDArray[Any]]:
+    """Columns (n,) of a table of predictions: prediction, and as far as known probability, site, batch and score."""
+    if answer.labels.ndim == 2:
+        return {f"prediction[{place}]": values for place, values in enumerate(answer.labels.T)}
+    columns = {"prediction": answer.labels}
+    if answer.probabilities is not None:
+        columns["probability"] = answer.probabilities.max(axis=1)
+    if answer.site is not None and answer.batch is not None and answer.score is not None:
+        columns |= {"site": answer.site, "batch": answer.batch, "score": answer.score}
+    return columns
+
+
 def site_predictors(model: Any, sites: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:
     """The predictor of each of ``sites``, and the sites that have none, with the reason.
 
@@ -54,19 +69,19 @@ def site_predictors(model: Any, sites: Iterable[str]) -> tuple[dict[str, Any], d
             raise InputError(f"a {type(model).__name__} cannot be tested, expected a model that predicts")
         return dict.fromkeys(sites, model), {}
     _check_predicts(model)
-    found: dict[str, Any] = {}
+    predictors: dict[str, Any] = {}
     missing: dict[str, str] = {}
     for site in sites:
         try:
-            found[site] = model.for_site(site)
+            predictors[site] = model.for_site(site)
         except ValueError as error:
             missing[site] = str(error)
-    if missing and not found:
+    if missing and not predictors:
         raise InputError(
             f"{next(iter(missing.values()))}; a personalised model is tested by its own sites, "
             "and rows need the names of theirs"
         )
-    return found, missing
+    return predictors, missing
 
 
 def model_questions(model: Any, sites: Sequence[str]) -> tuple[Payload | dict[str, Payload], dict[str, str]]:

@@ -13,7 +13,8 @@ from kernfed.errors import InputError, Refused
 from kernfed.federation.asking import Federation
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.task import task
-from kernfed.federation.site.site import Site, check_site_rows
+from kernfed.federation.site.rows import check_site_rows
+from kernfed.federation.site.site import Site
 from kernfed.federation.testing.predictors import NOTHING_ASIDE, is_regressor, model_questions, site_predictors
 from kernfed.files import Record, from_record
 
@@ -131,7 +132,7 @@ def regression_rows(model: Any, holdout: Mapping[str, Any]) -> RegressionEvaluat
 
 def _tested(sums: Mapping[str, ErrorSums], missing: Mapping[str, str]) -> RegressionEvaluation:
     """The evaluation, unless nothing was tested at all; where no site answered, ``missing`` says why."""
-    if (sums or not missing) and not any(found.rows for found in sums.values()):
+    if (sums or not missing) and not any(own.rows for own in sums.values()):
         raise InputError(NOTHING_ASIDE)
     return RegressionEvaluation(sums, missing)
 
@@ -159,7 +160,7 @@ def _told(sums: ErrorSums) -> dict[str, float | int | None]:
     return {"rows": sums.rows, **{name: None if math.isnan(value) else value for name, value in values.items()}}
 
 
-@task("evaluate_regression", "statistics")
+@task("evaluate_regression", leaves="statistics")
 def evaluate_regression(site: Site, payload: Payload) -> Payload:
     """Sums of errors of a model that came with the question, on the held-out rows."""
     model = from_record(Record(payload.arrays, payload.values["model"]))

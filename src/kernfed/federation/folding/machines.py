@@ -1,0 +1,262 @@
+"""What a site keeps for a folding model: its machines and, for each, the class and the ids of its rows.
+
+Membership is kept, so a row that goes or comes touches only its own machine, and the result is that of fitting the same
+batches from scratch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._random import generator
+from kernfed._threads import single_blas_thread
+from kernfed._validation import FloatArray
+from kernfed.errors import Refused
+from kernfed.federation.protocol.message import digest
+from kernfed.federation.protocol.schema import fraction_reason
+from kernfed.federation.site.rows import Rows
+from kernfed.federation.site.site import Site
+from kernfed.files import Record, labels_from_values, labels_to_values
+from kernfed.kahm.bank import Bank, fit_machines
+from kernfed.kahm.batches import split_rows
+from kernfed.kahm.machine import Machine
+from kernfed.kahm.model import FoldingParameters
+from kernfed.kahm.packing import pack_machines, unpack_machines
+
+FOLDER = "folding"
+#: What is done to the released rows of batches before machines are fitted on them.
+Shape = Callable[[Sequence[FloatArray], FoldingParameters], list[FloatArray]]
+
+
+@dataclass(frozen=True)
+class SiteMachines:
+    """What a site keeps for one handle. Machine i models rows ``batches[i]`` (ids) of class ``labels[i]``.
+
+    ``data`` is the fingerprint of the rows they were made of. ``private`` is None for rows as they are. Otherwise it
+    holds the ``recipe`` of their release, whether it is ``by_row`` and with ``randomized`` labels, what it promises a
+    ``record``, and how many ``rows`` stand behind all classes and behind the ``smallest``.
+    """
+
+    parameters: FoldingParameters
+    machines: tuple[Machine, ...]
+    labels: npt.NDArray[Any]
+    batches: tuple[npt.NDArray[np.int64], ...]
+    generation: int
+    data: str
+    private: Mapping[str, Any] | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the site that the machines are made of."""
+        return sum(map(len, self.batches)) if self.private is None else int(self.private["rows"])
+
+    @property
+    def smallest_class(self) -> int:
+        """Rows of the class that has fewest."""
+        if self.private is not None:
+            return int(self.private["smallest"])
+        sizes = np.array([len(batch) for batch in self.batches])
+        return int(min(sizes[self.labels == label].sum() for label in self.classes))
+
+    @property
+    def classes(self) -> npt.NDArray[Any]:
+        """Labels the site holds, sorted."""
+        return np.unique(self.labels)
+
+    @property
+    def ids(self) -> npt.NDArray[np.int64]:
+        """Ids of all rows, batch by batch."""
+        return np.concatenate(self.batches)
+
+    @property
+    def of_moments(self) -> bool:
+        """Whether they are made of fabricated rows, whose ids are those of no person."""
+        return self.private is not None and not self.private["by_row"]
+
+    def bank(self) -> Bank:
+        """The machines, ready to score; groups are positions in ``classes``."""
+        groups = np.searchsorted(self.classes, self.labels)
+        with single_blas_thread():
+            return Bank.assemble(self.machines, groups.tolist(), len(self.classes))
+
+
+def folding_handle(parameters: FoldingParameters, recipe: Mapping[str, Any] | None) -> str:
+    """Name of machines made with these parameters, from rows as they are or as a recipe's values say."""
+    values = parameters.to_values()
+    return digest(values if recipe is None else {**values, "privacy": recipe})
+
+
+def refuse_fractions(labels: npt.NDArray[Any]) -> None:
+    """Refuse labels that are values and no classes."""
+    reason = fraction_reason(labels)
+    if reason is not None:
+        raise Refused("bad labels", reason)
+
+
+# Fitting ----------------------------------------------------------------------------------------------------------
+
+
+def divide(rows: Rows, parameters: FoldingParameters, site: str) -> tuple[list[Any], list[npt.NDArray[np.int64]]]:
+    """Labels and row ids of every batch of a site, from rows, seed and names alone."""
+    labels: list[Any] = []
+    batches: list[npt.NDArray[np.int64]] = []
+    for label in np.unique(rows.y):
+        own = np.flatnonzero(rows.y == label)
+        draws = generator(parameters.seed, site, "batches", repr(label.item()))
+        for part in split_rows(rows.X[own], parameters.batch_size, parameters.partition, draws):
+            labels.append(label)
+            batches.append(rows.ids[own[part]])
+    return labels, batches
+
+
+def fit_batches(
+    rows: Rows,
+    parameters: FoldingParameters,
+    labels: list[Any],
+    batches: list[npt.NDArray[np.int64]],
+    earlier: SiteMachines | None = None,
+    shape: Shape | None = None,
+) -> SiteMachines:
+    """Machines of the given membership. Those of ``earlier`` whose batch is unchanged are taken over.
+
+    ``shape`` is what is done to the rows of each batch before a machine is fitted on them.
+    """
+    position = {int(number): place for place, number in enumerate(rows.ids)}
+    known = (
+        {}
+        if earlier is None
+        else {
+            (repr(label), batch.tobytes()): machine
+            for label, batch, machine in zip(earlier.labels.tolist(), earlier.batches, earlier.machines, strict=True)
+        }
+    )
+    keys = [(repr(np.asarray(label).item()), batch.tobytes()) for label, batch in zip(labels, batches, strict=True)]
+    new = [number for number, key in enumerate(keys) if key not in known]
+    parts = [rows.X[[position[int(i)] for i in batches[number]]] for number in new]
+    fitted = fit_machines(
+        parts if shape is None else shape(parts, parameters),
+        subspace_dim=parameters.subspace_dim,
+        layers=parameters.layers,
+        dtype=parameters.dtype,
+    )
+    made = dict(zip(new, fitted, strict=True))
+    machines = tuple(made[number] if number in made else known[key] for number, key in enumerate(keys))
+    generation = 1 if earlier is None else earlier.generation + 1
+    return SiteMachines(parameters, machines, np.array(labels), tuple(batches), generation, rows.digest)
+
+
+def reduced(earlier: SiteMachines, rows: Rows, shape: Shape | None = None) -> SiteMachines | None:
+    """Machines without the rows that are not among ``rows``, or None where nothing is left."""
+    cuts = np.cumsum([len(batch) for batch in earlier.batches])[:-1]
+    stays = np.split(np.isin(earlier.ids, rows.ids), cuts)
+    kept = [batch[mask] for batch, mask in zip(earlier.batches, stays, strict=True)]
+    labels = [label for label, batch in zip(earlier.labels, kept, strict=True) if len(batch)]
+    if not labels:
+        return None
+    return fit_batches(rows, earlier.parameters, labels, [batch for batch in kept if len(batch)], earlier, shape)
+
+
+def extended(earlier: SiteMachines, rows: Rows, shape: Shape | None = None) -> SiteMachines | None:
+    """Machines with the rows that are new, or None where there are none: they may be kept aside, or of a small class.
+
+    The last batch of their class is filled up, what remains makes batches in order.
+    """
+    fresh = rows.take(~np.isin(rows.ids, earlier.ids))
+    if not len(fresh.ids):
+        return None
+    refuse_fractions(fresh.y)
+    known, batches = list(earlier.labels), list(earlier.batches)
+    size = earlier.parameters.batch_size
+    for label in np.unique(fresh.y):
+        new = fresh.ids[fresh.y == label]
+        own = [number for number, held in enumerate(known) if held == label]
+        if own:
+            room = max(0, size - len(batches[own[-1]]))
+            batches[own[-1]] = np.concatenate([batches[own[-1]], new[:room]])
+            new = new[room:]
+        if len(new):
+            parts = np.array_split(new, max(1, int(np.floor(len(new) / size + 0.5))))
+            known += [label] * len(parts)
+            batches += parts
+    return fit_batches(rows, earlier.parameters, known, batches, earlier, shape)
+
+
+# The store --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Machines of a handle in the working memory of a site, ready to score."""
+
+    machines: SiteMachines
+    bank: Bank
+
+
+def read_machines(site: Site, handle: str) -> SiteMachines | None:
+    """Machines of a handle from memory or the store, if they are still those in force.
+
+    Another process may have changed them, and a process that was killed may have left some that are out of date: the
+    generation in the site's state decides.
+    """
+    kept: _Kept | None = site.cache.get(handle)
+    generation = site.store.read_state()["generations"].get(handle)
+    if kept is not None and kept.machines.generation == generation:
+        return kept.machines
+    site.cache.pop(handle, None)
+    record = site.store.read(FOLDER, handle)
+    if record is None or record.values["generation"] != generation:
+        return None
+    values = record.values
+    machines = unpack_machines(record.arrays)
+    cuts = np.cumsum([machine.n_rows for machine in machines])[:-1]
+    read = SiteMachines(
+        FoldingParameters(**values["parameters"]),
+        tuple(machines),
+        labels_from_values(values["labels"]),
+        tuple(np.split(record.arrays["ids"], cuts)),
+        int(values["generation"]),
+        str(values["data"]),
+        values.get("private"),
+    )
+    site.cache[handle] = _Kept(read, read.bank())
+    return read
+
+
+def write_machines(site: Site, handle: str, machines: SiteMachines) -> None:
+    """Keep machines, in the store first."""
+    arrays = pack_machines(machines.machines)
+    arrays["ids"] = machines.ids
+    values: dict[str, Any] = {
+        "parameters": machines.parameters.to_values(),
+        "labels": labels_to_values(machines.labels),
+        "generation": machines.generation,
+        "data": machines.data,
+    }
+    if machines.private is not None:
+        values["private"] = dict(machines.private)
+    site.store.write(Record(arrays, values), FOLDER, handle)
+    site.cache[handle] = _Kept(machines, machines.bank())
+
+
+def bank_of(site: Site, handle: str) -> Bank:
+    """The bank of machines that were just read or written."""
+    kept: _Kept = site.cache[handle]
+    return kept.bank
+
+
+def next_generation(site: Site, handle: str) -> int:
+    """A number never used before for this handle, even if its machines were deleted. Earlier ones are void with it."""
+    state = site.store.read_state()
+    number = int(state["generations"].get(handle, 0)) + 1
+    state["generations"][handle] = number
+    site.store.write_state(state)
+    return number
+
+
+def delete_machines(site: Site, handle: str) -> None:
+    """Forget what was kept under a handle."""
+    site.store.delete(FOLDER, handle)
+    site.cache.pop(handle, None)

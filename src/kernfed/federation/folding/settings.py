@@ -1,0 +1,39 @@
+"""Settings of a ``FoldingLearner``, for commands and jobs."""
+
+from typing import Any
+
+from kernfed.errors import InputError
+from kernfed.federation.release.settings import PRIVACY, release_arguments
+from kernfed.federation.settings import Given, LearnerSettings, Setting, plain_arguments
+from kernfed.kahm.batches import PARTITIONS
+from kernfed.kahm.folding import MEASURES
+
+MACHINES = (
+    Setting("measure", "How far a row is from a machine.", "rms", tuple(MEASURES)),
+    Setting("batch-size", "Rows per machine, about; with record-moments 1000.", 100, at_least=1),
+    Setting("partition", "How a class is divided into machines.", "order", tuple(PARTITIONS)),
+    Setting("layers", "Layers of each machine.", 1, at_least=1),
+    Setting("dtype", "Numbers of machines.", "float64", ("float64", "float32")),
+    Setting(
+        "aggregate", "What counts of all sites' scores: min, or kth to survive wrong sites.", "min", ("min", "kth")
+    ),
+    Setting("k", "Which smallest score counts under kth.", 2, at_least=1),
+    Setting(
+        "hold",
+        "sites (only scores leave them) or machines (rows leave), as train does unless told.",
+        "sites",
+        ("sites", "machines"),
+    ),
+)
+
+
+def _arguments(given: Given) -> dict[str, Any]:
+    machines = plain_arguments(MACHINES, given)
+    if "k" in machines and machines.get("aggregate") != "kth":
+        raise InputError(
+            f"{given.shown('k')} needs {given.shown('aggregate')} kth: under min the smallest score counts"
+        )
+    return {**release_arguments(given), **machines}
+
+
+SETTINGS = LearnerSettings((*MACHINES, *PRIVACY), _arguments, plan="kernfed.federation.folding.planning:plan_folding")

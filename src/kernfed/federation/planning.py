@@ -1,0 +1,72 @@
+"""What a learner would send and receive, before anything is asked of a site.
+
+A method that knows its messages beforehand declares a plan of its own, to the byte. Every other learner is rehearsed:
+it is run, in this process, on made-up rows of the same shape with the sites' own labels, and its traffic is the plan.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._random import generator
+from kernfed._validation import FloatArray
+from kernfed.errors import KernfedWarning
+from kernfed.federation.asking import Federation
+from kernfed.federation.protocol.schema import Schema
+from kernfed.federation.protocol.task import resolve
+from kernfed.federation.protocol.traffic import Traffic
+from kernfed.federation.settings import learner_settings
+
+#: Rows of a site that are made up, beside one of each class: their number is in few messages, as a few digits.
+REHEARSED = 500
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What would be exchanged. ``exact`` is False where it was rehearsed: bytes are then about right."""
+
+    traffic: Traffic
+    exact: bool
+
+
+def plan_learner(
+    name: str,
+    learner: Any,
+    rows: Mapping[str, tuple[FloatArray, npt.NDArray[Any]]],
+    columns: Sequence[str] = (),
+    *,
+    queries: int = 0,
+    seed: int = 0,
+) -> Plan:
+    """The traffic of training the learner of method ``name`` on ``{site: (X, y)}`` and of then scoring ``queries``."""
+    own = learner_settings(name).plan
+    if not own:
+        return Plan(rehearse(learner, rows, columns, seed=seed), exact=False)
+    schemas = {}
+    for site, (X, y) in rows.items():
+        labels, counts = np.unique(y, return_counts=True)
+        schemas[site] = Schema(X.shape[1], tuple(labels.tolist()), tuple(counts.tolist()), tuple(columns))
+    return Plan(resolve(own)(learner, schemas, queries, seed=seed), exact=True)
+
+
+def rehearse(
+    learner: Any, rows: Mapping[str, tuple[FloatArray, npt.NDArray[Any]]], columns: Sequence[str] = (), *, seed: int = 0
+) -> Traffic:
+    """Traffic of a training on made-up rows: sizes are those of the real one, rounds those that such rows need."""
+    stand_ins = {}
+    for site, (X, y) in sorted(rows.items()):
+        kept = np.union1d(np.arange(min(len(y), REHEARSED)), np.unique(y, return_index=True)[1])
+        stand_ins[site] = (generator(seed, site, "rehearsal").normal(size=(len(kept), X.shape[1])), y[kept])
+    with (
+        TemporaryDirectory(prefix="kernfed-plan-") as folder,
+        Federation.local(stand_ins, seed=seed, columns=columns, store=folder) as federation,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", KernfedWarning)  # they would be about made-up rows
+        learner.fit(federation)
+        return federation.traffic

@@ -1,0 +1,174 @@
+"""How each method of a ridge regression goes from round to round with the sites it has."""
+
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from kernfed._validation import FloatArray
+from kernfed.errors import MissingSites, SitesLost
+from kernfed.federation.ridge.options import RidgeOptions
+from kernfed.federation.ridge.private import solve_released
+from kernfed.federation.ridge.system import Recorder, RidgeSystem, Sites
+from kernfed.promise import Terms
+from kernfed.ridge.conjugate import conjugate_step, start_conjugate
+from kernfed.ridge.exact import minimise
+from kernfed.ridge.heterogeneity import Heterogeneity, measure_heterogeneity
+from kernfed.ridge.means import Means
+from kernfed.ridge.newton import newton_step, start_newton
+from kernfed.ridge.objective import diverged
+from kernfed.ridge.parameters import RidgeParameters
+
+#: How to start, how to go on, and what it means that a method cannot.
+_SECOND_ORDER: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
+    "newton": (start_newton, newton_step, "diverged"),
+    "conjugate": (start_conjugate, conjugate_step, "converged"),
+}
+
+
+@dataclass
+class Progress:
+    """What a fit has so far; where a site is lost, others go on from here.
+
+    ``parameters`` are those of ``weights``, and ``means`` those of the rows they are fitted to, for an intercept.
+    """
+
+    recorder: Recorder
+    parameters: RidgeParameters | None = None
+    weights: FloatArray | None = None
+    means: Means | None = None
+    stopped: str = "rounds"
+    heterogeneity: Heterogeneity = field(default_factory=Heterogeneity)
+    path: dict[float, float] = field(default_factory=dict)
+    chosen: float | None = None
+    terms: Terms | None = None
+
+    def begin(self, system: RidgeSystem) -> FloatArray:
+        """Where to start: the average of the local solutions, or where all were when a site was lost."""
+        parameters = system.sites.parameters
+        if self.weights is None or self.parameters is None:
+            self.weights = system.mean_solutions()[system.position]
+        elif parameters.task == "classify":
+            self.weights = self.weights[:, [self.parameters.classes.index(label) for label in parameters.classes]]
+        self.parameters, self.means = parameters, system.sites.means
+        return self.weights
+
+    def forget_if_nothing_was_reached(self) -> None:
+        """Before the first round there is nothing that those who go on could keep of a lost site."""
+        if not self.recorder.rounds:
+            self.weights = None
+
+
+def run(options: RidgeOptions, sites: Sites, progress: Progress) -> None:
+    """Train with ``sites``, from where ``progress`` is."""
+    if options.privacy is not None:
+        _run_released(options, sites, progress)
+        return
+    if options.method == "exact" and len(options.regularization) == 1 and not options.diagnose:
+        progress.chosen = options.regularization[0]
+        _run_exact(sites, progress)
+        return
+    system = _choose(options.regularization, sites.centred().start(), progress)
+    if options.method == "exact":
+        _run_exact(sites, progress)
+    elif options.method in _SECOND_ORDER:
+        _run_second_order(options, system, progress)
+    else:
+        _run_first_order(options, system, progress)
+    if options.diagnose:
+        _diagnose(system, progress)
+
+
+def _choose(candidates: tuple[float, ...], system: RidgeSystem, progress: Progress) -> RidgeSystem:
+    """The system with the candidate regularisation of the smallest loss."""
+    if progress.chosen is None and len(candidates) > 1:
+        losses = system.losses()
+        progress.path = {value: float(loss) for value, loss in zip(candidates, losses, strict=True)}
+        progress.chosen = candidates[int(losses.argmin())]
+    elif progress.chosen is None:
+        progress.chosen = candidates[0]
+    return replace(system, regularization=progress.chosen, position=candidates.index(progress.chosen))
+
+
+def _run_exact(sites: Sites, progress: Progress) -> None:
+    assert progress.chosen is not None
+    moments, mass, progress.means = sites.moments()
+    solution = minimise(moments, mass, progress.chosen)
+    progress.parameters, progress.weights, progress.stopped = sites.parameters, solution.weights, "converged"
+    progress.recorder.add(1, solution.objective, solution.gradient_norm)
+
+
+def _run_released(options: RidgeOptions, sites: Sites, progress: Progress) -> None:
+    progress.chosen = options.regularization[0]
+    progress.weights, progress.terms = solve_released(sites, options.privacy, progress.chosen)
+    progress.parameters, progress.stopped = sites.parameters, "converged"
+    progress.recorder.add(1)
+
+
+def _run_second_order(options: RidgeOptions, system: RidgeSystem, progress: Progress) -> None:
+    """Rounds of two exchanges each, until there are enough or the gradient is small."""
+    begin, step, at_end = _SECOND_ORDER[options.method]
+    recorder = progress.recorder
+    state = begin(system, progress.begin(system))
+    if not recorder.rounds:
+        recorder.add(0, state.objective, state.gradient_norm)
+    enough = options.tolerance * float(np.linalg.norm(system.linear))
+    while recorder.done < options.rounds:
+        if state.gradient_norm <= enough:
+            progress.stopped = "tolerance"
+            break
+        further = step(system, state)
+        if further is None:
+            progress.stopped = at_end
+            break
+        state = further
+        progress.weights = state.weights
+        recorder.add(recorder.done + 1, state.objective, state.gradient_norm)
+    progress.heterogeneity = Heterogeneity(state.largest_eigenvalue)
+
+
+def _run_first_order(options: RidgeOptions, system: RidgeSystem, progress: Progress) -> None:
+    """Rounds of work at the sites (none for DKRR); the objective of a round is learned in the next one."""
+    recorder = progress.recorder
+    weights = progress.begin(system)
+    if not recorder.rounds:
+        recorder.add(0)
+    if options.method == "dkrr":
+        return
+    largest = max(member.trace for member in system.members.values()) + system.regularization
+    rate = options.learning_rate if options.learning_rate is not None else 1 / max(largest, np.finfo(float).tiny)
+    proximal = 0.0
+    if options.method == "fedprox":
+        proximal = system.regularization if options.proximal is None else options.proximal
+    while recorder.done < options.rounds:
+        further, objective = system.descend(weights, options.local_steps, rate, proximal)
+        recorder.set_objective(objective)
+        if diverged(further):
+            progress.stopped = "diverged"
+            return
+        progress.weights = weights = further
+        recorder.add(recorder.done + 1)
+    with suppress(SitesLost):  # all have taken part; only the objective stays unknown
+        recorder.set_objective(system.descend(weights, 0, rate, proximal)[1])
+
+
+def _diagnose(system: RidgeSystem, progress: Progress) -> None:
+    """Measure heterogeneity; a site lost here has taken part in the training already."""
+    assert progress.weights is not None
+    own = {site: (solution, system.members[site].linear) for site, solution in system.solutions().items()}
+    try:
+        progress.heterogeneity = measure_heterogeneity(
+            system,
+            progress.weights,
+            own,
+            system.dimensions(),
+            system.regularization,
+            seed=system.sites.federation.seed,
+            seen=progress.heterogeneity.largest_eigenvalue,
+        )
+    except SitesLost as lost:
+        # the stack: this function, run, _train and fit of the learner, and who called it
+        warnings.warn(f"heterogeneity was not measured: {lost.reasons}", MissingSites, stacklevel=5)

@@ -1,0 +1,144 @@
+"""Settings of a ``RidgeLearner``, checked when it is asked to learn."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernfed._validation import check_choice, check_count, check_number
+from kernfed.errors import InputError
+from kernfed.federation.protocol.schema import Schema
+from kernfed.federation.release.asked import check_kind
+from kernfed.federation.survey import Bandwidth, check_bandwidth
+from kernfed.ridge.model import METHODS
+from kernfed.ridge.parameters import FEATURES, TASKS, RidgeParameters, check_flag, check_path
+
+ClassWeight = str | Mapping[Any, float] | None
+
+
+@dataclass(frozen=True)
+class RidgeOptions:
+    """The parameters of ``RidgeLearner``, with several regularisations and bandwidths as tuples.
+
+    ``fit_intercept`` is decided: without being told yes, and no with ``privacy``.
+    """
+
+    method: str
+    rounds: int
+    n_components: int
+    bandwidth: Bandwidth | str
+    regularization: tuple[float, ...]
+    task: str
+    class_weight: ClassWeight
+    features: str
+    tolerance: float
+    local_steps: int | str
+    learning_rate: float | None
+    proximal: float | None
+    fit_intercept: bool
+    diagnose: bool
+    privacy: Any
+
+    @property
+    def needs_median(self) -> bool:
+        """Whether the sites' median distance decides the bandwidth."""
+        return self.features == "fourier" and self.bandwidth == "median"
+
+    def parameters(self, schema: Schema, bandwidth: Bandwidth, seed: int) -> RidgeParameters:
+        """The problem of sites that agree on ``schema``."""
+        random = self.features == "fourier"
+        return RidgeParameters(
+            width=schema.width,
+            features=self.features,
+            n_components=self.n_components if random else 1,
+            bandwidth=bandwidth if random else 1.0,
+            seed=seed if random else 0,
+            task=self.task,
+            classes=schema.classes if self.task == "classify" else (),
+            class_weights=_class_weights(self.class_weight, schema),
+            regularization=self.regularization,
+            fit_intercept=self.fit_intercept,
+        )
+
+
+def check_options(given: Mapping[str, Any]) -> RidgeOptions:
+    """The options, if they can be had together; otherwise an ``InputError`` says which cannot."""
+    method = check_choice(given["method"], "method", METHODS)
+    task = check_choice(given["task"], "task", TASKS)
+    learning_rate, proximal, intercept = given["learning_rate"], given["proximal"], given["fit_intercept"]
+    if proximal is not None and method != "fedprox":
+        raise InputError(f"proximal is for method='fedprox', got {proximal!r} with method={method!r}")
+    options = RidgeOptions(
+        method=method,
+        rounds=check_count(given["rounds"], "rounds", at_least=0),
+        n_components=check_count(given["n_components"], "n_components"),
+        bandwidth=check_bandwidth(given["bandwidth"]),
+        regularization=check_path(given["regularization"]),
+        task=task,
+        class_weight=_check_class_weight(given["class_weight"], task),
+        features=check_choice(given["features"], "features", FEATURES),
+        tolerance=check_number(given["tolerance"], "tolerance", at_least=0),
+        local_steps=_check_local_steps(given["local_steps"], method, learning_rate),
+        learning_rate=None if learning_rate is None else check_number(learning_rate, "learning_rate", above=0),
+        proximal=None if proximal is None else check_number(proximal, "proximal", at_least=0),
+        fit_intercept=given["privacy"] is None if intercept is None else check_flag(intercept, "fit_intercept"),
+        diagnose=bool(given["diagnose"]),
+        privacy=given["privacy"],
+    )
+    if options.privacy is not None:
+        _check_private(options)
+    return options
+
+
+def _check_private(options: RidgeOptions) -> None:
+    """Refuse what cannot be had with released sums."""
+    check_kind(options.privacy, "record-ridge", "RecordRidge")
+    unsound = {
+        f"method={options.method!r} exchanges sums of the raw rows; use method='exact'": options.method != "exact",
+        "bandwidth='median' looks at the raw rows; give a number": options.needs_median,
+        "choosing among regularizations looks at the raw rows; give one": len(options.regularization) > 1,
+        "class_weight needs rows of other norms than the mechanism clips to; leave it None": (
+            options.class_weight is not None
+        ),
+        "diagnose exchanges sums of the raw rows; leave it False": options.diagnose,
+        "fit_intercept needs means of the raw rows; leave it out, and subtract from y what is known of its mean": (
+            options.fit_intercept
+        ),
+    }
+    for reason, wrong in unsound.items():
+        if wrong:
+            raise InputError(f"privacy cannot be kept: {reason}")
+
+
+def _check_class_weight(class_weight: Any, task: str) -> ClassWeight:
+    if class_weight is None:
+        return None
+    if task != "classify":
+        raise InputError(f"class_weight is for task='classify', got {class_weight!r} with task={task!r}")
+    if isinstance(class_weight, str):
+        return check_choice(class_weight, "class_weight", ("balanced",))
+    if not isinstance(class_weight, Mapping):
+        raise InputError(f"class_weight must be None, 'balanced' or a weight for every label, got {class_weight!r}")
+    return {label: check_number(weight, f"class_weight[{label!r}]", above=0) for label, weight in class_weight.items()}
+
+
+def _check_local_steps(steps: Any, method: str, learning_rate: float | None) -> int | str:
+    """A number of gradient steps, or "exact" for FedProx, whose local minimisers depend on the common weights."""
+    if steps != "exact":
+        return check_count(steps, "local_steps")
+    if method != "fedprox":
+        raise InputError(f"local_steps='exact' is for method='fedprox', got method={method!r}")
+    if learning_rate is not None:
+        raise InputError(f"learning_rate is for gradient steps, got {learning_rate!r} with local_steps='exact'")
+    return "exact"
+
+
+def _class_weights(class_weight: ClassWeight, schema: Schema) -> tuple[float, ...] | None:
+    """Weight of a row by class; "balanced" gives every class the same mass and all rows a mean weight of 1."""
+    if class_weight is None:
+        return None
+    if isinstance(class_weight, str):
+        return tuple(schema.n_rows / (len(schema.counts) * count) for count in schema.counts)
+    absent = [label for label in schema.classes if label not in class_weight]
+    if absent:
+        raise InputError(f"class_weight must have a weight for every label, got none for {absent[0]!r}")
+    return tuple(class_weight[label] for label in schema.classes)

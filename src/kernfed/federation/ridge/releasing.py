@@ -1,0 +1,45 @@
+"""What sites do for a ``RidgeLearner`` under differential privacy: release noisy sums, once."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from kernfed.errors import Refused
+from kernfed.federation.protocol.message import Payload, digest
+from kernfed.federation.protocol.task import task
+from kernfed.federation.release.asked import read_mechanism
+from kernfed.federation.release.permit import releasing, statement
+from kernfed.federation.ridge.tasks import read_parameters
+from kernfed.federation.site.site import Site
+from kernfed.federation.survey import check_rows_of, read_targets
+from kernfed.files import Record
+from kernfed.privacy.ledger import Ledger
+from kernfed.privacy.ridge import RecordRidge
+from kernfed.ridge.parameters import RidgeParameters
+
+
+@task("ridge_release", leaves="released", under_privacy="released")
+def release_sums(site: Site, payload: Payload) -> Payload:
+    """Noisy ``X'X`` (M, M) and ``X'y`` (M, C), rows, and the regularisation that the noise asks for; released once."""
+    mechanism = read_mechanism(payload.values["privacy"], RecordRidge)
+    parameters = read_parameters(payload.values)
+    if parameters.class_weights is not None or parameters.fit_intercept:
+        raise Refused("bad question", "rows are released without weights of classes, and without an intercept")
+    with releasing(site, mechanism) as permit:
+        rows = check_rows_of(site, parameters, permit.rows())
+        targets = read_targets(parameters, rows)
+
+        def compute(ledger: Ledger) -> Record:
+            features = parameters.feature_map()
+            mapped = rows.X if features is None else features.transform(rows.X)
+            sums = mechanism.release(mapped, targets, ledger=ledger, ids=rows.ids)
+            scalars = np.array([float(sums.moments.n), sums.regularization])
+            return Record({"second": sums.moments.second, "cross": sums.moments.cross, "scalars": scalars})
+
+        record = permit.once(rows, compute, key=_problem_key(parameters))
+    return Payload(record.arrays, {"privacy": statement(site, *mechanism.guarantees(parameters.width))})
+
+
+def _problem_key(parameters: RidgeParameters) -> str:
+    """Digest of what the sums depend on: everything but the regularisation."""
+    return digest(replace(parameters, regularization=(1.0,)).to_values())

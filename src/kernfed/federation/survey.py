@@ -1,0 +1,185 @@
+"""What sites say before a problem on features is posed to them, and who of them takes part in solving it.
+
+For every method that solves one problem over all sites: each has a survey of its own name, and this is its body.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernfed._median import median_by_rows
+from kernfed._random import generator
+from kernfed._validation import FloatArray, check_choice, check_count, check_number
+from kernfed.errors import InputError, Refused, SitesLost, TooFewReplies
+from kernfed.federation.asking import Federation, Replies
+from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.schema import Schema, agree
+from kernfed.federation.site.rows import Rows
+from kernfed.federation.site.site import Site
+from kernfed.kernels import median_bandwidth
+from kernfed.kernels.problem import TASKS, FeatureProblem
+
+#: Why a survey may be told where privacy is required.
+PUBLIC = "columns, the number of rows, and classes with theirs are public; the median distance is then not told"
+#: What labels are for; "infer" takes floating-point ones as values and all others as classes.
+ASKED_TASKS = ("infer", *TASKS)
+#: Rows a site draws for its median distance: 45,000 pairs know it to a percent, and all sites' medians are combined.
+_MEDIAN_ROWS = 300
+
+Bandwidth = float | tuple[float, ...]
+
+
+# At a site --------------------------------------------------------------------------------------------------------
+
+
+def answer_survey(site: Site, payload: Payload, method: str) -> Payload:
+    """Rows and their median distance (0 if not asked for, or not told), what labels are for, and the schema.
+
+    The schema has no labels where they are values to regress. ``method`` names the draws of the median distance.
+    """
+    values = payload.values
+    rows = site.some_rows()
+    task = _task_of_labels(site, rows, values["task"])
+    schema = site.schema().to_values()
+    if task == "regress":  # every value of y would be a class
+        schema |= {"classes": {"dtype": "<i8", "labels": []}, "counts": []}
+    median = 0.0
+    if values["median"] and len(rows.X) > 1 and not site.policy.require_privacy:
+        draws = generator(check_count(values["seed"], "seed", at_least=0), site.name, method, "bandwidth")
+        median = median_bandwidth(rows.X, draws, _MEDIAN_ROWS)
+    return Payload({"facts": np.array([float(len(rows.X)), median])}, {"schema": schema, "task": task})
+
+
+def _task_of_labels(site: Site, rows: Rows, asked: Any) -> str:
+    """What the site's labels are for, or a refusal where they are not for what is asked."""
+    if asked not in ASKED_TASKS:
+        raise Refused("bad question", f"task must be one of {', '.join(ASKED_TASKS)}, got {asked!r:.80}")
+    kind = rows.y.dtype.kind
+    task: str = asked if asked != "infer" else "regress" if kind == "f" else "classify"
+    if task == "regress" and kind not in "fiub":
+        raise Refused("bad labels", f"to regress y must be numbers, site {site.name!r} has dtype {rows.y.dtype}")
+    if task == "classify" and kind == "f" and (rows.y != np.floor(rows.y)).any():
+        raise Refused("bad labels", f"site {site.name!r} has labels with fractions; use task='regress'")
+    return task
+
+
+def check_rows_of(site: Site, problem: FeatureProblem, rows: Rows) -> Rows:
+    """The site's ``rows``, or a refusal where there are none, or of other columns than the problem has."""
+    if not len(rows.y):
+        raise Refused("empty", f"site {site.name!r} has no rows that it may speak of")
+    if rows.X.shape[1] != problem.width:
+        raise Refused("bad question", f"site {site.name!r} has {rows.X.shape[1]} columns, not {problem.width}")
+    return rows
+
+
+def read_targets(problem: FeatureProblem, rows: Rows) -> FloatArray:
+    """Targets (n, C) of rows, or a refusal where their labels are not those of the problem."""
+    try:
+        return problem.targets(rows.y)
+    except ValueError as error:  # rows came since the survey
+        raise Refused("stale", str(error)) from None
+
+
+# At a learner -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a site says before anything is computed; a median distance of 0 says nothing."""
+
+    schema: Schema
+    task: str
+    rows: int
+    median: float
+
+
+@dataclass
+class Participants:
+    """Surveys of the sites that take part in a fit, and why others do not; ``min_replies`` of them are enough."""
+
+    surveys: dict[str, Survey]
+    missing: dict[str, str]
+    min_replies: int | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Sites that take part, sorted."""
+        return tuple(sorted(self.surveys))
+
+    @property
+    def schema(self) -> Schema:
+        """What they agree on."""
+        return agree({site: survey.schema for site, survey in self.surveys.items()})
+
+    def bandwidth(self) -> float:
+        """Median of the sites' median distances, weighted by rows; 1 where no site told one."""
+        return median_by_rows((survey.median, survey.rows) for survey in self.surveys.values() if survey.median > 0)
+
+    def go_on_without(self, lost: SitesLost) -> None:
+        """Those who did not answer take no part any more; ``TooFewReplies`` where the others are too few."""
+        needed = len(self.surveys) if self.min_replies is None else max(1, self.min_replies)
+        self.missing |= lost.reasons
+        self.surveys = {site: survey for site, survey in self.surveys.items() if site not in self.missing}
+        if len(self.surveys) < needed:
+            raise TooFewReplies(lost.task, needed, lost.replies) from None
+
+
+def ask_survey(
+    federation: Federation, name: str, task: str, *, median: bool, min_replies: int | None, timeout: float
+) -> Participants:
+    """The sites that answer the survey ``name``; ``task`` is what labels are for, ``median`` whether it is needed."""
+    surveys: dict[str, Survey] = {}
+
+    def read(site: str, payload: Payload) -> None:
+        check_arrays(payload, {"facts": (2,)})
+        rows, distance = map(float, payload.arrays["facts"])
+        if rows < 1 or distance < 0:
+            raise InputError(f"expected rows and their median distance, got {rows} and {distance}")
+        told = check_choice(payload.values["task"], "task", TASKS if task == "infer" else (task,))
+        surveys[site] = Survey(Schema.from_values(payload.values["schema"]), told, int(rows), distance)
+
+    question = Payload(values={"task": task, "median": median, "seed": federation.seed})
+    replies = federation.ask(name, question, min_replies=min_replies, timeout=timeout, check=read)
+    return Participants(surveys, {site: refusal.reason for site, refusal in replies.missing.items()}, min_replies)
+
+
+def ask_all(
+    federation: Federation,
+    task: str,
+    payload: Payload,
+    sites: tuple[str, ...],
+    check_answer: Callable[[Payload], object],
+    timeout: float,
+) -> Replies:
+    """Answers of all sites, or ``SitesLost``; ``check_answer`` raises ValueError for one that must not be used."""
+
+    def check(site: str, answer: Payload) -> None:  # noqa: ARG001  every check has this signature
+        check_answer(answer)
+
+    replies = federation.ask(task, payload, sites=sites, min_replies=0, timeout=timeout, check=check)
+    if replies.missing:
+        raise SitesLost(task, replies)
+    return replies
+
+
+def check_arrays(payload: Payload, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse arrays that are not these, or not finite."""
+    if set(payload.arrays) != set(shapes):
+        raise InputError(f"expected arrays {sorted(shapes)}, got {sorted(payload.arrays)}")
+    for name, shape in shapes.items():
+        array = payload.arrays[name]
+        if array.shape != tuple(shape) or array.dtype != np.float64:
+            raise InputError(f"{name} must be float64 of shape {tuple(shape)}, got {array.dtype} of {array.shape}")
+        if not np.isfinite(array).all():
+            raise InputError(f"{name} must be finite")
+
+
+def check_bandwidth(bandwidth: Any) -> Bandwidth | str:
+    """A positive number, one for every column, or "median"."""
+    if isinstance(bandwidth, str):
+        return check_choice(bandwidth, "bandwidth", ("median",))
+    if isinstance(bandwidth, (list, tuple, np.ndarray)):
+        return tuple(check_number(value, "bandwidth", above=0) for value in bandwidth)
+    return check_number(bandwidth, "bandwidth", above=0)

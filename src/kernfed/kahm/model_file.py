@@ -1,0 +1,118 @@
+"""File format of the folding model: a handle on machines at their sites, or the machines themselves."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._threads import single_blas_thread
+from kernfed._validation import check_count, check_number
+from kernfed.errors import InputError
+from kernfed.files import Record, labels_from_values, labels_to_values, register
+from kernfed.kahm.bank import Bank
+from kernfed.kahm.model import FoldingModel, FoldingParameters, Member
+from kernfed.kahm.packing import pack_machines, unpack_machines
+from kernfed.promise import Terms, read_terms_of_0_1
+
+
+def _dump(model: FoldingModel) -> Record:
+    values = {
+        "parameters": model.parameters.to_values(),
+        "handle": model.handle,
+        "width": model.n_features_in_,
+        "classes": labels_to_values(model.classes_),
+        "hold": model.hold,
+        "members": {name: asdict(member) for name, member in sorted(model.members_.items())},
+        "missing": dict(model.missing_),
+        "columns": list(model.feature_names_in_),
+    }
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    if model.calibrated_ is not None:
+        values["calibrated"] = model.calibrated_
+    if model.privacy is not None:
+        values["privacy"] = model.privacy.to_values()
+    if model.banks_ is not None:
+        arrays = pack_machines([machine for site in model.sites for machine in model.banks_[site].machines])
+        arrays["groups"] = np.concatenate([model.banks_[site].groups for site in model.sites]).astype(np.int64)
+    if model.basis is not None:
+        arrays["basis"] = model.basis
+    return Record(arrays, values)
+
+
+def _load(record: Record) -> FoldingModel:
+    values = record.values
+    members = {
+        name: Member(**{**entry, "classes": tuple(entry["classes"])}) for name, entry in values["members"].items()
+    }
+    classes = labels_from_values(values["classes"])
+    width = check_count(values["width"], "width")
+    if not members:
+        raise InputError("a model needs at least one member")
+    for name, member in members.items():
+        _check_member(name, member, len(classes))
+    basis = record.arrays.get("basis")
+    if basis is not None and (basis.dtype != np.float64 or basis.ndim != 2 or len(basis) != width):
+        raise InputError(f"the public basis must be float64 with {width} rows, got {basis.dtype} of {basis.shape}")
+    banks = None
+    if values["hold"] == "machines":
+        banks = _load_banks(record, members, width if basis is None else basis.shape[1])
+    calibrated = values.get("calibrated")
+    if calibrated is not None:
+        check_number(calibrated, "calibrated", above=0)
+    return FoldingModel(
+        FoldingParameters(**values["parameters"]),
+        str(values["handle"]),
+        classes,
+        width,
+        members,
+        dict(values["missing"]),
+        tuple(str(name) for name in values["columns"]),
+        banks,
+        privacy=Terms.from_values(values["privacy"]) if "privacy" in values else None,
+        calibrated_=calibrated,
+        basis=basis,
+    )
+
+
+def _load_banks(record: Record, members: Mapping[str, Member], width: int) -> dict[str, Bank]:
+    """The machines of every member, of ``width`` columns each."""
+    machines, groups = unpack_machines(record.arrays), record.arrays["groups"]
+    count = sum(member.machines for member in members.values())
+    if len(machines) != count or groups.shape != (count,) or machines[0].width != width:
+        raise InputError("the machines do not belong to the members")
+    banks, start = {}, 0
+    for name in sorted(members):
+        end, classes = start + members[name].machines, len(members[name].classes)
+        own = groups[start:end].tolist()
+        if set(own) != set(range(classes)):
+            raise InputError(f"the machines of {name!r} do not cover its classes")
+        with single_blas_thread():
+            banks[name] = Bank.assemble(machines[start:end], own, classes)
+        start = end
+    return banks
+
+
+def _with_terms_as_data(record: Record) -> Record:
+    """Version 1 said in pairs and sentences what version 2 says as data."""
+    if "privacy" not in record.values:
+        return record
+    return Record(record.arrays, {**record.values, "privacy": read_terms_of_0_1(record.values["privacy"]).to_values()})
+
+
+def _check_member(name: str, member: Member, classes: int) -> None:
+    numbers = member.classes
+    if (
+        not numbers
+        or len(set(numbers)) != len(numbers)
+        or not all(type(n) is int and 0 <= n < classes for n in numbers)
+    ):
+        raise InputError(f"member {name!r} has classes {numbers} of {classes}")
+    for field_name in ("generation", "machines", "rows"):
+        check_count(getattr(member, field_name), field_name)
+    if member.temperature is not None:
+        check_number(member.temperature, "temperature", above=0)
+
+
+register("FoldingModel", 2, FoldingModel, _dump, _load, migrations={1: _with_terms_as_data})

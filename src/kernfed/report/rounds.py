@@ -1,0 +1,194 @@
+"""What is particular to models that are made in rounds: ridge regression and federated averaging."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kernfed.guarantees import Bound
+from kernfed.report.assurance import bound_claim
+from kernfed.report.content import BYTES, SHARE, Assumption, Claim, Curves, Fact, PageTable, Section, Series, written
+from kernfed.report.parts import SENT, Parts, missing_tables
+
+#: Why training ended: in a sentence, and beside the number of rounds.
+_ENDED = {
+    "rounds": ("as all rounds asked for were done", "all that were asked for"),
+    "tolerance": ("as the gradient was small enough", "until the gradient was small"),
+    "converged": ("as nothing was left to improve", "until nothing was left to improve"),
+    "diverged": ("as it diverged", "then it diverged"),
+    "sites lost": ("as too many sites were lost", "then too many sites were lost"),
+}
+
+
+def describe_ridge(model: Any) -> Parts:
+    """A ``RidgeModel``: its rounds, the choice of its regularisation, and how much the sites differ."""
+    p = model.parameters
+    what = "predict a value" if p.task == "regress" else f"classify into {len(model.classes_)} classes"
+    rounds = max(0, len(model.history_) - 1)
+    lasted, note = _lasted(rounds, model.stopped_)
+    lead = f"Sites {what} together by kernel ridge regression ({model.method}): {lasted}."
+    up = sum(entry.bytes_up for entry in model.history_)
+    facts = (
+        Fact("Rounds", f"{rounds:,}", note),
+        Fact("Features", f"{p.n_features:,}", f"{model.n_features_in_:,} columns"),
+        *((Fact("Sent by the sites", written(up, BYTES), "in training"),) if model.history_ else ()),
+    )
+    settings = {
+        "method": model.method,
+        "regularization": model.regularization_,
+        "features": p.features,
+        "number of features": p.n_features,
+        "task": p.task,
+        "seed": p.seed,
+    }
+    tables = (*_site_heterogeneity(model), *missing_tables(model.missing_))
+    sent = SENT["ridge" if model.privacy is None else "released sums"]
+    return Parts(
+        "Kernel ridge regression over sites",
+        lead,
+        facts,
+        (sent,),
+        settings,
+        _ridge_sections(model),
+        _ridge_claims(model),
+        tables,
+        ("FedNewton",),
+    )
+
+
+def _lasted(rounds: int, stopped: str) -> tuple[str, str]:
+    """How long training took and why it ended: for a sentence, and beside the number of rounds."""
+    if rounds == 0 and stopped in ("rounds", "tolerance", "converged"):
+        return "in one exchange", "the first exchange was enough"
+    why, note = _ENDED.get(stopped, (f"for this reason: {stopped}", stopped))
+    return f"{rounds} round{'s' * (rounds != 1)} after the first exchange; training ended {why}", note
+
+
+def _ridge_sections(model: Any) -> tuple[Section, ...]:
+    history = model.history_
+    figures: list[Any] = []
+    for name, words in (
+        ("objective", "Objective: mean squared loss and penalty over all sites"),
+        ("gradient_norm", "Norm of the gradient"),
+    ):
+        points = [(entry.round, getattr(entry, name)) for entry in history if getattr(entry, name) is not None]
+        if len(points) > 1:
+            figures.append(_history_curve(points, words))
+    if len(history) > 1:
+        figures.append(
+            _bytes_curve(
+                [entry.round for entry in history],
+                [entry.bytes_up for entry in history],
+                [entry.bytes_down for entry in history],
+            )
+        )
+    if model.path_:
+        points = [(candidate, loss) for candidate, loss in sorted(model.path_.items()) if candidate > 0]
+        words = f"Leave-one-out error of {len(points)} candidates; chosen was {model.regularization_:g}."
+        figures.append(
+            Curves(
+                "Choice of the regularisation",
+                words,
+                (_series("error", points),),
+                "regularisation",
+                "leave-one-out squared error",
+                log_x=True,
+            )
+        )
+    return (Section("Training", figures=tuple(figures)),) if figures else ()
+
+
+def _ridge_claims(model: Any) -> tuple[Claim, ...]:
+    measured = model.heterogeneity_
+    claims = []
+    if measured.upsilon is not None:
+        method = "the loss is squared and every round uses the global gradient"
+        bound = Bound(measured.upsilon, 1.0, (method,), "proven", "FedNewton Theorem 1, with C = C_D and C_j = C_Dj")
+        checks = {
+            method: model.method == "newton",
+            "the factor is below 1, without which nothing follows": measured.upsilon < 1,
+        }
+        claims.append(bound_claim("FedNewton on these sites", "A round multiplies the error by", bound, checks))
+    if measured.largest_eigenvalue is not None:
+        seen = measured.largest_eigenvalue
+        statement = (
+            f"The largest eigenvalue of the preconditioned system is at least {seen:.3g}; FedNewton converges "
+            "if and only if it is below 2. Conjugate gradients converge in any case."
+        )
+        given = (Assumption("the eigenvalue is below 2", False if seen > 2 else None),)
+        claims.append(Claim("Would FedNewton converge?", statement, "measured from below", False, assumptions=given))
+    return tuple(claims)
+
+
+def _site_heterogeneity(model: Any) -> tuple[PageTable, ...]:
+    sites = model.heterogeneity_.sites
+    if not sites:
+        return ()
+    rows = tuple(
+        (name, written(s.share, SHARE), written(s.data), written(s.model), written(s.effective_dimension))
+        for name, s in sorted(sites.items())
+    )
+    head = ("site", "share", "difference of data", "difference of models", "effective dimension")
+    return (PageTable(head, rows, "How much the sites differ"),)
+
+
+def describe_averaging(model: Any) -> Parts:
+    """A model of federated averaging, whichever package made it."""
+    history = model.history_
+    lead = (
+        f"Federated averaging of a {model.parameters.model} model into {len(model.classes_)} classes, "
+        f"{len(history)} rounds."
+    )
+    figures: list[Any] = []
+    if len(history) > 1:
+        figures.append(_history_curve([(entry.number, entry.loss) for entry in history], "Mean loss in training"))
+        figures.append(
+            _bytes_curve(
+                [entry.number for entry in history],
+                [entry.bytes_up for entry in history],
+                [entry.bytes_down for entry in history],
+                total=True,
+            )
+        )
+    facts = (
+        Fact("Rounds", f"{len(history):,}"),
+        Fact("Classes", f"{len(model.classes_):,}", f"{model.n_features_in_:,} columns"),
+    )
+    sections = (Section("Training", figures=tuple(figures)),) if figures else ()
+    settings = dict(model.parameters.to_values())
+    if model.parameters.model == "linear":
+        del settings["hidden"]
+    return Parts(
+        "Federated averaging",
+        lead,
+        facts,
+        (SENT["averaging"],),
+        settings,
+        sections,
+        tables=missing_tables(model.missing_),
+    )
+
+
+def _history_curve(points: Sequence[tuple[float, float]], what: str) -> Curves:
+    finite = [(x, y) for x, y in points if np.isfinite(y)]
+    first, last = finite[0], finite[-1]
+    words = f"{what}: {first[1]:.4g} at round {first[0]:g}, {last[1]:.4g} at round {last[0]:g}."
+    values = [y for _, y in finite]
+    decades = min(values) > 0 and max(values) > 10 * min(values)
+    return Curves(what, words, (_series(what, finite),), "round", "", log_y=decades)
+
+
+def _bytes_curve(rounds: Sequence[int], up: Sequence[float], down: Sequence[float], *, total: bool = False) -> Curves:
+    """Bytes added up over rounds; ``total`` where they are added up already."""
+    sums = [np.asarray(values, dtype=float) if total else np.cumsum(values, dtype=float) for values in (up, down)]
+    series = tuple(
+        _series(name, list(zip(rounds, (values / 1e6).tolist(), strict=True)))
+        for name, values in zip(("from the sites", "to the sites"), sums, strict=True)
+    )
+    ends = [written(float(values[-1]), BYTES) for values in sums]
+    words = f"{ends[0]} from all sites and {ends[1]} to them in the end."
+    return Curves("Bytes over the rounds", words, series, "round", "MB, added up")
+
+
+def _series(name: str, points: Sequence[tuple[float, float]]) -> Series:
+    return Series(name, tuple(float(x) for x, _ in points), tuple(float(y) for _, y in points))

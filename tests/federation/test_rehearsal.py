@@ -1,0 +1,63 @@
+"""Plans of learners whose messages are not known beforehand: rehearsed with made-up rows, right in size."""
+
+import numpy as np
+import pytest
+
+import kernfed as kf
+from kernfed.federation.planning import plan_learner, rehearse
+from kernfed.federation.settings import Given, make_learner
+
+
+@pytest.fixture
+def rows():
+    rng = np.random.default_rng(0)
+    labels = np.arange(120) % 3
+    X = rng.normal(size=(120, 4)) + labels[:, None]
+    return {name: (X[part::2], labels[part::2]) for part, name in enumerate(("a", "b"))}
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("ridge", {"method": "exact", "components": 12}),
+        ("ridge", {"method": "fedavg", "components": 12, "rounds": 2}),
+        ("ridge", {"method": "exact", "features-kind": "given", "task": "regress"}),
+        ("personal", {"gains": "no"}),
+    ],
+)
+def test_a_rehearsal_counts_what_the_training_sends(rows, name, values):
+    learner = make_learner(name, Given(values))
+    planned = plan_learner(name, learner, rows)
+    assert not planned.exact
+    with kf.Federation.local(rows) as federation:
+        learner.fit(federation)
+        real = federation.traffic
+    for entry, sent in zip(planned.traffic.to_json(), real.to_json(), strict=True):
+        for key in ("site", "task", "information", "messages", "scalars_up"):
+            assert entry[key] == sent[key]
+        assert entry["bytes_up"] == pytest.approx(sent["bytes_up"], abs=60)
+        assert entry["bytes_down"] == pytest.approx(sent["bytes_down"], abs=60)
+
+
+def test_a_method_that_knows_its_messages_is_exact(rows):
+    learner = make_learner("folding", Given())
+    planned = plan_learner("folding", learner, rows, queries=5)
+    assert planned.exact
+    with kf.Federation.local(rows) as federation:
+        learner.fit(federation).predict(np.zeros((5, 4)))
+        assert planned.traffic.to_json() == federation.traffic.to_json()
+
+
+def test_rows_are_not_looked_at(rows):
+    learner = make_learner("ridge", Given({"method": "exact", "components": 12}))
+    blank = {name: (np.full_like(X, np.nan), y) for name, (X, y) in rows.items()}
+    assert rehearse(learner, blank).to_json() == rehearse(learner, rows).to_json()
+
+
+def test_every_class_is_there_however_few_rows_are_made_up(rows, monkeypatch):
+    monkeypatch.setattr("kernfed.federation.planning.REHEARSED", 1)
+    learner = make_learner("ridge", Given({"method": "exact", "components": 12}))
+    whole = plan_learner("ridge", learner, rows).traffic
+    with kf.Federation.local(rows) as federation:
+        learner.fit(federation)
+        assert [entry.scalars_up for entry in whole] == [entry.scalars_up for entry in federation.traffic]

@@ -1,0 +1,109 @@
+"""Settings of learners: one table per method, the learner's own defaults, and nothing that is given and ignored."""
+
+from inspect import signature
+
+import pytest
+
+from kernfed.federation.protocol.task import resolve
+from kernfed.federation.settings import (
+    Given,
+    LearnerSettings,
+    Setting,
+    describe,
+    learner_settings,
+    learners,
+    make_learner,
+    plain_arguments,
+    settings_by_name,
+)
+
+LEARNERS = ("folding", "ridge", "personal")
+#: What stands behind several settings, and is none of the learner by itself.
+JOINT = {"epsilon", "delta", "bounds", "d", "radius", "dimension", "basis", "label-epsilon"}
+
+
+def parameters(learner):
+    return signature(resolve(learners()[learner].learner).__init__).parameters
+
+
+def test_every_method_that_learns_declares_its_settings():
+    assert tuple(learners()) == LEARNERS
+    assert all(isinstance(learner_settings(name), LearnerSettings) for name in LEARNERS)
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_what_is_told_as_default_is_what_the_learner_does(learner):
+    known = parameters(learner)
+    for setting in learner_settings(learner).table:
+        if setting.name in JOINT:
+            continue
+        assert setting.argument in known, setting.name
+        if setting.usual == setting.absent:
+            continue
+        usual = setting.usual if setting.read is None else setting.read(setting.usual, setting.name)
+        assert usual == known[setting.argument].default, setting.name
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_nothing_given_is_the_learner_itself(learner):
+    usual = resolve(learners()[learner].learner)()
+    assert make_learner(learner, Given()).get_params() == usual.get_params()
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_each_setting_reaches_the_learner(learner):
+    usual = make_learner(learner, Given()).get_params()
+    for setting in learner_settings(learner).table:
+        if setting.name in (*JOINT, "privacy", "smoothing", "k"):
+            continue
+        other = next((choice for choice in setting.choices if choice != setting.usual), None)
+        if other is None:
+            other = (
+                setting.usual + 1 if isinstance(setting.usual, int) else {"weights": "local"}.get(setting.name, "0.5")
+            )
+        changed = make_learner(learner, Given({setting.name: other})).get_params()
+        assert {name for name in usual if usual[name] != changed[name]} == {setting.argument}
+
+
+@pytest.mark.parametrize(
+    ("learner", "values", "told"),
+    [
+        ("folding", {"rounds": 3}, "--rounds is for --learner ridge, not for folding; leave it out"),
+        ("ridge", {"gains": "no"}, "--gains is for --learner personal, not for ridge"),
+        ("personal", {"batch-size": 3}, "--batch-size is for --learner folding, not for personal"),
+        ("folding", {"components": 3}, "--components is for --learner ridge or personal, not for folding"),
+        ("forest", {}, "--learner must be one of 'folding', 'ridge', 'personal', got 'forest'"),
+        ("folding", {"measure": "far"}, "--measure must be one of"),
+        ("folding", {"batch-size": -1}, "--batch-size must be >= 1, got -1"),
+        ("folding", {"k": 3}, "--k needs --aggregate kth"),
+        ("ridge", {"regularization": "1,few"}, "--regularization must be a number, or several"),
+        ("ridge", {"bandwidth": "wide"}, "--bandwidth must be median or a number"),
+        ("personal", {"weights": "1,few"}, "--weights must be a rule or C_Q,C_P"),
+        ("ridge", {"privacy": "{"}, "--privacy must be a JSON object"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(learner, values, told):
+    with pytest.raises(ValueError, match=told):
+        make_learner(learner, Given(values, "--"))
+
+
+def test_texts_that_stand_for_more():
+    ridge = make_learner("ridge", Given({"regularization": "0.1, 0.01", "bandwidth": "2.5"}))
+    assert ridge.get_params()["regularization"] == (0.1, 0.01)
+    assert ridge.get_params()["bandwidth"] == 2.5
+    personal = make_learner("personal", Given({"weights": "0.2,0.1", "gains": "no", "regularization": "0.5"}))
+    told = personal.get_params()
+    assert (told["weights"], told["gains"], told["regularization"]) == ((0.2, 0.1), False, 0.5)
+
+
+def test_settings_of_one_name_are_described_together():
+    assert describe(settings_by_name()["components"]).endswith("; default 2000 (ridge), 200 (personal).")
+    assert describe(settings_by_name()["bandwidth"]).endswith("; default median.")
+    assert describe({"": Setting("x", "Something.")}) == "Something."
+
+
+def test_a_table_alone_is_enough():
+    table = (Setting("depth", "How deep.", 3, at_least=1, parameter="layers"), Setting("colour", "Which.", "red"))
+    assert plain_arguments(table, Given({"depth": 4})) == {"layers": 4}
+    with pytest.raises(ValueError, match="depth must be >= 1, got 0"):
+        plain_arguments(table, Given({"depth": 0}))
