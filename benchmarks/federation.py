@@ -28,7 +28,7 @@ from sklearn.model_selection import GridSearchCV
 from timing import machine_facts
 
 from kernfed._random import generator
-from kernfed.cli.console import Table, format_bytes, format_seconds, note, show
+from kernfed.cli.console import TextTable, format_bytes, format_seconds, note, show
 from kernfed.data import Dataset, load_dataset, partition_dirichlet
 from kernfed.errors import DatasetNotFoundError
 from kernfed.federation import Federation, FoldingLearner, SiteStore
@@ -321,7 +321,7 @@ def cell(name: str, value: Any) -> str:
 
 def report(part: str, title: str, lines: list[Figures], facts: dict[str, Any], folder: Path) -> None:
     columns = list(dict.fromkeys(name for line in lines for name in line))
-    show(Table(columns, [[cell(name, line.get(name)) for name in columns] for line in lines], title))
+    show(TextTable(columns, [[cell(name, line.get(name)) for name in columns] for line in lines], title))
     print()
     folder.mkdir(parents=True, exist_ok=True)
     told = {"benchmark": "federation", "part": part, "title": title, **facts, "lines": lines}

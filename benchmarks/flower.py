@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from timing import machine_facts
 
-from kernfed.cli.console import Table, show
+from kernfed.cli.console import TextTable, show
 from kernfed.cli.flower_app import write_app
 from kernfed.cli.flower_run import _environment, _executable, run_app
 from kernfed.data import read_table, write_table
@@ -307,7 +307,7 @@ def main() -> None:
         )
     ]
     apart = abs(found["network"]["total-bytes"] / (found["bytes_down"] + found["bytes_up"]) - 1)
-    show(Table(("seconds, three nodes", "median"), shown))
+    show(TextTable(("seconds, three nodes", "median"), shown))
     show(
         f"processor seconds at a site: {found['site_importing']:.2f} to import kernfed, "
         f"{found['site_answering']:.2f} to answer"

@@ -74,12 +74,18 @@ def test_the_search_works_in_pages_opened_from_disk(browser, site):
     context.close()
 
 
+def is_public(name, what, module):
+    """Whether a name is one that a module without ``__all__`` defines for others."""
+    return not name.startswith("_") and getattr(what, "__module__", "") == module.__name__
+
+
 def public_names():
     """Where the page of the reference must have each public name: where it is defined, or at its package."""
     for name in kernfed.__all__:
         value = getattr(kernfed, name)
         if inspect.ismodule(value):
-            yield from (value.__name__, *(f"{value.__name__}.{inner}" for inner in value.__all__))
+            own = [inner for inner, what in vars(value).items() if is_public(inner, what, value)]
+            yield from (value.__name__, *(f"{value.__name__}.{inner}" for inner in getattr(value, "__all__", own)))
         elif name != "__version__":
             yield f"{value.__module__}.{name}"
     yield f"{Policy.__module__}.Policy"

@@ -224,7 +224,7 @@ def test_a_site_that_never_answers_is_as_if_it_were_not_there(rng, kind):
 def test_sites_may_refuse(rng):
     data = make_sites(rng, (20, 20))
     closed = Policy(tasks=("describe", "scores"))
-    careful = Policy(tasks=("*",), require_privacy=True)
+    careful = Policy(tasks=("*",), require_privacy=True, max_record_epsilon=50.0)
     for policy, reason in ((closed, "allows"), (careful, "privacy")):
         with (
             Federation.local(data, policies={"site 1": policy}) as federation,

@@ -64,11 +64,15 @@ class RunFailed(KernfedError, RuntimeError):
 
 
 class Refused(KernfedError):
-    """Raised at a site to answer with a refusal: a code to act on and a sentence to read."""
+    """Raised at a site to answer with a refusal: a code to act on and a sentence to read.
 
-    def __init__(self, code: str, reason: str) -> None:
+    ``public`` says that the sentence follows from the policy and the question alone, so that it may leave a site that
+    requires privacy; of all others such a site sends a fixed one.
+    """
+
+    def __init__(self, code: str, reason: str, *, public: bool = False) -> None:
         super().__init__(reason)
-        self.code, self.reason = code, reason
+        self.code, self.reason, self.public = code, reason, public
 
 
 class SitesLost(KernfedError):

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
+from kernfed._plain import check_labels, read_text
 from kernfed._version import __version__
 from kernfed.errors import FileFormatError, InputError
 
@@ -308,7 +309,6 @@ def labels_to_values(labels: npt.NDArray[Any]) -> dict[str, Any]:
 
 def labels_from_values(values: Mapping[str, Any]) -> npt.NDArray[Any]:
     """Class labels (C,) from ``labels_to_values``."""
-    kind = np.dtype(values["dtype"])
-    if kind.kind not in "biufUO" or not all(isinstance(v, (bool, int, float, str)) for v in values["labels"]):
-        raise InputError(f"class labels of dtype {kind} are not allowed")
+    kind = np.dtype(read_text(values["dtype"], "the dtype of class labels"))
+    check_labels(values["labels"], kind)
     return np.array(values["labels"], dtype=str if kind.kind == "U" else kind)  # text as long as it is, not as declared

@@ -92,19 +92,24 @@ def test_a_place_where_one_may_write_is_left_as_it_is(folder):
 
 
 def test_kth_counts_from_the_second_unless_told(folder):
-    for options, k in (((), 2), (("--k", "1"), 1)):
+    for options, k in ((("--trusted-classes", "0,1"), 2), (("--k", "1"), 1)):
         train("--out", "model.kfd", "--aggregate", "kth", "--site", "site", *options)
         assert kernfed.load(folder / "model.kfd").parameters.k == k
+
+
+@pytest.mark.usefixtures("folder")
+def test_kth_needs_sites_enough():
+    refused = train("--out", "model.kfd", "--aggregate", "kth", "--site", "site", code=2).stderr
+    assert "a class takes part where at least 3 sites hold it, and of 2 site(s) no 3 hold the same one" in refused
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (
-            ("--aggregate", "kth"),
-            "Not protected: wrong sites can decide 2 of 2 classes, which fewer than k=2 of 1 site(s) hold",
+            ("--aggregate", "kth", "--trusted-classes", "all"),
+            "Not protected: 2 of 2 classes are trusted and can be decided by wrong sites: 0, 1; fewer than k + 1 = 3",
         ),
-        (("--aggregate", "kth", "--site", "site"), None),
         (("--label", "number"), "40 classes in 40 rows: a label that is a quantity cannot be learned as classes."),
     ],
 )

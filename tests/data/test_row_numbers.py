@@ -20,8 +20,8 @@ def frame(n=6, seed=0):
 
 def read_again(path, written):
     written.to_csv(path)
-    pd.read_csv(path, engine="python").to_csv(path)  # "", then "Unnamed: 0" beside another ""
-    pd.read_csv(path, engine="python").to_csv(path, index=False)  # "Unnamed: 0.1", "Unnamed: 0"
+    pd.read_csv(path, dtype=str).to_csv(path)  # "", then "Unnamed: 0" beside another ""
+    pd.read_csv(path, dtype=str).to_csv(path, index=False)  # "Unnamed: 0.1", "Unnamed: 0"
 
 
 def to_feather(path, written):

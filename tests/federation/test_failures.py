@@ -199,7 +199,7 @@ def test_values_too_large_are_told_by_name(rng: np.random.Generator) -> None:
         (Policy(tasks=("describe",)), "allows describe, not 'folding_fit'"),
         (Policy(tasks=()), "allows , not 'describe'"),
         (Policy(callers=("somebody",)), "does not answer caller 'local'"),
-        (Policy(require_privacy=True), "requires privacy, and this learner offers none"),
+        (Policy(require_privacy=True, max_record_epsilon=50.0), "requires privacy, and this learner offers none"),
         (Policy(min_rows_per_class=1000), "has no rows that it may speak of"),
     ],
 )
@@ -229,12 +229,13 @@ def test_queries_per_day(data: Data, queries: Any) -> None:
     model = LEARNER.fit(federation)  # of no query
     model.predict(queries)
     with pytest.raises(
-        TooFewReplies, match="'b': site 'b' scores 20 queries a day for 'local', this would be number 24"
+        TooFewReplies, match="'b': site 'b' scores 20 queries a day for 'everybody', this would be number 24"
     ):
         model.predict(queries)
     model.predict(queries[:8])
-    other = model.connect(Federation(federation.engine, caller="somebody else"))
-    other.predict(queries)
+    other = model.connect(Federation(federation.engine, caller="a name that the caller gives itself"))
+    with pytest.raises(TooFewReplies, match="this would be number 21"):
+        other.predict(queries[:1])
 
 
 def test_a_policy_that_became_stricter_holds_for_older_models(data: Data, queries: Any, tmp_path: Path) -> None:
@@ -244,7 +245,7 @@ def test_a_policy_that_became_stricter_holds_for_older_models(data: Data, querie
         model = LEARNER.fit(federation)
     stricter = (
         (Policy(min_rows_per_class=3), "wants 3 rows per class, this model has a class of 2"),
-        (Policy(("*",), require_privacy=True), "requires privacy"),
+        (Policy(("*",), require_privacy=True, max_record_epsilon=50.0), "requires privacy"),
     )
     for policy, told in stricter:
         with Federation.local(data, store=tmp_path, policies={"a": policy}) as federation:
@@ -298,6 +299,6 @@ def test_a_site_whose_store_is_read_only_is_told(data: Data, tmp_path: Path, mon
         raise OSError(28, "No space left on device")
 
     site = Site("a", *data["a"], store=SiteStore(tmp_path), policy=Policy.open())
-    monkeypatch.setattr("kernfed.federation.site.store.save_file", full)
+    monkeypatch.setattr("kernfed.federation.site.store.to_safetensors", full)
     with pytest.raises(TooFewReplies, match=r"'a': OSError: .*No space left on device"):
         LEARNER.fit(Federation.local({"a": site, "b": data["b"]}))

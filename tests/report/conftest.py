@@ -39,7 +39,7 @@ def small_models(small_sites):
     with kf.Federation.local(small_sites) as federation:
         found = {
             "machines": kf.FoldingLearner(batch_size=20, hold="machines").fit(federation),
-            "sites": kf.FoldingLearner(batch_size=20, aggregate="kth").fit(federation),
+            "sites": _trusting(federation),
             "ridge": kf.RidgeLearner(rounds=4, n_components=30, regularization=(1e-3, 1e-2)).fit(federation),
         }
         traffic = federation.traffic.to_json()
@@ -47,6 +47,12 @@ def small_models(small_sites):
     with kf.Federation.local(values) as federation:
         found["regress"] = kf.RidgeLearner(rounds=3, n_components=30, task="regress").fit(federation)
     return found, traffic
+
+
+def _trusting(federation):
+    """Each class is held by two sites: one of them can suppress it."""
+    with pytest.warns(kf.errors.UnprotectedClasses):
+        return kf.FoldingLearner(batch_size=20, aggregate="kth", trusted_classes="all").fit(federation)
 
 
 @pytest.fixture(scope="session")

@@ -107,16 +107,30 @@ def test_guarantees_come_with_assumptions(tested):
     assert "So that all are true at once each has to be surer than that: probability 0.9875." in words
     assert report.section("Guarantees").tables[0].caption.endswith("if the conditions above hold")
     assert [given.holds for given in first.assumptions] == [None, None]
-    assert [given.holds for given in lies.assumptions] == [False, True]
+    assert [given.holds for given in lies.assumptions] == [False, False]
     assert [given.holds for given in images.assumptions] == [True]
     assert any("counterexample" in row[2] for row in report.section("Guarantees").tables[-1].rows)
 
 
-def test_a_robust_model_has_its_assumptions_ticked(small_models):
-    report = model_report(small_models[0]["sites"])
-    claim = report.section("Guarantees").claims[0]
+def test_a_robust_model_has_its_assumptions_ticked(small_sites):
+    everybody = {
+        **small_sites,
+        "south": tuple(np.concatenate(parts) for parts in zip(*small_sites.values(), strict=True)),
+    }
+    with kf.Federation.local(everybody) as federation:
+        model = kf.FoldingLearner(batch_size=20, aggregate="kth").fit(federation)
+    claim = model_report(model).section("Guarantees").claims[0]
     assert claim.reliable
+    assert claim.statement == "3 of 3 classes cannot be decided by one wrong site alone."
     assert [given.holds for given in claim.assumptions] == [True, True]
+
+
+def test_classes_that_are_not_protected_are_told(small_models):
+    claim = model_report(small_models[0]["sites"]).section("Guarantees").claims[0]
+    assert (claim.reliable, claim.status) == (False, "protected in part")
+    told = "0 of 3 classes cannot be decided by one wrong site alone. 3 take part all the same, as trusted classes."
+    assert claim.statement == told
+    assert [given.holds for given in claim.assumptions] == [True, False]
 
 
 def test_what_stays_at_the_sites_is_said_and_not_shown(small_models):

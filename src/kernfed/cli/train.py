@@ -136,13 +136,12 @@ def _sites(model: Any, table: Any) -> TextTable:
 
 def _remarks(model: Any, rows: int, store: Path | None) -> list[str]:
     """What the user should know beside the result."""
-    from kernfed.kahm.aggregate import exposure
 
     remarks, classes = [], len(model.classes_)
     if 2 * classes > rows > 2:
         remarks.append(f"{classes} classes in {rows} rows: a label that is a quantity cannot be learned as classes.")
     if hasattr(model, "members_"):
-        exposed = exposure(model.classes_, model.holds, model.parameters.aggregate, model.parameters.k)
+        exposed = model.exposure()
         remarks += [] if exposed is None else [f"Not protected: {exposed}."]
         if model.hold == "sites":
             remarks.append(f"The machines are at the sites, in {store}: the file alone cannot answer.")

@@ -8,7 +8,7 @@ import secrets
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kernfed._validation import check_count, check_number
@@ -16,7 +16,7 @@ from kernfed.errors import InputError, MessageError, MissingSites, TooFewReplies
 from kernfed.federation.engines.engine import Engine
 from kernfed.federation.engines.local import LocalEngine
 from kernfed.federation.protocol.message import Payload, Question, Refusal, Reply, decode_reply, encode_question
-from kernfed.federation.protocol.schema import Schema, agree
+from kernfed.federation.protocol.schema import Schema, agree, odd_sites
 from kernfed.federation.protocol.task import connector
 from kernfed.federation.protocol.traffic import Traffic
 
@@ -37,6 +37,12 @@ class Replies:
 
     def __getitem__(self, site: str) -> Payload:
         return self.payloads[site]
+
+    def without(self, reasons: Mapping[str, str]) -> "Replies":
+        """The same without the sites in ``reasons``, which are missing for what these say."""
+        kept = {site: payload for site, payload in self.payloads.items() if site not in reasons}
+        refused = {site: Refusal("bad reply", reason) for site, reason in reasons.items()}
+        return replace(self, payloads=kept, missing={**self.missing, **refused})
 
 
 class Federation:
@@ -234,6 +240,35 @@ class Federation:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def agreeing(replies: Replies, read: Callable[[Payload], Schema], min_replies: int | None) -> tuple[Replies, Schema]:
+    """Replies of the sites that describe their data alike, by the schemas ``read`` finds in them, and the common one.
+
+    Without ``min_replies`` all must: ``SchemaMismatch`` says who differs. With it, those that differ from most are
+    missing by name, as far as enough are left.
+    """
+    schemas = {site: read(payload) for site, payload in replies}
+    if min_replies is not None:
+        odd = odd_sites(schemas)
+        if len(schemas) - len(odd) >= max(1, min_replies):
+            replies = replies.without(odd)
+            schemas = {site: schema for site, schema in schemas.items() if site not in odd}
+    return replies, agree(schemas)
+
+
+def leave_out(task: str, replies: Replies, reasons: Mapping[str, str], min_replies: int | None) -> Replies:
+    """Replies without those that only a comparison of sites shows to be false; ``TooFewReplies`` where few are left.
+
+    Without ``min_replies`` all are needed.
+    """
+    if not reasons:
+        return replies
+    needed = len(replies) + len(replies.missing) if min_replies is None else min_replies
+    left = replies.without(reasons)
+    if len(left) < needed:
+        raise TooFewReplies(task, needed, left)
+    return left
 
 
 def _check_schema(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature

@@ -1,22 +1,45 @@
-"""How sites' scores become one answer: the smallest (the papers), or the k-th smallest (survives k - 1 liars)."""
+"""How sites' scores become one answer: the smallest (the papers), or the k-th smallest (survives k - 1 liars).
 
+Under "min" a single wrong site decides whatever it likes: it says 0 for a class. The k-th smallest of a class of at
+least k + 1 holders lies between honest scores, whatever k - 1 of them say. A class of fewer holders is not protected:
+of k holders one can suppress it, of fewer a wrong one can claim every query, also for a class that it invented. As a
+decision over all classes is only as safe as its least protected class, such a class takes no part in it, unless it is
+trusted by name.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray
+from kernfed._validation import FloatArray, check_choice
 from kernfed.answer import Answer
+from kernfed.errors import InputError
 
 AGGREGATES = ("min", "kth")
+#: In the place of labels: every class is trusted.
+ALL = "all"
+
+#: Labels that are trusted, or "all".
+Trusted = Collection[Any] | str
 
 
-def combine(scores: FloatArray, holds: npt.NDArray[np.bool_], aggregate: str, k: int, absent: float) -> FloatArray:
+def combine(
+    scores: FloatArray,
+    holds: npt.NDArray[np.bool_],
+    aggregate: str,
+    k: int,
+    absent: float,
+    decides: npt.NDArray[np.bool_] | None = None,
+) -> FloatArray:
     """Scores (n, C) of the federation from scores (Q, n, C) by site, of which only those with ``holds`` (Q, C) count.
 
     "min" is GIKM Definition 3 (18) and SFM Definition 2 (105). "kth" is the k-th smallest among the sites that hold
-    the class, or the largest where fewer do. A class that nobody holds scores ``absent``.
+    the class, or the largest where fewer do. A class that nobody holds scores ``absent``, and one that takes no part,
+    where ``decides`` (C,) is False, infinity.
     """
     hidden = np.where(holds[:, None, :], scores, np.inf)
     if aggregate == "min":
@@ -25,29 +48,86 @@ def combine(scores: FloatArray, holds: npt.NDArray[np.bool_], aggregate: str, k:
         place = np.clip(np.minimum(k, holds.sum(axis=0)) - 1, 0, None)
         ordered = np.sort(hidden, axis=0)
         combined = np.take_along_axis(ordered, place[None, None, :], axis=0)[0]
-    return np.where(holds.any(axis=0), combined, absent)
+    combined = np.where(holds.any(axis=0), combined, absent)
+    return combined if decides is None else np.where(decides, combined, np.inf)
+
+
+def protects(aggregate: str, k: int) -> bool:
+    """Whether wrong sites are to be survived at all: "min", and k = 1, which is the same, protect nothing."""
+    return aggregate == "kth" and k > 1
 
 
 def unprotected(holds: npt.NDArray[np.bool_], aggregate: str, k: int) -> npt.NDArray[np.bool_]:
-    """Which classes (C,) one wrong site can decide: all with "min" or k = 1, else those of fewer than k holders."""
-    if aggregate == "min" or k == 1:
+    """Which classes (C,) k - 1 wrong sites (one at least) can decide: all with "min" or k = 1, else those of at most k.
+
+    Of exactly k holders one suffices: it scores so high that the class is never the nearest.
+    """
+    if not protects(aggregate, k):
         return np.ones(holds.shape[1], dtype=bool)
-    few: npt.NDArray[np.bool_] = holds.sum(axis=0) < k
+    few: npt.NDArray[np.bool_] = holds.sum(axis=0) < k + 1
     return few
 
 
-def exposure(classes: npt.NDArray[Any], holds: npt.NDArray[np.bool_], aggregate: str, k: int) -> str | None:
-    """Which classes (C,) "kth" does not protect from wrong sites, in words; None if it protects all, and of "min"."""
-    names = [repr(label) for label in classes[unprotected(holds, aggregate, k)].tolist()]
-    if aggregate == "min" or not names:
+def check_trusted(trusted: Any) -> Trusted:
+    """Labels as a tuple, or "all"."""
+    if isinstance(trusted, str):
+        return check_choice(trusted, "trusted_classes", (ALL,))
+    if not isinstance(trusted, (list, tuple, set, frozenset, np.ndarray)):
+        raise InputError(f"trusted_classes must be labels, or 'all', got {trusted!r}")
+    return tuple(trusted.tolist() if isinstance(trusted, np.ndarray) else trusted)
+
+
+def is_trusted(label: Any, trusted: Trusted) -> bool:
+    """Whether a class takes part however few sites hold it; a label may be given as the text of it."""
+    return trusted == ALL if isinstance(trusted, str) else label in trusted or str(label) in trusted
+
+
+def deciding(
+    classes: npt.NDArray[Any], holds: npt.NDArray[np.bool_], aggregate: str, k: int, trusted: Trusted = ()
+) -> npt.NDArray[np.bool_]:
+    """Which classes (C,) take part in a decision: under "kth" those that are protected or trusted, else all."""
+    if not protects(aggregate, k):
+        return np.ones(len(classes), dtype=bool)
+    named = np.array([is_trusted(label, trusted) for label in classes.tolist()], dtype=bool)
+    return np.asarray(~unprotected(holds, aggregate, k) | named)
+
+
+def shared_labels(held: Mapping[str, Iterable[Any]], aggregate: str, k: int, trusted: Trusted = ()) -> list[Any]:
+    """Classes of a model of sites that hold ``held``, sorted: under "kth" what one site made up is none.
+
+    At least k sites must share a class, so that k - 1 wrong ones cannot invent it, or it must be trusted.
+    """
+    counts = Counter(label for labels in held.values() for label in labels)
+    needed = k if protects(aggregate, k) else 1
+    return sorted(label for label, count in counts.items() if count >= needed or is_trusted(label, trusted))
+
+
+def exposure(
+    names: Collection[Any], total: int, sites: int, aggregate: str, k: int, trusted: Trusted = ()
+) -> str | None:
+    """Which classes ``names``, of ``total`` that ``sites`` hold, "kth" does not protect, in words.
+
+    None if it protects all, and of "min".
+    """
+    if aggregate == "min" or not len(names):
         return None
     if k == 1:
         return "with k=1 a single wrong site can decide every class"
-    listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return (
-        f"wrong sites can decide {len(names)} of {len(classes)} classes, which fewer than k={k} of {len(holds)} "
-        f"site(s) hold: {listed}"
-    )
+    out = [label for label in names if not is_trusted(label, trusted)]
+    parts = [
+        f"{len(labels)} of {total} classes {what}: {_listed(labels)}"
+        for labels, what in (
+            (out, "take no part"),
+            ([label for label in names if label not in out], "are trusted and can be decided by wrong sites"),
+        )
+        if labels
+    ]
+    return f"{', and '.join(parts)}; fewer than k + 1 = {k + 1} of {sites} site(s) hold them"
+
+
+def _listed(labels: Collection[Any]) -> str:
+    shown = [repr(label) for label in labels]
+    return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
 
 
 @dataclass(frozen=True)

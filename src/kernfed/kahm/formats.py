@@ -1,17 +1,23 @@
 """File formats of the KAHM estimators."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from kernfed._plain import check_classes_sorted, read_columns
+from kernfed._validation import check_choice, check_count, check_number
 from kernfed.errors import InputError
 from kernfed.files import Record, labels_from_values, labels_to_values, register
 from kernfed.kahm.bank import Bank
+from kernfed.kahm.batches import PARTITIONS
 from kernfed.kahm.classifier import KAHMClassifier
 from kernfed.kahm.compose import KAHM, DeepKAHM, WideKAHM
+from kernfed.kahm.folding import MEASURES
 from kernfed.kahm.packing import pack_machines, unpack_machines
 from kernfed.kahm.regressor import Branch, KAHMRegressor
+from kernfed.kahm.spectrum import DTYPES, check_subspace_dim
 
 
 def _dump_hull(model: Any) -> Record:
@@ -22,13 +28,39 @@ def _dump_hull(model: Any) -> Record:
 
 def _load_hull(kind: type) -> Any:
     def load(record: Record) -> Any:
-        model = kind(**record.values["parameters"])
+        model = _with_parameters(kind, record)
         machines = unpack_machines(record.arrays)
+        rows, numbers = sum(machine.n_rows for machine in machines), record.arrays["batch_rows"]
+        if numbers.dtype != np.int64 or not np.array_equal(np.sort(numbers.ravel()), np.arange(rows)):
+            raise InputError(f"batch_rows must be the {rows} numbers of rows, each once")
+        if kind is not WideKAHM and len(machines) != 1:
+            raise InputError(f"a {kind.__name__} has one machine, got {len(machines)}")
         cuts = np.cumsum([machine.n_rows for machine in machines])[:-1]
-        batches = np.split(record.arrays["batch_rows"].astype(np.intp), cuts)
-        return model._adopt(machines, batches)
+        return model._adopt(machines, np.split(numbers.astype(np.intp), cuts))
 
     return load
+
+
+#: What parameters of estimators may be; these are also used by whoever fits the model again.
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "batch_size": lambda value: check_count(value, "batch_size"),
+    "dtype": lambda value: check_choice(value, "dtype", DTYPES),
+    "layers": lambda value: check_count(value, "layers"),
+    "measure": lambda value: check_choice(value, "measure", MEASURES),
+    "n_jobs": lambda value: value is None or check_count(value, "n_jobs", at_least=-1024, at_most=1024),
+    "partition": lambda value: check_choice(value, "partition", PARTITIONS),
+    "random_state": lambda value: value is None or check_count(value, "random_state", at_least=0),
+    "standardize": lambda value: check_choice(str(value), "standardize", ("True", "False")),
+    "subspace_dim": check_subspace_dim,
+}
+
+
+def _with_parameters(kind: type, record: Record) -> Any:
+    """An estimator that is not fitted yet, with the parameters of a file."""
+    model = kind(**record.values["parameters"])
+    for name, value in model.get_params().items():
+        _CHECKS[name](value)
+    return model
 
 
 def _dump_classifier(model: KAHMClassifier) -> Record:
@@ -44,14 +76,14 @@ def _dump_classifier(model: KAHMClassifier) -> Record:
 
 
 def _load_classifier(record: Record) -> KAHMClassifier:
-    model = KAHMClassifier(**record.values["parameters"])
+    model: KAHMClassifier = _with_parameters(KAHMClassifier, record)
     machines = unpack_machines(record.arrays)
-    model.classes_ = labels_from_values(record.values["classes"])
+    model.classes_ = check_classes_sorted(labels_from_values(record.values["classes"]), at_least=2)
     groups = record.arrays["groups"]
     if groups.shape != (len(machines),) or set(groups.tolist()) != set(range(len(model.classes_))):
         raise InputError(f"groups must name {len(model.classes_)} classes for {len(machines)} machines")
     model.bank_ = Bank.assemble(machines, groups.tolist(), len(model.classes_))
-    model.temperature_ = float(record.values["temperature"])
+    model.temperature_ = check_number(record.values["temperature"], "temperature", above=0)
     _remember_columns(model, record)
     return model
 
@@ -68,7 +100,7 @@ def _dump_regressor(model: KAHMRegressor) -> Record:
 
 
 def _load_regressor(record: Record) -> KAHMRegressor:
-    model = KAHMRegressor(**record.values["parameters"])
+    model: KAHMRegressor = _with_parameters(KAHMRegressor, record)
     machines, arrays = unpack_machines(record.arrays), record.arrays
     rows, outputs = sum(machine.n_rows for machine in machines), len(arrays["shift"])
     expected = {
@@ -89,7 +121,9 @@ def _load_regressor(record: Record) -> KAHMRegressor:
         for machine, level, (coefficients, responses) in zip(machines, arrays["levels"], parts, strict=True)
     ]
     model.bank_ = Bank.assemble(machines, list(range(len(machines))), len(machines))
-    model.shift_, model.scale_, model.flat_ = arrays["shift"], arrays["scale"], bool(record.values["flat"])
+    model.shift_, model.scale_, model.flat_ = arrays["shift"], arrays["scale"], record.values["flat"]
+    if not isinstance(model.flat_, bool) or outputs < 1 or (model.flat_ and outputs != 1):
+        raise InputError(f"flat must be true or false, and true for one output only, got {model.flat_!r:.40}")
     _remember_columns(model, record)
     return model
 
@@ -101,8 +135,9 @@ def _feature_names(model: Any) -> list[str]:
 def _remember_columns(model: Any, record: Record) -> None:
     """Number and names of the columns of X, as scikit-learn keeps them."""
     model.n_features_in_ = model.bank_.width
-    if record.values["feature_names"]:
-        model.feature_names_in_ = np.array(record.values["feature_names"], dtype=object)
+    names = read_columns(record.values["feature_names"], model.n_features_in_)
+    if names:
+        model.feature_names_in_ = np.array(names, dtype=object)
 
 
 for _kind in (KAHM, DeepKAHM, WideKAHM):

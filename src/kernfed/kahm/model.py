@@ -13,7 +13,18 @@ from kernfed._validation import FloatArray, check_choice, check_count, check_row
 from kernfed.answer import Answer
 from kernfed.errors import InputError, NotConnected
 from kernfed.files import Savable
-from kernfed.kahm.aggregate import AGGREGATES, Explanation, combine, exposure, unprotected
+from kernfed.kahm.aggregate import (
+    AGGREGATES,
+    Explanation,
+    Trusted,
+    combine,
+    deciding,
+    exposure,
+    is_trusted,
+    protects,
+    shared_labels,
+    unprotected,
+)
 from kernfed.kahm.bank import Bank
 from kernfed.kahm.batches import PARTITIONS
 from kernfed.kahm.calibration import softmin
@@ -21,6 +32,9 @@ from kernfed.kahm.folding import ABSENT, MEASURES
 from kernfed.kahm.projection import project
 from kernfed.kahm.spectrum import DTYPES
 from kernfed.promise import Terms
+
+#: What to do where too few sites hold a class for "kth" to protect it.
+TRUST = "let further sites with these classes take part, choose a smaller k, or name the classes in trusted_classes"
 
 
 @dataclass(frozen=True)
@@ -58,7 +72,8 @@ class FoldingParameters:
 class Member:
     """One site as the model knows it: positions of its classes, and the state of its machines the model refers to.
 
-    ``temperature`` is what the site's own rows suggest for probabilities; None where there is one.
+    ``temperature`` is what the site's own rows suggest for probabilities; None where there is one. ``left_out``:
+    labels that it holds beside these, and that are no classes of the model.
     """
 
     classes: tuple[int, ...]
@@ -66,6 +81,32 @@ class Member:
     machines: int
     rows: int
     temperature: float | None = None
+    left_out: tuple[Any, ...] = ()
+
+    def held(self, classes: npt.NDArray[Any]) -> list[Any]:
+        """Labels that the site holds, sorted, as its machines are; ``classes`` (C,) are the model's."""
+        return sorted([*classes[list(self.classes)].tolist(), *self.left_out])
+
+    def columns(self, classes: npt.NDArray[Any]) -> list[int]:
+        """Which of the site's own classes are those in ``self.classes``, in their order."""
+        held = self.held(classes)
+        return [held.index(label) for label in classes[list(self.classes)].tolist()]
+
+
+def place_classes(
+    members: Mapping[str, Member], held: Mapping[str, Sequence[Any]], parameters: FoldingParameters, trusted: Trusted
+) -> tuple[npt.NDArray[Any], dict[str, Member]]:
+    """Classes (C,) of a model whose sites hold ``held`` (sorted labels), and the members with their places in them."""
+    classes = np.array(shared_labels(held, parameters.aggregate, parameters.k, trusted))
+    place = {label: number for number, label in enumerate(classes.tolist())}
+    return classes, {
+        name: replace(
+            member,
+            classes=tuple(place[label] for label in held[name] if label in place),
+            left_out=tuple(label for label in held[name] if label not in place),
+        )
+        for name, member in members.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -126,6 +167,7 @@ class FoldingModel(Savable):
     terms of differential privacy rows were released, None where they were taken as they are. ``basis`` (p, k): public
     directions that rows were projected onto before, and queries are now; None for none. ``calibrated_``: the
     temperature that ``kernfed.calibrate`` fitted for all sites together; it goes when rows or sites come or go.
+    ``trusted_classes``: labels, or "all", that under "kth" take part however few sites hold them.
     A pickled model, as one read from its file, has no connection: ``connect`` it again.
     """
 
@@ -141,13 +183,13 @@ class FoldingModel(Savable):
     privacy: Terms | None = None
     calibrated_: float | None = None
     basis: FloatArray | None = None
+    trusted_classes: Trusted = ()
 
     def __str__(self) -> str:
         where = "at the sites" if self.banks_ is None else "in this model"
         privacy = "none" if self.privacy is None else self.privacy.line()
         size = f"{len(self.classes_)} classes, {self.n_features_in_} columns and {len(self.members_)} site(s)"
-        exposed = exposure(self.classes_, self.holds, self.parameters.aggregate, self.parameters.k)
-        lines = (f"FoldingModel of {size}, machines {where}", exposed, f"privacy: {privacy}")
+        lines = (f"FoldingModel of {size}, machines {where}", self.exposure(), f"privacy: {privacy}")
         return "\n".join(line for line in lines if line is not None)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -177,8 +219,33 @@ class FoldingModel(Savable):
 
     @property
     def unprotected_(self) -> npt.NDArray[Any]:
-        """Labels of the classes that a single wrong site can decide."""
-        return np.asarray(self.classes_[unprotected(self.holds, self.parameters.aggregate, self.parameters.k)])
+        """Labels that a wrong site can decide (k - 1 of them, for a larger k): held by fewer than k + 1 sites.
+
+        Under "kth" they take no part in a decision unless they are trusted: ``left_out_``. Under "min" they are all.
+        """
+        few = self.classes_[unprotected(self.holds, self.parameters.aggregate, self.parameters.k)].tolist()
+        return self._labels({*few, *self._not_classes()})
+
+    @property
+    def left_out_(self) -> npt.NDArray[Any]:
+        """Labels that sites hold and that are never predicted: under "kth" the unprotected that are not trusted."""
+        if not protects(self.parameters.aggregate, self.parameters.k):
+            return self.classes_[:0]
+        few = self.unprotected_.tolist()
+        return self._labels({label for label in few if not is_trusted(label, self.trusted_classes)})
+
+    def exposure(self) -> str | None:
+        """What "kth" does not protect from wrong sites, in words; None if that is nothing, and of "min"."""
+        p, names = self.parameters, self.unprotected_.tolist()
+        total = len(self.classes_) + len(self._not_classes())
+        return exposure(names, total, len(self.members_), p.aggregate, p.k, self.trusted_classes)
+
+    def _labels(self, names: set[Any]) -> npt.NDArray[Any]:
+        return np.array(sorted(names)) if names else self.classes_[:0]
+
+    def _not_classes(self) -> set[Any]:
+        """Labels of sites that are no classes of this model."""
+        return {label for member in self.members_.values() for label in member.left_out}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file, whole or not at all; read it with ``kernfed.load``.
@@ -265,10 +332,11 @@ class FoldingModel(Savable):
         return Explanation.of(self.answer(X, **options))
 
     def local(self, site: str) -> "FoldingModel":
-        """Local classifier, GIKM Definition 5 (57), of one site: only its machines answer."""
+        """Local classifier, GIKM Definition 5 (57), of one site: only its machines answer, and they are trusted."""
         self._check_member(site)
         banks = None if self.banks_ is None else {site: self.banks_[site]}
-        return replace(self, members_={site: self.members_[site]}, banks_=banks, calibrated_=None)
+        own = {site: self.members_[site]}
+        return replace(self, members_=own, banks_=banks, calibrated_=None, trusted_classes="all")
 
     def forget(self, site: str, rows: Sequence[int] | None = None) -> "FoldingModel":
         """A new model as if ``site``, or the rows with these ids, had never taken part. This one becomes stale."""
@@ -296,14 +364,10 @@ class FoldingModel(Savable):
         members = {name: member for name, member in self.members_.items() if name != site}
         if not members:
             raise InputError(f"{site!r} is the last site; a model needs at least one")
-        held = sorted({number for member in members.values() for number in member.classes})  # some may have gone
-        position = {number: place for place, number in enumerate(held)}
-        members = {
-            name: replace(member, classes=tuple(position[number] for number in member.classes))
-            for name, member in members.items()
-        }
+        held = {name: member.held(self.classes_) for name, member in members.items()}  # some classes may have gone
+        classes, members = place_classes(members, held, self.parameters, self.trusted_classes)
         banks = None if self.banks_ is None else {name: bank for name, bank in self.banks_.items() if name != site}
-        return replace(self, members_=members, classes_=self.classes_[held], banks_=banks, calibrated_=None)
+        return replace(self, members_=members, classes_=classes, banks_=banks, calibrated_=None)
 
     def _check_member(self, site: str) -> None:
         if site not in self.members_:
@@ -324,8 +388,14 @@ class FoldingModel(Savable):
         return holds
 
     def _combined(self, by_site: SiteScores) -> FloatArray:
-        p = self.parameters
-        return combine(by_site.values, self._holds(by_site.sites), p.aggregate, p.k, ABSENT[p.measure])
+        p, holds = self.parameters, self._holds(by_site.sites)
+        decides = deciding(self.classes_, holds, p.aggregate, p.k, self.trusted_classes)
+        if not decides.any():
+            raise InputError(
+                f"under kth with k={p.k} a class takes part where at least {p.k + 1} sites hold it, and of the "
+                f"{len(by_site.sites)} site(s) that answer no {p.k + 1} hold the same one: {TRUST}"
+            )
+        return combine(by_site.values, holds, p.aggregate, p.k, ABSENT[p.measure], decides)
 
     def _bank_scores(self, queries: FloatArray) -> SiteScores:
         assert self.banks_ is not None
@@ -333,6 +403,7 @@ class FoldingModel(Savable):
         values, batches = np.full(shape, ABSENT[self.parameters.measure]), np.full(shape, -1, dtype=np.intp)
         for row, site in enumerate(self.sites):
             own = self.banks_[site].scores(queries, self.parameters.measure)
-            columns = list(self.members_[site].classes)
-            values[row][:, columns], batches[row][:, columns] = own.values, own.winners
+            member = self.members_[site]
+            columns, theirs = list(member.classes), member.columns(self.classes_)
+            values[row][:, columns], batches[row][:, columns] = own.values[:, theirs], own.winners[:, theirs]
         return SiteScores(values, batches, self.sites)

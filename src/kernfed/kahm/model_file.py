@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernfed._plain import MOST_COLUMNS, check_classes_sorted, read_columns, read_reasons, read_text
 from kernfed._threads import single_blas_thread
-from kernfed._validation import check_count, check_number
+from kernfed._validation import check_choice, check_count, check_number
 from kernfed.errors import InputError
 from kernfed.files import Record, labels_from_values, labels_to_values, register
 from kernfed.kahm.bank import Bank
@@ -24,13 +25,16 @@ def _dump(model: FoldingModel) -> Record:
         "width": model.n_features_in_,
         "classes": labels_to_values(model.classes_),
         "hold": model.hold,
-        "members": {name: asdict(member) for name, member in sorted(model.members_.items())},
+        "members": {name: _member_values(member) for name, member in sorted(model.members_.items())},
         "missing": dict(model.missing_),
         "columns": list(model.feature_names_in_),
     }
     arrays: dict[str, npt.NDArray[Any]] = {}
     if model.calibrated_ is not None:
         values["calibrated"] = model.calibrated_
+    if len(model.trusted_classes):
+        given = model.trusted_classes
+        values["trusted"] = given if isinstance(given, str) else list(given)
     if model.privacy is not None:
         values["privacy"] = model.privacy.to_values()
     if model.banks_ is not None:
@@ -44,10 +48,15 @@ def _dump(model: FoldingModel) -> Record:
 def _load(record: Record) -> FoldingModel:
     values = record.values
     members = {
-        name: Member(**{**entry, "classes": tuple(entry["classes"])}) for name, entry in values["members"].items()
+        name: Member(**{**entry, "classes": tuple(entry["classes"]), "left_out": tuple(entry.get("left_out", ()))})
+        for name, entry in values["members"].items()
     }
-    classes = labels_from_values(values["classes"])
-    width = check_count(values["width"], "width")
+    trusted = values.get("trusted", ())
+    if not isinstance(trusted, (str, list, tuple)) or any(not isinstance(one, (str, int, float)) for one in trusted):
+        raise InputError(f"trusted must be labels, got {trusted!r:.60}")
+    classes = check_classes_sorted(labels_from_values(values["classes"]), at_least=0)
+    width = check_count(values["width"], "width", at_most=MOST_COLUMNS)
+    check_choice(values["hold"], "hold", ("sites", "machines"))
     if not members:
         raise InputError("a model needs at least one member")
     for name, member in members.items():
@@ -63,28 +72,37 @@ def _load(record: Record) -> FoldingModel:
         check_number(calibrated, "calibrated", above=0)
     return FoldingModel(
         FoldingParameters(**values["parameters"]),
-        str(values["handle"]),
+        read_text(values["handle"], "handle"),
         classes,
         width,
         members,
-        dict(values["missing"]),
-        tuple(str(name) for name in values["columns"]),
+        read_reasons(values["missing"]),
+        read_columns(values["columns"], width),
         banks,
         privacy=Terms.from_values(values["privacy"]) if "privacy" in values else None,
         calibrated_=calibrated,
         basis=basis,
+        trusted_classes=trusted if isinstance(trusted, str) else tuple(trusted),
     )
+
+
+def _member_values(member: Member) -> dict[str, Any]:
+    """Plain values; labels that are left out only where there are some."""
+    values = asdict(member)
+    left_out = values.pop("left_out")
+    return {**values, "left_out": list(left_out)} if left_out else values
 
 
 def _load_banks(record: Record, members: Mapping[str, Member], width: int) -> dict[str, Bank]:
     """The machines of every member, of ``width`` columns each."""
     machines, groups = unpack_machines(record.arrays), record.arrays["groups"]
     count = sum(member.machines for member in members.values())
-    if len(machines) != count or groups.shape != (count,) or machines[0].width != width:
+    if len(machines) != count or groups.shape != (count,) or groups.dtype != np.int64 or machines[0].width != width:
         raise InputError("the machines do not belong to the members")
     banks, start = {}, 0
     for name in sorted(members):
-        end, classes = start + members[name].machines, len(members[name].classes)
+        end = start + members[name].machines
+        classes = len(members[name].classes) + len(members[name].left_out)
         own = groups[start:end].tolist()
         if set(own) != set(range(classes)):
             raise InputError(f"the machines of {name!r} do not cover its classes")
@@ -104,13 +122,15 @@ def _with_terms_as_data(record: Record) -> Record:
 def _check_member(name: str, member: Member, classes: int) -> None:
     numbers = member.classes
     if (
-        not numbers
+        not (numbers or member.left_out)
         or len(set(numbers)) != len(numbers)
         or not all(type(n) is int and 0 <= n < classes for n in numbers)
     ):
         raise InputError(f"member {name!r} has classes {numbers} of {classes}")
     for field_name in ("generation", "machines", "rows"):
         check_count(getattr(member, field_name), field_name)
+    if any(not isinstance(label, (str, int, float)) for label in member.left_out):
+        raise InputError(f"member {name!r} has labels {member.left_out!r:.80} that are none")
     if member.temperature is not None:
         check_number(member.temperature, "temperature", above=0)
 

@@ -1,6 +1,6 @@
 """Machines as a few flat arrays, for files, stores and messages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,16 +46,18 @@ def unpack_machines(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Machine]:
     shapes, means = arrays["shapes"], arrays["mean"]
     if shapes.ndim != 2 or shapes.shape[1] != 5 or means.ndim != 2 or len(means) != len(shapes) or (shapes < 0).any():
         raise InputError(f"machines need shapes (M, 5) and means (M, p), got {shapes.shape} and {means.shape}")
+    if shapes.dtype != np.int64 or means.dtype != np.float64:
+        raise InputError(f"shapes must be int64 and means float64, got {shapes.dtype} and {means.dtype}")
     take = {name: _Reader(name, arrays[name]) for name in ("directions", "scores", "exponent", "image")}
-    if arrays["regularization"].shape != (int(shapes[:, 3].sum()),):
-        raise InputError(f"regularization must have one number per layer, got shape {arrays['regularization'].shape}")
-    levels = iter(arrays["regularization"].tolist())
+    if len({arrays[name].dtype for name in take}) > 1:
+        raise InputError("directions, scores, exponent and image must have one dtype, got several")
+    levels = _levels(arrays["regularization"], sum(shapes[:, 3].tolist()))
     width = means.shape[1]
     machines = []
     for (rows, dim, count, depth, spanning), mean in zip(shapes.tolist(), means, strict=True):
         held = (count if spanning else width) + EXTRA_ROWS
-        if depth < 1 or rows < 1 or depth > max(dim, 1):
-            raise InputError(f"a machine has {rows} rows, {dim} dimensions and {depth} layers")
+        if depth < 1 or rows < 1 or depth > max(dim, 1) or dim > count or spanning > 1 or not width:
+            raise InputError(f"a machine has {rows} rows, {dim} of {count} dimensions and {depth} layers")
         directions, scores = take["directions"](count, width), take["scores"](rows, dim)
         layers = tuple(
             Layer(take["exponent"](rows, dim - level + 1), take["image"](held, rows), float(next(levels)))
@@ -65,6 +67,16 @@ def unpack_machines(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Machine]:
     for reader in take.values():
         reader.finish()
     return machines
+
+
+def _levels(regularization: npt.NDArray[Any], layers: int) -> Iterator[float]:
+    """Regularisation of every layer, in order."""
+    if regularization.shape != (layers,) or regularization.dtype != np.float64 or (regularization < 0).any():
+        raise InputError(
+            f"regularization must be a number of at least 0 for each of {layers} layers, got {regularization.dtype} "
+            f"of {regularization.shape}"
+        )
+    return iter(regularization.tolist())
 
 
 class _Reader:

@@ -1,5 +1,6 @@
 """The model of a personalised federation: a predictor for every site, and who learned from whom."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -10,8 +11,9 @@ import numpy.typing as npt
 from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 
+from kernfed._plain import MOST_COLUMNS, check_flag, read_columns, read_entry, read_reasons, read_text
 from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray, check_choice, check_finite
+from kernfed._validation import FloatArray, check_choice, check_count, check_finite, check_number
 from kernfed.errors import InputError
 from kernfed.files import Record, register
 from kernfed.kernels.predictor import Predictor, ProblemModel
@@ -248,17 +250,24 @@ def _load_site(record: Record) -> SiteModel:
     coordinates = Coordinates.from_arrays(record.arrays)
     coefficients = record.arrays["coefficients"]
     check_finite(coefficients, "coefficients")
-    expected = (coordinates.dimension, problem.n_targets)
-    if kind == "ridge" and coefficients.shape != expected:
-        raise InputError(f"coefficients must have shape {expected}, got {coefficients.shape}")
-    return SiteModel(
-        problem,
-        kind,
-        coordinates,
-        coefficients,
-        tuple(map(int, record.values["hidden"])),
-        tuple(map(str, record.values.get("columns", ()))),
-    )
+    hidden = tuple(check_count(size, "size of a layer", at_most=MOST_COLUMNS) for size in record.values["hidden"])
+    expected = _coefficient_shape(problem, kind, coordinates, hidden)
+    if coefficients.dtype.kind != "f" or (kind != "none" and coefficients.shape != expected):
+        raise InputError(f"coefficients must have shape {expected}, got {coefficients.dtype} of {coefficients.shape}")
+    columns = read_columns(record.values.get("columns", []), problem.width)
+    return SiteModel(problem, kind, coordinates, coefficients, hidden, columns)
+
+
+def _coefficient_shape(problem: Problem, kind: str, coordinates: Coordinates, hidden: Sequence[int]) -> tuple[int, ...]:
+    """Shape of a site's coefficients; a network has weights and offsets of every layer, logistic regression of one."""
+    if kind == "ridge":
+        if coordinates.centre.shape != (problem.n_features,) or coordinates.target_centre.shape != (problem.n_targets,):
+            raise InputError(f"centres must be of {problem.n_features} features and {problem.n_targets} targets")
+        return coordinates.dimension, problem.n_targets
+    if kind == "logistic" and problem.task != "classify":
+        raise InputError("logistic models classify")
+    sizes = (problem.n_features, *(hidden if kind == "network" else ()), problem.n_targets)
+    return (sum((before + 1) * after for before, after in itertools.pairwise(sizes)),)
 
 
 def _dump(model: PersonalModel) -> Record:
@@ -290,7 +299,9 @@ def _dump(model: PersonalModel) -> Record:
 
 def _load(record: Record) -> PersonalModel:
     values, arrays = record.values, record.arrays
-    sites = tuple(map(str, values["sites"]))
+    sites = tuple(read_text(site, "site") for site in values["sites"])
+    if not sites or len(set(sites)) != len(sites):
+        raise InputError(f"sites must have names of their own, got {sites!r:.60}")
     weights = check_simplex(arrays["weights"])
     if weights.shape != (len(sites), len(sites)) or len(arrays["coefficients"]) != len(sites):
         raise InputError(f"weights and coefficients must be of {len(sites)} sites, got {weights.shape}")
@@ -298,12 +309,8 @@ def _load(record: Record) -> PersonalModel:
     checked = _load_site(first)
     check_finite(arrays["coefficients"], "coefficients")
     knowledge = None
-    if values["groups"]:
-        prior = {name.removeprefix("prior."): array for name, array in arrays.items() if name.startswith("prior.")}
-        spread, scale = map(float, arrays["scales"])
-        knowledge = GroupKnowledge(
-            SitePrior.from_arrays(prior), arrays["sources"], arrays["second"], spread, scale, arrays["members"]
-        )
+    if check_flag(values["groups"]):
+        knowledge = _load_knowledge(arrays, len(sites), checked)
     return PersonalModel(
         checked.problem,
         sites,
@@ -311,14 +318,33 @@ def _load(record: Record) -> PersonalModel:
         checked.coordinates_,
         arrays["coefficients"],
         weights,
-        str(values["rule"]),
+        read_text(values["rule"], "rule"),
         checked.hidden,
-        {site: Gain(**gain) for site, gain in values["gains"].items()},
-        dict(values["missing"]),
+        {site: read_entry(Gain, gain) for site, gain in values["gains"].items()},
+        read_reasons(values["missing"]),
         knowledge,
         checked.feature_names_in_,
         Terms.from_values(values["privacy"]) if "privacy" in values else None,
     )
+
+
+def _load_knowledge(arrays: Mapping[str, npt.NDArray[Any]], sites: int, model: SiteModel) -> GroupKnowledge:
+    """What is kept for sites that join, of the shapes that the groups and the coefficients have."""
+    prior = SitePrior.from_arrays({n.removeprefix("prior."): a for n, a in arrays.items() if n.startswith("prior.")})
+    spread, scale = (check_number(number, "scales", at_least=0) for number in arrays["scales"].tolist())
+    groups, d = len(prior.means), model.coordinates_.dimension
+    expected = {
+        "sources": (groups - 1, sites),
+        "second": (d, d),
+        "members": (sites, groups),
+        "prior.means": (groups, d, model.problem.n_targets),
+    }
+    for name, shape in expected.items():
+        if arrays[name].shape != shape or arrays[name].dtype != np.float64:
+            raise InputError(
+                f"{name} must be float64 of shape {shape}, got {arrays[name].dtype} of {arrays[name].shape}"
+            )
+    return GroupKnowledge(prior, arrays["sources"], arrays["second"], spread, scale, arrays["members"])
 
 
 register("SiteModel", 1, SiteModel, _dump_site, _load_site)

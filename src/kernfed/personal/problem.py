@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kernfed._plain import MOST_COLUMNS
 from kernfed._validation import FloatArray, check_choice, check_count
 from kernfed.kernels import FourierFeatures, column_bandwidths
 from kernfed.kernels.problem import FEATURES, TASKS, FeatureProblem, fields_from_values
@@ -28,7 +29,7 @@ class Problem(FeatureProblem):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_count(self.width, "width")
+        check_count(self.width, "width", at_most=MOST_COLUMNS)
         check_choice(self.task, "task", TASKS)
         check_choice(self.features, "features", FEATURES)
         column_bandwidths(self.bandwidth, self.width)  # features "given" need none, and the weights of sites do

@@ -8,7 +8,7 @@ compose as privacy loss distributions (PLD) of dp-accounting, discretised pessim
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -191,6 +191,26 @@ def event_from_dict(values: dict[str, Any]) -> Event:
     if kind not in EVENTS:
         raise InputError(f"kind of a privacy event must be one of {', '.join(map(repr, EVENTS))}, got {kind!r}")
     return EVENTS[kind](**{name: value for name, value in values.items() if name != "kind"})
+
+
+def repeated(event: Event, count: int, *, together: bool) -> Event:
+    """What a person with ``count`` rows pays where one row costs ``event``.
+
+    Rows with noise of their own compose. Rows that move one noisy sum move it ``count`` times as far: for Gaussian noise
+    that is ``count`` times mu; for a bounded loss ``count`` losses (group privacy).
+    """
+    if count == 1:
+        return event
+    changes: dict[str, Any] = {"slack": event.slack * count}
+    if not together:
+        changes["count"] = event.count * count
+    elif isinstance(event, GaussianEvent):
+        changes["mu"] = event.mu * count
+    elif event.atom:
+        raise InputError("a sum of several rows of one person cannot be released with an atom")
+    else:
+        return PureEvent(event.count * event.largest_loss * count, 1, changes["slack"])
+    return replace(event, **changes)  # type: ignore[type-var]
 
 
 def gaussian_delta(mu: float, epsilon: npt.ArrayLike) -> Floats:

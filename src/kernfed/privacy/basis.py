@@ -12,8 +12,9 @@ import numpy.typing as npt
 from scipy.fft import idct
 
 from kernfed._random import generator
-from kernfed._validation import check_choice, check_count, check_rows
+from kernfed._validation import check_choice, check_count
 from kernfed.errors import InputError
+from kernfed.privacy.limits import check_basis, check_seed
 from kernfed.privacy.noise import Floats
 
 BASES = ("random", "dct")
@@ -33,20 +34,17 @@ def public_basis(
     """
     check_count(dimension, "dimension", at_most=width)
     if not isinstance(basis, str):
-        return _check_basis(basis, width, dimension)
+        return _fitting_basis(basis, width, dimension)
     check_choice(basis, "basis", BASES)
     if basis == "random":
-        return _random_basis(width, dimension, check_count(seed, "seed", at_least=0))
+        return _random_basis(width, dimension, check_seed(seed))
     return _cosine_basis(_check_shape(shape, width), dimension)
 
 
-def _check_basis(basis: npt.ArrayLike, width: int, dimension: int) -> Floats:
-    matrix = check_rows(basis, "basis").astype(np.float64)
-    if matrix.shape != (width, dimension):
-        raise InputError(f"basis must have shape {(width, dimension)} (columns of X, dimension), got {matrix.shape}")
-    if np.abs(matrix.T @ matrix - np.eye(dimension)).max() > 1e-6:
-        raise InputError("basis must have orthonormal columns; numpy.linalg.qr(basis)[0] has")
-    return matrix
+def _fitting_basis(basis: npt.ArrayLike, width: int, dimension: int) -> Floats:
+    if np.shape(basis) != (width, dimension):
+        raise InputError(f"basis must have shape {(width, dimension)} (columns of X, dimension), got {np.shape(basis)}")
+    return check_basis(basis)
 
 
 def check_shape(shape: Any) -> tuple[int, ...] | None:

@@ -14,8 +14,9 @@ from kernfed.kernels.fourier import FourierFeatures
 from kernfed.privacy.accounting import Event
 from kernfed.privacy.generator import NoiseGenerator, check_generator
 from kernfed.privacy.ledger import Ledger
+from kernfed.privacy.limits import check_features, saturate
 from kernfed.privacy.noise import Floats
-from kernfed.privacy.release import NUDGE, RecordMechanism, charge
+from kernfed.privacy.release import NUDGE, RecordMechanism, charge, only
 from kernfed.privacy.sums import BITS, Budget, add_gaussian, unit_grid
 from kernfed.promise import Guarantee
 
@@ -80,6 +81,7 @@ class RecordEmbedding(RecordMechanism):
             raise InputError(
                 "features must be FourierFeatures(kind='paired', scale='unbiased'), whose rows have norm 1"
             )
+        check_features(self.features)
 
     @property
     def adjacency(self) -> str:
@@ -99,8 +101,9 @@ class RecordEmbedding(RecordMechanism):
         source = check_generator(generator)
         D, n = self.features.n_components, len(rows)
         event = Budget(self.epsilon, self.delta).event(D)
-        charge(ledger, (event,), rows, ids, source, f"RecordEmbedding({self.epsilon:g}, {self.delta:g}), {D} features")
-        blocks = self.features.transform_blocks(rows.astype(np.float64))
+        note = f"RecordEmbedding({self.epsilon:g}, {self.delta:g}), {D} features"
+        rows = only(rows, charge(ledger, (event,), rows, ids, source, note, together=True))
+        blocks = self.features.transform_blocks(saturate(rows))
         total = sum((unit_grid(block, 1.0).sum(axis=0).astype(np.int64) for block in blocks), np.zeros(D, np.int64))
         vector = add_gaussian(total, 2.0, 2.0**BITS, event.mu, source) / n
         noise, promised = 2.0 / event.mu / n * NUDGE, self.guarantees(rows.shape[1])

@@ -21,6 +21,7 @@ from kernfed.privacy.accounting import GaussianEvent
 from kernfed.privacy.generator import NoiseGenerator, check_generator
 from kernfed.privacy.grid import clip_rows
 from kernfed.privacy.ledger import Ledger
+from kernfed.privacy.limits import MOST_NUMBERS, SMALLEST_SCALE, check_scale
 from kernfed.privacy.moments import check_labels
 from kernfed.privacy.noise import Floats
 from kernfed.privacy.release import RecordMechanism, charge
@@ -77,10 +78,10 @@ class RecordLogistic(RecordMechanism):
 
     def __post_init__(self) -> None:
         Budget(self.epsilon, self.delta)
-        check_number(self.radius, "radius", above=0)
-        check_count(self.rounds, "rounds")
-        check_number(self.rate, "rate", above=0)
-        check_number(self.clip, "clip", above=0, at_most=_LONGEST_RESIDUAL)
+        check_scale(self.radius, "radius")
+        check_count(self.rounds, "rounds", at_most=MOST_NUMBERS)
+        check_scale(self.rate, "rate")
+        check_number(self.clip, "clip", above=0, at_least=SMALLEST_SCALE, at_most=_LONGEST_RESIDUAL)
         check_number(self.momentum, "momentum", at_least=0, below=1)
 
     @property

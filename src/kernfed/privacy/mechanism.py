@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_count, check_finite, check_number, check_rows
+from kernfed._validation import FloatArray, check_count, check_number, check_rows
 from kernfed.errors import InputError
 from kernfed.privacy.accounting import (
     Event,
@@ -34,6 +34,7 @@ from kernfed.privacy.gaussian import SAMPLING_ERROR, SMOOTHING, DiscreteGaussian
 from kernfed.privacy.generator import NoiseGenerator, check_generator
 from kernfed.privacy.grid import check_grid, clip_rows, grid_step, nearest, toward_zero
 from kernfed.privacy.ledger import Ledger
+from kernfed.privacy.limits import MOST_NUMBERS, check_basis, check_bound, check_scale, check_seed, in_basis, saturate
 from kernfed.privacy.noise import DiscreteLaplace, DiscreteStaircase, Noise
 from kernfed.privacy.release import (
     NUDGE,
@@ -44,6 +45,7 @@ from kernfed.privacy.release import (
     charge,
     check_epsilon,
     check_width,
+    only,
 )
 from kernfed.promise import Guarantee
 
@@ -61,7 +63,7 @@ class _ElementNoise(Mechanism):
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
-        check_number(self.d, "d", above=0)
+        check_scale(self.d, "d")
         low, high = _check_bounds(self.bounds)
         object.__setattr__(self, "bounds", (low, high))
         check_number(self.epsilon * (high - low) / self.d, "epsilon (hi - lo) / d", at_most=_LARGEST_LOSS)
@@ -93,6 +95,11 @@ class _ElementNoise(Mechanism):
         """Probability that an element is released as it is."""
         return 0.0
 
+    @property
+    def publishes_values(self) -> bool:
+        """Whether there is an atom."""
+        return self.atom > 0
+
     @abstractmethod
     def events(self, width: int) -> tuple[Event, ...]:
         """What one record of ``width`` elements pays."""
@@ -122,8 +129,8 @@ class _ElementNoise(Mechanism):
         source = check_generator(generator)
         element, record = self.guarantees(rows.shape[1], record_delta=record_delta)
         events = self.events(rows.shape[1])
-        charge(ledger, events, rows, ids, source, repr(self))
-        grid = nearest(np.clip(rows.astype(np.float64), *self.bounds), self.step)
+        rows = only(rows, charge(ledger, events, rows, ids, source, repr(self)))
+        grid = nearest(np.clip(saturate(rows), *self.bounds), self.step)
         grid += self.noise.sample(grid.shape, source)
         return Release(grid * self.step, element, record, source.private, events, self.step)
 
@@ -144,8 +151,8 @@ def _element_guarantees(mechanism: _ElementNoise, width: int, record_delta: floa
 def _check_bounds(bounds: Any) -> tuple[float, float]:
     if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
         raise InputError(f"bounds must be (lo, hi), known without looking at the data, got {bounds!r}")
-    low = check_number(bounds[0], "bounds[0]")
-    return low, check_number(bounds[1], "bounds[1]", above=low)
+    low = check_bound(bounds[0], "bounds[0]")
+    return low, check_bound(bounds[1], "bounds[1]", above=low)
 
 
 @dataclass(frozen=True)
@@ -234,20 +241,18 @@ class RecordGaussian(Mechanism):
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
         check_number(self.delta, "delta", at_least=SMALLEST_DELTA, below=1)
-        check_number(self.radius, "radius", above=0)
-        check_count(self.seed, "seed", at_least=0)
+        check_scale(self.radius, "radius")
+        check_seed(self.seed)
         if self.projection is not None and np.ndim(self.projection) == 0:
-            check_count(self.projection, "projection")
+            check_count(self.projection, "projection", at_most=MOST_NUMBERS)
+        elif self.projection is not None:
+            check_basis(self.projection)
 
     def project(self, X: npt.ArrayLike) -> FloatArray:
         """Rows (n, p) in the public basis, (n, k); unchanged without a projection."""
         rows = check_rows(X)
         basis = self.public_basis(rows.shape[1])
-        if basis is None:
-            return rows
-        projected: FloatArray = rows.astype(np.float64) @ basis
-        check_finite(projected, "X in the public basis")
-        return projected
+        return rows if basis is None else in_basis(rows, basis)
 
     def public_basis(self, width: int) -> FloatArray | None:
         """The public basis (width, k) that queries go through as the rows did, or None without a projection."""
@@ -297,7 +302,7 @@ class RecordGaussian(Mechanism):
         noise, step, event = self.law(rows.shape[1])
         element, record = self.guarantees(given.shape[1])
         note = f"RecordGaussian({self.epsilon:g}, {self.delta:g}, radius={self.radius:g}), {rows.shape[1]} columns"
-        charge(ledger, (event,), rows, ids, source, note)
-        grid = toward_zero(clip_rows(rows, self.radius), step)
+        rows = only(rows, charge(ledger, (event,), rows, ids, source, note))
+        grid = toward_zero(clip_rows(saturate(rows), self.radius), step)
         grid += noise.sample(grid.shape, source)
         return Release(grid * step, element, record, source.private, (event,), step)

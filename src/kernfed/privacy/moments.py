@@ -25,8 +25,9 @@ from kernfed.privacy.basis import BASES, check_shape, public_basis
 from kernfed.privacy.generator import NoiseGenerator, check_generator
 from kernfed.privacy.grid import clip_rows
 from kernfed.privacy.ledger import Ledger
+from kernfed.privacy.limits import LARGEST_VALUE, MOST_NUMBERS, check_basis, check_scale, check_seed, in_basis
 from kernfed.privacy.noise import Floats
-from kernfed.privacy.release import RecordMechanism, charge
+from kernfed.privacy.release import RecordMechanism, charge, only
 from kernfed.privacy.sums import BITS, Budget, add_gaussian, add_symmetric_gaussian, exact_product, unit_grid
 from kernfed.promise import Guarantee
 
@@ -125,22 +126,22 @@ class RecordMoments(RecordMechanism):
 
     def __post_init__(self) -> None:
         Budget(self.epsilon, self.delta)
-        check_count(self.dimension, "dimension")
-        check_number(self.radius, "radius", above=0)
+        check_count(self.dimension, "dimension", at_most=MOST_NUMBERS)
+        check_scale(self.radius, "radius")
         if self.spread is not None:
-            check_number(self.spread, "spread", above=0)
-        check_count(self.seed, "seed", at_least=0)
+            check_scale(self.spread, "spread")
+        check_seed(self.seed)
         check_choice(self.method, "method", METHODS)
         object.__setattr__(self, "shape", check_shape(self.shape))
         if isinstance(self.basis, str):
             check_choice(self.basis, "basis", BASES)
+        else:
+            check_basis(self.basis)
 
     def project(self, X: npt.ArrayLike) -> FloatArray:
         """Rows (n, p) in the public basis, (n, dimension): where the moments and fabricated rows live."""
         rows = check_rows(X)
-        projected: FloatArray = rows.astype(np.float64) @ self.public_basis(rows.shape[1])
-        check_finite(projected, "X in the public basis")
-        return projected
+        return in_basis(rows, self.public_basis(rows.shape[1]))
 
     def public_basis(self, width: int) -> FloatArray:
         """The public basis (width, dimension) that queries go through as the rows did."""
@@ -180,6 +181,8 @@ class RecordMoments(RecordMechanism):
             raise InputError(f"centres must hold every class of y, got none for {missing[0]!r}")
         if any(mean.shape != (self.dimension,) for mean in means.values()):
             raise InputError(f"centres must have {self.dimension} coordinates, got {centres[0].moments.width}")
+        if not all(np.abs(mean).max() <= LARGEST_VALUE for mean in means.values()):
+            raise InputError(f"centres must be finite, and no further out than {LARGEST_VALUE:g}")
 
         def step(label: Any, rows: FloatArray, mu: float, source: NoiseGenerator) -> ClassMoments:
             return self._spread(label, rows, means[label], mu, source)
@@ -206,7 +209,7 @@ class RecordMoments(RecordMechanism):
         slack = whole.slack if share == 1.0 else whole.slack / 2
         event = replace(whole, mu=whole.mu * math.sqrt(share) * (1 - 1e-15), slack=slack)
         note = f"RecordMoments({self.epsilon:g}, {self.delta:g}, {self.dimension}) {what}"
-        charge(ledger, (event,), rows, ids, source, note)
+        rows = only(rows, charge(ledger, (event,), rows, ids, source, note, together=True))
         names = np.unique(labels).tolist()
         classes = tuple(step(label, rows[labels == label], event.mu, source) for label in names)
         # A half costs less than the whole; together they cost what the whole does.

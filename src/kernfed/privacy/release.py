@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_count, check_number
@@ -30,6 +31,11 @@ class Mechanism(ABC):
     Every mechanism also has a ``release`` of its own, which takes what it releases and the options ``ledger``,
     ``generator`` and ``ids``.
     """
+
+    @property
+    def publishes_values(self) -> bool:
+        """Whether a value may leave as it is, with some probability: an atom in the law of the noise."""
+        return False
 
     @abstractmethod
     def guarantees(self, width: int, *, record_delta: float = RECORD_DELTA) -> tuple[Guarantee, Guarantee]:
@@ -102,12 +108,28 @@ def charge(
     ids: Sequence[Any] | npt.NDArray[Any] | None,
     source: NoiseGenerator,
     note: str,
-) -> None:
-    """Charge a release of ``rows`` (n, ...) to the ledger if there is one. To be called before any noise is drawn."""
+    *,
+    together: bool = False,
+) -> npt.NDArray[np.bool_]:
+    """Charge a release of ``rows`` (n, ...) to the ledger if there is one. To be called before any noise is drawn.
+
+    Returns which rows (n,) may be looked at: all, unless the ledger leaves out persons whose budget is spent. In place
+    of their rows the mechanism takes a fixed public one, so that nothing else of the release differs. ``together`` says
+    that all rows move the same noisy numbers, as in a sum.
+    """
     if ids is not None and len(ids) != len(rows):
         raise InputError(f"ids must name each of the {len(rows)} rows, got {len(ids)}")
+    pays = None
     if ledger is not None:
         if not isinstance(ledger, Ledger):
             raise InputError(f"ledger must be a Ledger, got {type(ledger).__name__}")
         note = f"{note}, {len(rows)} rows"
-        ledger.charge(events, data=data_hash(rows), ids=ids, private=source.private, note=note)
+        pays = ledger.charge(
+            events, data=data_hash(rows), ids=ids, private=source.private, note=note, together=together
+        )
+    return np.ones(len(rows), dtype=np.bool_) if pays is None else pays
+
+
+def only(rows: FloatArray, pays: npt.NDArray[np.bool_]) -> FloatArray:
+    """Rows (n, p) with zeros in the place of those that nobody may look at any more."""
+    return rows if pays.all() else np.where(pays[:, None], rows, rows.dtype.type(0))

@@ -14,6 +14,7 @@ from kernfed.kernels.moments import Moments
 from kernfed.privacy.accounting import Event
 from kernfed.privacy.generator import Ints, NoiseGenerator, check_generator
 from kernfed.privacy.ledger import Ledger
+from kernfed.privacy.limits import check_scale
 from kernfed.privacy.moments import SECOND_SENSITIVITY
 from kernfed.privacy.noise import Floats
 from kernfed.privacy.release import RecordMechanism, charge
@@ -66,8 +67,8 @@ class RecordRidge(RecordMechanism):
 
     def __post_init__(self) -> None:
         Budget(self.epsilon, self.delta)
-        check_number(self.radius, "radius", above=0)
-        check_number(self.target_radius, "target_radius", above=0)
+        check_scale(self.radius, "radius")
+        check_scale(self.target_radius, "target_radius")
 
     @property
     def adjacency(self) -> str:

@@ -10,11 +10,9 @@ from kernfed._validation import check_count
 from kernfed.errors import InputError
 from kernfed.kernels.fourier import FourierFeatures
 from kernfed.privacy.labels import RandomizedLabels
+from kernfed.privacy.limits import MOST_NUMBERS
 from kernfed.privacy.names import MECHANISMS, mechanism_class, mechanism_name
 from kernfed.promise import Guarantee
-
-# More Fourier features than this are a mistake or a trap.
-_MOST_FEATURES = 1 << 20
 
 
 def mechanism_to_values(mechanism: Any) -> dict[str, Any]:
@@ -85,8 +83,8 @@ def _parsed(name: str, value: Any) -> Any:
     if name == "features":
         if not isinstance(value, Mapping):
             raise InputError(f"features must be those of FourierFeatures, got {value!r:.80}")
-        check_count(value.get("n_components"), "n_components", at_most=_MOST_FEATURES)
-        check_count(value.get("width"), "width", at_most=_MOST_FEATURES)
+        check_count(value.get("n_components"), "n_components", at_most=MOST_NUMBERS)
+        check_count(value.get("width"), "width", at_most=MOST_NUMBERS)
         return FourierFeatures(**value)
     if name in ("projection", "basis") and isinstance(value, list):
         return np.array(value, dtype=np.float64)

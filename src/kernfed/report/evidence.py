@@ -104,12 +104,12 @@ def model_labels(model: Any) -> dict[str, dict[str, int]]:
     """Rows of each class at each site as the machines in the model tell; empty where these are elsewhere."""
     if not isinstance(model, FoldingModel) or model.banks_ is None:
         return {}
-    names = [str(label) for label in model.classes_.tolist()]
     by_site: dict[str, dict[str, int]] = {}
     for site, bank in sorted(model.banks_.items()):
         counts: Counter[str] = Counter()
+        names = [str(label) for label in model.members_[site].held(model.classes_)]
         for machine, group in zip(bank.machines, bank.groups.tolist(), strict=True):
-            counts[names[model.members_[site].classes[group]]] += machine.n_rows
+            counts[names[group]] += machine.n_rows
         by_site[site] = dict(counts)
     return by_site
 

@@ -59,21 +59,27 @@ def _folding_settings(parameters: Any) -> dict[str, Any]:
 
 def _wrong_site(model: Any) -> tuple[Claim, ...]:
     """Whether a site that lies can decide a class alone."""
-    open_classes = [str(label) for label in model.unprotected_.tolist()]
-    total, p = len(model.classes_), model.parameters
+    open_classes, out = model.unprotected_.tolist(), model.left_out_.tolist()
+    total, p = len({*model.classes_.tolist(), *open_classes}), model.parameters
     kth = p.aggregate == "kth" and p.k > 1
     statement = "A single wrong site can decide every class it claims to hold: the smallest score wins."
     if kth:
-        statement = f"{total - len(open_classes)} of {total} classes cannot be decided by one wrong site alone."
-    held = bool((model.holds.sum(axis=0) >= max(2, p.k)).all())
+        statement = f"{total - len(open_classes)} of {total} classes cannot be decided by {_wrong(p.k - 1)}."
+        statement += f" {len(out)} that can be take no part: they are never predicted." if out else ""
+        trusted = len(open_classes) - len(out)
+        statement += f" {trusted} take part all the same, as trusted classes." if trusted else ""
     checks = {
         "the k-th smallest score counts, with k of at least 2": kth,
-        "every class is held by at least k sites": held,
+        "every class that takes part is held by at least k + 1 sites": kth and len(open_classes) == len(out),
     }
     given = tuple(Assumption(text, holds) for text, holds in checks.items())
-    safe = kth and not open_classes
+    safe = all(checks.values())
     status = "holds by construction" if safe else "not protected" if not kth else "protected in part"
     return (Claim("Against a site that lies", statement, status, safe, assumptions=given),)
+
+
+def _wrong(sites: int) -> str:
+    return "one wrong site alone" if sites == 1 else f"{sites} wrong sites"
 
 
 def _classifier(model: Any) -> Parts:

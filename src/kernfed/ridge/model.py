@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernfed._plain import read_columns, read_entry, read_reasons, read_text
 from kernfed._threads import in_threads
-from kernfed._validation import FloatArray, check_choice
+from kernfed._validation import FloatArray, check_choice, check_number
 from kernfed.errors import InputError
 from kernfed.files import Record, register, register_former
 from kernfed.kernels import row_blocks
@@ -136,19 +137,20 @@ def _load(record: Record) -> RidgeModel:
         )
     measured = dict(values["heterogeneity"])
     sites = measured.pop("sites")
-    heterogeneity = Heterogeneity(
-        **measured, sites=None if sites is None else {name: SiteHeterogeneity(**entry) for name, entry in sites.items()}
+    heterogeneity = replace(
+        read_entry(Heterogeneity, measured),
+        sites=None if sites is None else {name: read_entry(SiteHeterogeneity, e) for name, e in sites.items()},
     )
     return RidgeModel(
         parameters,
         weights,
         check_choice(values["method"], "method", METHODS),
-        tuple(RidgeRound(**entry) for entry in values["history"]),
-        str(values["stopped"]),
+        tuple(read_entry(RidgeRound, entry) for entry in values["history"]),
+        read_text(values["stopped"], "stopped"),
         heterogeneity,
-        {float(candidate): float(loss) for candidate, loss in values["path"]},
-        dict(values["missing"]),
-        tuple(map(str, values.get("columns", ()))),
+        {check_number(c, "regularization"): check_number(loss, "loss") for c, loss in values["path"]},
+        read_reasons(values["missing"]),
+        read_columns(values.get("columns", []), parameters.width),
         intercept,
         Terms.from_values(values["privacy"]) if "privacy" in values else None,
     )
@@ -157,7 +159,8 @@ def _load(record: Record) -> RidgeModel:
 def _load_private_of_0_1(record: Record) -> RidgeModel:
     """Version 0.1 kept a private model as a record of its own around that of a ``RidgeModel``."""
     plain = _load(Record(record.arrays, record.values["model"]["values"]))
-    return replace(plain, privacy=read_terms_of_0_1(record.values["privacy"]))
+    terms = read_terms_of_0_1(record.values["privacy"])
+    return replace(plain, privacy=Terms.from_values(terms.to_values()))  # checked as those of this version
 
 
 register("RidgeModel", 1, RidgeModel, _dump, _load)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernfed._plain import MOST_COLUMNS
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
 from kernfed.errors import InputError
 from kernfed.kernels.fourier import FourierFeatures
@@ -65,7 +66,7 @@ class RidgeParameters(FeatureProblem):
         weights, bandwidth = fields["class_weights"], fields["bandwidth"]
         intercept = values.get("fit_intercept", values.get("intercept", False))
         parameters = cls(
-            width=check_count(fields["width"], "width"),
+            width=check_count(fields["width"], "width", at_most=MOST_COLUMNS),
             features=check_choice(fields["features"], "features", FEATURES),
             n_components=check_count(fields["n_components"], "n_components"),
             bandwidth=bandwidth if isinstance(bandwidth, tuple) else check_number(bandwidth, "bandwidth"),

@@ -5,10 +5,20 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+import kernfed as kf
 from contracts.engines import lying
-from kernfed.errors import UnprotectedClasses
-from kernfed.federation import Federation, FoldingLearner, LocalEngine, Payload
-from kernfed.kahm.aggregate import AGGREGATES, Explanation, combine, exposure, unprotected
+from kernfed.errors import InputError, MissingSites, UnprotectedClasses
+from kernfed.federation import Fault, Federation, FoldingLearner, LocalEngine, Payload
+from kernfed.kahm.aggregate import (
+    AGGREGATES,
+    Explanation,
+    check_trusted,
+    combine,
+    deciding,
+    exposure,
+    shared_labels,
+    unprotected,
+)
 from oracles.federation import combined, sites_data
 
 
@@ -39,8 +49,30 @@ def test_unprotected_classes() -> None:
     holds = np.array([[True, True, True, False], [True, True, False, False], [True, False, False, False]])
     assert unprotected(holds, "min", 3).all()
     assert unprotected(holds, "kth", 1).all()  # the first smallest is the smallest
-    assert unprotected(holds, "kth", 2).tolist() == [False, False, True, True]
-    assert unprotected(holds, "kth", 3).tolist() == [False, True, True, True]
+    assert unprotected(holds, "kth", 2).tolist() == [False, True, True, True]  # one of two holders can suppress it
+    assert unprotected(holds, "kth", 3).all()
+
+
+def test_classes_that_take_part() -> None:
+    holds = np.array([[True, True, True], [True, True, False], [True, False, False]])
+    classes = np.array([4, 5, 6])
+    assert deciding(classes, holds, "min", 2).all()
+    assert deciding(classes, holds, "kth", 1).all()
+    assert deciding(classes, holds, "kth", 2).tolist() == [True, False, False]
+    assert deciding(classes, holds, "kth", 2, (6,)).tolist() == [True, False, True]
+    assert deciding(classes, holds, "kth", 2, ("5",)).tolist() == [True, True, False]  # as a command line says it
+    assert deciding(classes, holds, "kth", 2, "all").all()
+    held = {"a": [4, 5, 6], "b": [4, 5], "c": [4]}
+    assert shared_labels(held, "min", 2) == [4, 5, 6]
+    assert shared_labels(held, "kth", 2) == [4, 5]
+    assert shared_labels(held, "kth", 2, [6]) == [4, 5, 6]
+    scores = np.zeros((3, 2, 3))
+    assert (
+        combine(scores, holds, "kth", 2, 1.0, deciding(classes, holds, "kth", 2)).tolist() == [[0, np.inf, np.inf]] * 2
+    )
+    for wrong in ("some", 5):
+        with pytest.raises(InputError, match="trusted_classes must be"):
+            check_trusted(wrong)
 
 
 @pytest.mark.parametrize("k", [2, 3])
@@ -99,42 +131,92 @@ def test_with_min_one_wrong_site_owns_every_prediction_and_kth_survives(rng: np.
     assert (robust.predict(queries) == honest.predict(queries)).mean() > 0.9
 
 
-def test_classes_of_too_few_holders_are_listed(rng: np.random.Generator) -> None:
-    data = sites_data(rng, "abc")
-    X, y = data["a"]
-    data["a"] = (X, np.where(y == 2, 7, y))  # only a holds class 7, and class 2 is held by b and c
-    with pytest.warns(UnprotectedClasses, match="2 of 4 classes, which fewer than k=3 of 3 .* hold: 2, 7; let further"):
-        model = FoldingLearner(aggregate="kth", k=3).fit(Federation.local(data))
-    assert model.classes_.tolist() == [0, 1, 2, 7]
-    assert model.unprotected_.tolist() == [2, 7]
-    queries = X[:6]
+def test_classes_of_too_few_holders_are_listed_and_take_no_part_unless_trusted(rng: np.random.Generator) -> None:
+    data = sites_data(rng, "abcd")
+    for site, label in (("a", 7), ("b", 7), ("c", 8)):  # 7 is held by a and b, 8 by c, 2 by d
+        X, y = data[site]
+        data[site] = (X, np.where(y == 2, label, y))
+    federation, queries = Federation.local(data), np.concatenate([X[:6] for X, _ in data.values()])
+    told = (
+        "3 of 5 classes take no part: 2, 7, 8; fewer than k . 1 = 3 of 4 .* hold them: let further .* trusted_classes"
+    )
+    with pytest.warns(UnprotectedClasses, match=told):
+        model = FoldingLearner(aggregate="kth", k=2).fit(federation)
+    assert model.classes_.tolist() == [0, 1, 7]  # what one site alone says is no class
+    assert model.unprotected_.tolist() == model.left_out_.tolist() == [2, 7, 8]
+    assert set(model.predict(queries)) == {0, 1}
+    assert (model.predict_proba(queries)[:, 2] == 0).all()
+    assert "\n3 of 5 classes take no part: 2, 7, 8; fewer than k + 1 = 3 of 4 site(s) hold them\n" in str(model)
     by_site = model.scores_by_site(queries)
-    np.testing.assert_array_equal(model.scores(queries), combined(by_site, model.holds, "kth", 3, 1.0))
-    np.testing.assert_array_equal(model.scores(queries)[:, 3], by_site[0, :, 3])
-    np.testing.assert_array_equal(model.scores(queries)[:, 2], by_site[1:, :, 2].max(axis=0))
-    with pytest.warns(UnprotectedClasses, match="hold: 7; let further sites with these classes take part; model.unp"):
-        fewer = FoldingLearner(aggregate="kth", k=2).fit(Federation.local(data))
-    assert fewer.unprotected_.tolist() == [7]
-    assert "\nwrong sites can decide 1 of 4 classes, which fewer than k=2 of 3 site(s) hold: 7\n" in str(fewer)
+    expected = combined(by_site, model.holds, "kth", 2, 1.0)
+    np.testing.assert_array_equal(model.scores(queries), np.where([True, True, False], expected, np.inf))
+    assert set(model.local("d").predict(queries)) <= {0, 1}
+    assert set(model.local("a").predict(data["a"][0])) == {0, 1, 7}
+
+    with pytest.warns(UnprotectedClasses, match="1 of 5 classes take no part: 8, and 2 of 5 .* trusted .*: 2, 7"):
+        trusting = FoldingLearner(aggregate="kth", k=2, trusted_classes=[2, "7"]).fit(federation)
+    assert trusting.classes_.tolist() == [0, 1, 2, 7]
+    assert (trusting.unprotected_.tolist(), trusting.left_out_.tolist()) == ([2, 7, 8], [8])
+    expected = combined(trusting.scores_by_site(queries), trusting.holds, "kth", 2, 1.0)
+    np.testing.assert_array_equal(trusting.scores(queries), expected)
+    with pytest.warns(UnprotectedClasses):
+        everything = FoldingLearner(aggregate="kth", k=2, trusted_classes="all").fit(federation)
+    assert everything.classes_.tolist() == [0, 1, 2, 7, 8]
+    assert everything.left_out_.tolist() == []
 
 
-@pytest.mark.parametrize(
-    ("k", "told"),
-    [
-        (1, "with k=1 a single wrong site can decide every class; .* or choose k=2"),
-        (4, "3 of 3 classes, which fewer than k=4 of 3 site.*0, 1, 2; .* or choose a smaller k"),
-    ],
-)
-def test_a_k_that_protects_nothing_is_told(rng: np.random.Generator, k: int, told: str) -> None:
+@pytest.mark.filterwarnings("ignore::kernfed.errors.UnprotectedClasses")
+@pytest.mark.filterwarnings("ignore::kernfed.errors.TemporaryStores")
+@pytest.mark.parametrize("hold", ["sites", "machines"])
+def test_a_class_becomes_one_when_sites_join_and_goes_when_they_leave(rng, tmp_path, hold) -> None:
+    data = sites_data(rng, "abcd")
+    data["a"] = (data["a"][0], np.where(data["a"][1] == 2, 1, data["a"][1]))
+    data["b"] = (data["b"][0], np.where(data["b"][1] == 2, 1, data["b"][1]))
+    queries, first = data["d"][0], {name: data[name] for name in "abc"}
+    learner = FoldingLearner(aggregate="kth", hold=hold)
+    model = learner.fit(Federation.local(first))
+    assert (model.classes_.tolist(), model.members_["c"].left_out) == ([0, 1], (2,))
+    model.save(tmp_path / "model.kfd")
+    again = kf.load(tmp_path / "model.kfd")
+    assert (again.members_, again.left_out_.tolist()) == (dict(model.members_), [2])
+    if hold == "machines":
+        np.testing.assert_array_equal(again.scores(queries), model.scores(queries))
+        return
+    larger = model.add_site("d", data["d"])
+    assert (larger.classes_.tolist(), larger.left_out_.tolist()) == ([0, 1, 2], [2])
+    np.testing.assert_array_equal(larger.scores(queries), learner.fit(Federation.local(data)).scores(queries))
+    smaller = larger.forget("d")
+    assert smaller.classes_.tolist() == [0, 1]
+    np.testing.assert_array_equal(smaller.scores(queries), model.scores(queries))
+
+
+@pytest.mark.parametrize("k", [3, 4])
+def test_a_k_that_leaves_no_class_is_refused(rng: np.random.Generator, k: int) -> None:
     with Federation.local(sites_data(rng, "abc")) as federation:
-        with pytest.warns(UnprotectedClasses, match=told):
+        with pytest.raises(InputError, match=f"at least {k + 1} sites hold it, and of 3 .*trusted_classes"):
             FoldingLearner(aggregate="kth", k=k).fit(federation)
-        for learner in (FoldingLearner(k=k), FoldingLearner(aggregate="kth", k=3)):  # nothing promised; all protected
+        with pytest.warns(UnprotectedClasses, match="with k=1 a single wrong site can decide every class: choose k=2"):
+            FoldingLearner(aggregate="kth", k=1).fit(federation)
+        for learner in (FoldingLearner(k=k), FoldingLearner(aggregate="kth", k=2)):  # nothing promised; all protected
             assert "wrong" not in str(learner.fit(federation))
 
 
+def test_a_class_whose_holders_do_not_answer_takes_no_part(rng: np.random.Generator) -> None:
+    data = sites_data(rng, "abcd")
+    data["d"] = (data["d"][0], np.where(data["d"][1] == 2, 1, data["d"][1]))
+    engine = LocalEngine.from_data(data)
+    model = FoldingLearner(aggregate="kth").fit(Federation(engine))
+    queries = data["a"][0]
+    assert set(model.predict(queries)) == {0, 1, 2}
+    engine.faults["a"] = Fault("dead")
+    with pytest.warns(MissingSites):
+        assert set(model.predict(queries, min_replies=3)) == {0, 1}
+    engine.faults |= {"b": Fault("dead")}
+    with pytest.warns(MissingSites), pytest.raises(InputError, match=r"of the 2 site.s. that answer no 3 hold"):
+        model.predict(queries, min_replies=2)
+
+
 def test_many_unprotected_classes_make_a_short_line() -> None:
-    classes, holds = np.arange(30), np.ones((1, 30), dtype=bool)
-    assert exposure(classes, holds, "kth", 2) == (
-        "wrong sites can decide 30 of 30 classes, which fewer than k=2 of 1 site(s) hold: 0, 1, 2, 3, 4 and 25 more"
+    assert exposure(range(30), 30, 1, "kth", 2) == (
+        "30 of 30 classes take no part: 0, 1, 2, 3, 4 and 25 more; fewer than k + 1 = 3 of 1 site(s) hold them"
     )

@@ -36,7 +36,7 @@ def test_planned_is_measured(rng: np.random.Generator, names: Any, labels: Any, 
     "settings",
     [
         {"measure": "distance", "layers": 12, "dtype": "float32", "subspace_dim": 3},
-        {"aggregate": "kth", "k": 10, "partition": "random"},
+        {"aggregate": "kth", "k": 10, "trusted_classes": "all", "partition": "random"},
     ],
 )
 @pytest.mark.filterwarnings("ignore::kernfed.errors.UnprotectedClasses")

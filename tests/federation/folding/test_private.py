@@ -432,7 +432,7 @@ def test_hostile_recipes_at_a_site(federation: Federation, values: Any) -> None:
     ],
 )
 def test_a_site_refuses_what_is_weaker_than_it_demands(data: Data, policy: Any, told: str) -> None:
-    with Federation.local(data, policies={"b": Policy(("*",), **policy)}) as federation:
+    with Federation.local(data, policies={"b": Policy(("*",), **{"max_record_epsilon": 9.0, **policy})}) as federation:
         with pytest.raises(TooFewReplies, match=f"'b': .*{told}"):
             learner(GAUSSIAN).fit(federation)
         assert site_of(federation, "b").store.names(FOLDER) == []
@@ -462,7 +462,7 @@ def test_a_policy_that_became_stricter_holds_for_older_models(data: Data, querie
         model = learner(GAUSSIAN).fit(federation)
     for policy, told in (
         (Policy(("*",), max_record_epsilon=1.0), "at most 1 at delta"),
-        (Policy(("*",), mechanisms=("record-moments",)), "releases by record-moments"),
+        (Policy(("*",), mechanisms=("record-moments",), max_record_epsilon=50.0), "releases by record-moments"),
         (Policy(("*",), min_rows_per_class=30), "wants 30 rows per class, this model has a class of 1"),
     ):
         with Federation.local(data, store=tmp_path, policies={"a": policy}) as federation:
@@ -485,7 +485,7 @@ def test_rows_as_they_are_do_not_leave_as_released_ones(federation: Federation) 
 def test_a_budget_is_for_all_releases_together(data: Data) -> None:
     with Federation.local(data, policies={"a": Policy(("*",), max_record_epsilon=3.5)}) as federation:
         learner(GAUSSIAN).fit(federation)
-        with pytest.raises(TooFewReplies, match=r"'a': .*over the budget of 3\.5 .*answer from what was"):
+        with pytest.raises(TooFewReplies, match="'a': the site's privacy budget does not allow this release"):
             learner(RecordGaussian(2.0, 1e-5, 3.0)).fit(federation)
         learner(GAUSSIAN).fit(federation)
         assert charges(federation) == 1
@@ -496,7 +496,9 @@ def test_a_budget_is_for_all_releases_together(data: Data) -> None:
 
 def test_randomised_labels_are_drawn_once_and_told_instead_of_the_true_ones(data: Data, tmp_path: Path) -> None:
     asked = Payload(values={"privacy": Recipe(GAUSSIAN, LABELS).to_values()})
-    with Federation.local(data, store=tmp_path, policies={"a": Policy(("*",), private_labels=True)}) as federation:
+    with Federation.local(
+        data, store=tmp_path, policies={"a": Policy(("*",), private_labels=True, max_record_epsilon=50.0)}
+    ) as federation:
         with pytest.raises(TooFewReplies, match=r"'a': .*requires randomised labels"):
             federation.describe()
         model = learner(GAUSSIAN, labels=LABELS).fit(federation)

@@ -6,14 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernfed.errors import StaleModel, TooFewReplies
-from kernfed.federation import Federation, FoldingLearner, Policy
+from kernfed.errors import Refused, StaleModel, TooFewReplies
+from kernfed.federation import Federation, FoldingLearner, Payload, Policy
 from kernfed.federation.folding.machines import fit_batches, read_machines
 from kernfed.federation.folding.recipe import Recipe
 from kernfed.federation.release.kept import FOLDER
 from kernfed.federation.release.permit import open_ledger
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
+from kernfed.files import labels_to_values
 from kernfed.kahm.model import FoldingModel
 from kernfed.kahm.packing import pack_machines
 from kernfed.privacy import RandomizedLabels, RecordGaussian, RecordMoments
@@ -126,9 +127,10 @@ def test_moments_without_a_row_are_a_new_release(data: Data) -> None:
 def test_a_row_is_forgotten_also_where_there_is_no_budget_left(data: Data) -> None:
     with Federation.local(data, policies={"a": Policy(("*",), max_record_epsilon=3.0)}) as federation:
         model = fit(federation, MOMENTS)
-        with pytest.raises(TooFewReplies, match=r"'a': .*over the budget of 3 "):
+        with pytest.raises(TooFewReplies, match="'a': .*requires privacy, and 'forget_rows' is a command at the site"):
             model.forget("a", rows=[4])
         site = site_of(federation)
+        site.as_owner("forget_rows", Payload({"ids": np.array([4])}))
         assert 4 not in site.rows().ids
         assert site.store.names(FOLDER) == []
         assert charges(federation) == 1
@@ -216,8 +218,12 @@ def test_rows_that_cannot_be_released_are_not_added(data: Data, new: Any, labels
     with Federation.local(data, policies={"a": policy}) as federation:
         model = fit(federation, MOMENTS, labels=labels)
         before = charges(federation)
-        with pytest.raises(TooFewReplies, match="over the budget"):
+        with pytest.raises(TooFewReplies, match="'add_rows' is a command at the site"):
             model.add_rows("a", *new)
+        X, y = new[:2]
+        payload = Payload({"X": X}, {"y": labels_to_values(y), "handle": model.handle})
+        with pytest.raises(Refused, match="over the budget"):
+            site_of(federation).as_owner("add_rows", payload)
         assert len(site_of(federation).rows().ids) == 40
         if labels is None:
             assert charges(federation) == before

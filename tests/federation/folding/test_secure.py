@@ -84,3 +84,23 @@ def test_sixteen_bits_round_less(digits):
         model = kf.FoldingLearner().fit(federation)
         assert (model.predict(queries, secure="plain", bits=16) == model.predict(queries)).all()
         assert np.mean(model.predict(queries, secure="plain", bits=8) == model.predict(queries)) >= 0.98
+
+
+def test_a_site_that_allows_encrypted_scores_only_does_not_send_them_readable(digits):
+    sites, queries = digits
+    tasks = ("describe", "folding_fit", "secure_scores")
+    with kf.Federation.local(sites, policies={"site-0": Policy(tasks=tasks)}) as federation:
+        model = kf.FoldingLearner().fit(federation)
+        with pytest.raises(TooFewReplies, match="does not let scores leave, and the scheme 'plain' would show them"):
+            model.predict(queries, secure="plain")
+
+
+def test_schemes_and_keys_that_the_policy_does_not_name_are_refused(digits):
+    sites, queries = digits
+    policies = {"site-0": Policy(("*",), schemes=("bfv",)), "site-1": Policy(("*",), keys=("0" * 64,))}
+    with kf.Federation.local(sites, policies=policies) as federation:
+        model = kf.FoldingLearner().fit(federation)
+        with pytest.raises(
+            TooFewReplies, match="'site-0': .*encrypts by bfv, not by 'plain'.*'site-1': .*not know the key"
+        ):
+            model.predict(queries, secure="plain")

@@ -288,7 +288,7 @@ def test_identical_sites_are_one_group():
 
 def test_policies_are_kept():
     data, _ = value_sites()
-    strict = {"s00": Policy(tasks=("*",), require_privacy=True), "s01": Policy()}
+    strict = {"s00": Policy(tasks=("*",), require_privacy=True, max_record_epsilon=50.0), "s01": Policy()}
     with (
         pytest.warns(MissingSites, match=r"requires privacy|allows describe"),
         Federation.local(data, policies=strict) as federation,
@@ -354,7 +354,9 @@ def test_where_privacy_is_required_nothing_but_releases_leaves(statistics):
     data, _ = value_sites()
     kernel = EmbeddingKernel(6, 1).to_values()
     values = {"problem": Problem(6).to_values(), "statistics": statistics, "intercept": True, "kernel": kernel}
-    with Federation.local(data, policies=dict.fromkeys(data, Policy(("*",), require_privacy=True))) as federation:
+    with Federation.local(
+        data, policies=dict.fromkeys(data, Policy(("*",), require_privacy=True, max_record_epsilon=50.0))
+    ) as federation:
         refusal = federation.ask("personal_statistics", Payload(values=values), min_replies=0).missing["s00"]
     assert "requires privacy" in refusal.reason
 

@@ -261,7 +261,7 @@ def test_the_noise_of_rows_has_its_calibrated_deviation() -> None:
     ],
 )
 def test_anything_weaker_is_refused_by_name(rows: Rows, policy: Any, mechanism: Any, told: str) -> None:
-    site = make(rows, **policy)
+    site = make(rows, **{"max_record_epsilon": 50.0, **policy})
     with pytest.raises(Refused, match=told) as error:
         check_release(site, mechanism)
     assert error.value.code == "policy"

@@ -235,7 +235,9 @@ def test_a_policy_decides_which_statistics_leave(left_out):
 
 
 def test_a_site_that_requires_privacy_takes_no_part():
-    with Federation.local(class_sites(), policies={"s1": Policy(("*",), require_privacy=True)}) as federation:
+    with Federation.local(
+        class_sites(), policies={"s1": Policy(("*",), require_privacy=True, max_record_epsilon=50.0)}
+    ) as federation:
         with pytest.raises(TooFewReplies, match="requires privacy"):
             RidgeLearner(**SMALL).fit(federation)
         with pytest.warns(MissingSites):

@@ -173,7 +173,7 @@ def test_problems_that_released_sums_are_not_for(data: Data, change: Any) -> Non
 @pytest.mark.parametrize("task", ["ridge_survey", "personal_survey"])
 def test_a_survey_where_privacy_is_required_tells_no_distance(data: Data, task: str) -> None:
     asked = Payload(values={"task": "classify", "median": True, "seed": 0})
-    policies = {"a": Policy(("*",), require_privacy=True)}
+    policies = {"a": Policy(("*",), require_privacy=True, max_record_epsilon=50.0)}
     with Federation.local(data, policies=policies) as federation:
         replies = federation.ask(task, asked)
     assert replies["a"].arrays["facts"].tolist() == [400.0, 0.0]

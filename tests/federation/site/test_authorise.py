@@ -22,7 +22,7 @@ def ask(site: Site, name: str, caller: str = "local") -> Reply:
 
 @pytest.fixture
 def private_site() -> Site:
-    policy = Policy(("*",), require_privacy=True)
+    policy = Policy(("*",), require_privacy=True, max_record_epsilon=50.0)
     return Site("a", np.arange(20.0).reshape(10, 2), np.arange(10) % 2, policy=policy, holdout=0.3)
 
 
@@ -113,7 +113,7 @@ def test_a_release_opens_the_way_and_closes_it(private_site: Site, monkeypatch: 
 
 
 def test_the_order_is_caller_policy_privacy_task(probed: list[str]) -> None:
-    policy = Policy(("describe", "evaluate"), callers=("me",), require_privacy=True)
+    policy = Policy(("describe", "evaluate"), callers=("me",), require_privacy=True, max_record_epsilon=50.0)
     site = Site("a", np.eye(3), np.arange(3), policy=policy)
     for name, caller, told in (
         ("nonsense", "you", "knows no task"),

@@ -37,23 +37,33 @@ def test_reading_a_file(tmp_path: Path) -> None:
     assert Policy.read(place) == Policy(("describe", "machines"), ("c",), 5, 3, True, 2.5)
     place.write_text("")
     assert Policy.read(str(place)) == Policy()
-    place.write_text('mechanisms = ["record-moments"]\nrecord_delta = 1e-6\nprivate_labels = true\n')
-    assert Policy.read(place) == Policy(record_delta=1e-6, mechanisms=("record-moments",), private_labels=True)
+    place.write_text(
+        'mechanisms = ["record-moments"]\nrecord_delta = 1e-6\nprivate_labels = true\nmax_record_epsilon = 1\n'
+    )
+    assert Policy.read(place) == Policy(
+        record_delta=1e-6, mechanisms=("record-moments",), private_labels=True, max_record_epsilon=1
+    )
 
 
 @pytest.mark.parametrize(
     "demand", [{"max_record_epsilon": 3.0}, {"mechanisms": ("record-gaussian",)}, {"private_labels": True}]
 )
 def test_a_demand_on_privacy_requires_it(demand: dict[str, Any]) -> None:
-    assert Policy(**demand).require_privacy
+    assert Policy(**{"max_record_epsilon": 9.0, **demand}).require_privacy
     assert not Policy(record_delta=1e-6).require_privacy
 
 
 def test_policies_know_every_mechanism_that_releases_rows_or_sums() -> None:
     for name in set(MECHANISMS) - {"randomized-labels"}:
-        assert Policy(mechanisms=(name,)).mechanisms == (name,)
+        assert Policy(mechanisms=(name,), max_record_epsilon=1.0).mechanisms == (name,)
     with pytest.raises(PolicyError, match="mechanisms must be some of element-laplace"):
         Policy(mechanisms=("randomized-labels",))
+
+
+@pytest.mark.parametrize("demand", [{"require_privacy": True}, {"private_labels": True}])
+def test_required_privacy_needs_a_cap(demand: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError, match="needs max_record_epsilon, the most that one record may lose"):
+        Policy(**demand)
 
 
 def test_a_task_that_nobody_knows_is_a_mistake_in_the_policy() -> None:
@@ -64,7 +74,7 @@ def test_a_task_that_nobody_knows_is_a_mistake_in_the_policy() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('task = ["scores"]', "unknown setting 'task'; known are callers"),
+        ('task = ["scores"]', "unknown setting 'task'; known are atoms, callers"),
         ('tasks = "scores"', "tasks must be a list of words"),
         ('callers = ["a", 3]', "callers must be a list of words"),
         ("queries_per_day = 0", "queries_per_day must be >= 1, got 0"),

@@ -2,6 +2,7 @@
 
 import sys
 import tomllib
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from kernfed.data import Table, read_table
 from kernfed.errors import InputError
 from kernfed.federation.engines.flower import ACTION, BYTES, NAME, RECORD, wrap
-from kernfed.federation.protocol.message import Reply, encode_reply, error_refusal
+from kernfed.federation.protocol.message import Refusal, Reply, encode_reply
 from kernfed.federation.site.policy import Policy
 from kernfed.federation.site.site import Site
 from kernfed.federation.site.store import SiteStore
@@ -24,8 +25,8 @@ _VIRTUAL = "partition-id"
 def answer(message: Message, context: Context, make_site: Callable[[Context], Site] | None = None) -> Message:
     """Reply of a ClientApp to a message of ``FlowerEngine``.
 
-    ``make_site`` builds the site (default: from the node's configuration). What it raises becomes a refusal with its
-    traceback, for the operator; it is printed here as well.
+    ``make_site`` builds the site (default: from the node's configuration). What it raises is printed here, for the
+    operator of the site, and nobody else is told more than that it happened.
     """
     name = site_name(context)
     if RECORD not in message.content.array_records:
@@ -33,9 +34,9 @@ def answer(message: Message, context: Context, make_site: Callable[[Context], Si
     try:
         site = (make_site or site_from_config)(context)
         reply = site.answer(message.content.array_records[RECORD][BYTES].data)
-    except Exception as error:  # whatever it is, the operator must see it and the other sites must go on
-        refusal = error_refusal(error)
-        print(refusal.reason, file=sys.stderr, flush=True)
+    except Exception:  # the operator must see it and the other sites must go on
+        traceback.print_exc(file=sys.stderr)  # here, and nowhere else: a table that cannot be read has cells in it
+        refusal = Refusal("error", f"site {name!r} cannot be set up; the log of its node says why")
         reply = encode_reply(Reply(name, "", "", "", "", refusal=refusal))
     return Message(wrap(reply), reply_to=message)
 

@@ -1,4 +1,8 @@
-"""What sites do when rows go or come: the machines that held them are fitted again, all others stay."""
+"""What sites do when rows go or come: the machines that held them are fitted again, all others stay.
+
+Where privacy is required these are commands at the site (``kernfed site``, ``Site.as_owner``), never a coordinator's
+question: whether an id is known, and a count that changes, tell who is in the data.
+"""
 
 from dataclasses import replace
 
@@ -22,11 +26,14 @@ from kernfed.federation.protocol.task import task
 from kernfed.federation.site.site import Site
 from kernfed.files import labels_from_values
 
-#: What these tasks do to rows is the site's own doing; they tell nothing but that it was done.
-_REASON = "nothing of the rows is told but that the request was carried out"
 
-
-@task("forget_model", leaves="none", under_privacy="public", reason=_REASON, changes=True)
+@task(
+    "forget_model",
+    leaves="none",
+    under_privacy="public",
+    reason="which models are kept follows from what was asked before; nothing of a row is told",
+    changes=True,
+)
 def forget_model(site: Site, payload: Payload) -> Payload:
     """Delete the site's machines for a handle."""
     handle = str(payload.values["handle"])
@@ -35,7 +42,7 @@ def forget_model(site: Site, payload: Payload) -> Payload:
     return Payload()
 
 
-@task("forget_rows", leaves="none", under_privacy="public", reason=_REASON, changes=True)
+@task("forget_rows", leaves="none", changes=True)
 def forget_rows(site: Site, payload: Payload) -> Payload:
     """Forget rows by id, in every model the site keeps: only the machines that held them are fitted again.
 
@@ -64,7 +71,7 @@ def forget_rows(site: Site, payload: Payload) -> Payload:
     return Payload()
 
 
-@task("add_rows", leaves="none", under_privacy="public", reason=_REASON, changes=True)
+@task("add_rows", leaves="none", changes=True)
 def add_rows(site: Site, payload: Payload) -> Payload:
     """Add rows X with labels y. They fill the class's last machine up to its size, then make further ones.
 

@@ -27,16 +27,14 @@ from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.schema import Schema, agree, label_kind
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.folding import ABSENT
-from kernfed.kahm.model import FoldingModel, Member, SiteScores
+from kernfed.kahm.model import FoldingModel, Member, SiteScores, place_classes
 
 
-def member_of(payload: Payload, position: dict[Any, int]) -> Member:
-    """A site's reply to the preparation, with its classes as positions among all."""
-    held = labels_from_values(payload.values["classes"]).tolist()
+def member_of(payload: Payload) -> Member:
+    """A site's reply to a training; its classes are placed among those of all by ``place_classes``."""
     values = payload.values
     temperature = None if values["temperature"] is None else float(values["temperature"])
-    classes = tuple(position[label] for label in held)
-    return Member(classes, values["generation"], values["machines"], values["rows"], temperature)
+    return Member((), values["generation"], values["machines"], values["rows"], temperature)
 
 
 @dataclass(frozen=True)
@@ -69,10 +67,10 @@ class FoldingConnection:
         shape = (len(sites), len(X), len(model.classes_))
         values, batches = np.full(shape, ABSENT[model.parameters.measure]), np.full(shape, -1, dtype=np.intp)
         for row, site in enumerate(sites):
-            columns = list(model.members_[site].classes)
-            values[row][:, columns] = np.concatenate([part[site].arrays["scores"] for part in parts])
+            columns, theirs = list(model.members_[site].classes), model.members_[site].columns(model.classes_)
+            values[row][:, columns] = np.concatenate([part[site].arrays["scores"] for part in parts])[:, theirs]
             if explain:
-                batches[row][:, columns] = np.concatenate([part[site].arrays["batches"] for part in parts])
+                batches[row][:, columns] = np.concatenate([part[site].arrays["batches"] for part in parts])[:, theirs]
         return SiteScores(values, batches, sites, missing)
 
     def _ask(
@@ -90,7 +88,7 @@ class FoldingConnection:
             batches = payload.arrays.get("batches", np.zeros(0))
             if batches.size and not 0 <= batches.min() <= batches.max() < member.machines:
                 raise InputError(f"batches must be numbers of the site's {member.machines} machines")
-            if labels_from_values(payload.values["classes"]).tolist() != model.classes_[list(member.classes)].tolist():
+            if labels_from_values(payload.values["classes"]).tolist() != member.held(model.classes_):
                 raise InputError("the site's classes are not those the model was made with")
 
         generation = {site: model.members_[site].generation for site in sites}
@@ -186,22 +184,15 @@ class FoldingConnection:
         known = {name: member for name, member in model.members_.items() if name != site}
         if known and label_kind(model.classes_) != label_kind(np.array(held)):
             raise InputError(f"site {site!r} has labels {held[:5]}, the model {model.classes_[:5].tolist()}")
-        kept = sorted({number for member in known.values() for number in member.classes})
-        classes = np.array(sorted({*held, *model.classes_[kept].tolist()}))
-        position = {label: number for number, label in enumerate(classes.tolist())}
-        members = known
-        if classes.tolist() != model.classes_.tolist():
-            moved = [position.get(label, -1) for label in model.classes_.tolist()]
-            members = {
-                name: replace(member, classes=tuple(moved[number] for number in member.classes))
-                for name, member in known.items()
-            }
-        members[site] = member_of(replies[site], position)
+        labels = {name: member.held(model.classes_) for name, member in known.items()} | {site: held}
+        members = {**known, site: member_of(replies[site])}
+        classes, members = place_classes(members, labels, model.parameters, model.trusted_classes)
         terms = model.privacy and model.privacy.with_told({site: replies[site].values["privacy"]})
         new = replace(model, members_=members, classes_=classes, privacy=terms, calibrated_=None)
         if model.banks_ is None:
             return new
-        return replace(new, banks_={**model.banks_, **collect_machines(self.federation, new, [site])})
+        banks, _ = collect_machines(self.federation, new, [site])
+        return replace(new, banks_={**model.banks_, **banks})
 
 
 def connect_folding(federation: Federation, model: FoldingModel) -> FoldingModel:

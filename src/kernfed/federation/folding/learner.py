@@ -3,20 +3,21 @@
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from kernfed._validation import check_choice, check_count
-from kernfed.federation.asking import Federation, Replies, warn_missing
+from kernfed.errors import InputError
+from kernfed.federation.asking import Federation, Replies, agreeing, warn_missing
 from kernfed.federation.folding.connection import FoldingConnection, member_of
 from kernfed.federation.folding.machines import folding_handle
 from kernfed.federation.folding.questions import Training, ask_schemas, ask_training, collect_machines
 from kernfed.federation.folding.recipe import Recipe
 from kernfed.federation.folding.warn import warn_if_exposed
 from kernfed.federation.learner import Learner
-from kernfed.federation.protocol.schema import Schema, agree, check_classes
+from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.schema import Schema, check_classes
 from kernfed.federation.release.kept import warn_if_forgotten
 from kernfed.files import labels_from_values
-from kernfed.kahm.model import FoldingModel, FoldingParameters
+from kernfed.kahm.aggregate import Trusted, check_trusted, deciding
+from kernfed.kahm.model import TRUST, FoldingModel, FoldingParameters, place_classes
 from kernfed.kahm.spectrum import check_subspace_dim
 
 HOLDS = ("sites", "machines")
@@ -30,8 +31,12 @@ class FoldingLearner(Learner):
     measure : one of ``kernfed.kahm.MEASURES``; SFM uses "rms", GIKM and DP-KAHM "distance"
     batch_size, partition : rows per machine and how a class is divided; SFM divides in order
     layers, subspace_dim, dtype : of every machine
-    aggregate : "min", or "kth" to survive wrong sites in classes that at least k sites hold; k : which smallest. An
-        ``UnprotectedClasses`` warning and ``model.unprotected_`` name the others
+    aggregate : "min", the papers' rule, under which one wrong site decides whatever it likes; or "kth", the k-th
+        smallest score, which survives k - 1 wrong sites in classes that at least k + 1 sites hold. Other classes take
+        no part in a decision: an ``UnprotectedClasses`` warning and ``model.left_out_`` name them
+    k : which smallest; 1 is "min"
+    trusted_classes : labels, or "all", that take part under "kth" however few sites hold them: their holders are then
+        believed, and can claim every query
     hold : "sites" (only scores leave a site) or "machines" (the model contains rows; every site's policy must allow it)
     privacy : a mechanism of ``kernfed.privacy``: ElementLaplace, ElementStaircase or RecordGaussian for noisy rows,
         RecordMoments for those of classes. A site releases once, keeps what it released and makes its machines of that:
@@ -53,6 +58,7 @@ class FoldingLearner(Learner):
         dtype: str = "float64",
         aggregate: str = "min",
         k: int = 2,
+        trusted_classes: Trusted = (),
         hold: str = "sites",
         privacy: Any = None,
         labels: Any = None,
@@ -68,6 +74,7 @@ class FoldingLearner(Learner):
         self.dtype = dtype
         self.aggregate = aggregate
         self.k = k
+        self.trusted_classes = trusted_classes
         self.hold = hold
         self.privacy = privacy
         self.labels = labels
@@ -100,38 +107,66 @@ class FoldingLearner(Learner):
         """Ask every site to describe its data and to model its classes.
 
         With ``min_replies`` (at least 1) so many sites are enough; a ``MissingSites`` warning and ``model.missing_``
-        name the others.
+        name the others, also those that describe their data differently from most.
         """
         parameters, recipe = self.parameters(federation.seed), self.recipe()
         check_choice(self.hold, "hold", HOLDS)
+        trusted = check_trusted(self.trusted_classes)
         if min_replies is not None:
             check_count(min_replies, "min_replies")
         request = None if recipe is None else recipe.to_values()
         if request is not None:
             warn_if_forgotten(federation.engine)
         described = ask_schemas(federation, request, min_replies=min_replies, timeout=timeout)
-        schemas = {site: Schema.from_values(payload.values) for site, payload in described}
-        schema = agree(schemas)
+        described, schema = agreeing(described, _read_schema, min_replies)
+        schemas = {site: _read_schema(payload) for site, payload in described}
         check_classes(schema)
         terms = None if recipe is None else recipe.terms(schema.width)
         training = Training(folding_handle(parameters, request), parameters, terms)
         replies = ask_training(federation, training, schemas, min_replies=min_replies, timeout=timeout)
         replies = replace(replies, missing={**described.missing, **replies.missing})
         basis = None if recipe is None else recipe.basis(schema.width)
-        model = replace(_model_of(training, schema, replies), basis=basis, connection=FoldingConnection(federation))
-        warn_if_exposed(model)
+        model = replace(_model_of(training, schema, replies, trusted), basis=basis)
         if self.hold == "machines":
-            model = replace(model, banks_=collect_machines(federation, model, model.sites, timeout), connection=None)
+            model = _with_machines(federation, model, min_replies, timeout)
+        else:
+            model = replace(model, connection=FoldingConnection(federation))
+        warn_missing(model.missing_, "the others answer", stacklevel=2)
+        _check_decides(model)
+        warn_if_exposed(model)
         return model
 
 
-def _model_of(training: Training, schema: Schema, replies: Replies) -> FoldingModel:
+def _read_schema(payload: Payload) -> Schema:
+    return Schema.from_values(payload.values)
+
+
+def _check_decides(model: FoldingModel) -> None:
+    """Refuse a model in which no class takes part."""
+    p = model.parameters
+    if not deciding(model.classes_, model.holds, p.aggregate, p.k, model.trusted_classes).any():
+        raise InputError(
+            f"under aggregate='kth' with k={p.k} a class takes part where at least {p.k + 1} sites hold it, and of "
+            f"{len(model.members_)} site(s) no {p.k + 1} hold the same one: {TRUST}"
+        )
+
+
+def _with_machines(
+    federation: Federation, model: FoldingModel, min_replies: int | None, timeout: float
+) -> FoldingModel:
+    """The model with the machines of its sites; whoever does not send them takes no part."""
+    banks, lost = collect_machines(federation, model, model.sites, min_replies=min_replies, timeout=timeout)
+    for site in lost:
+        model = model._without(site)
+    return replace(model, banks_=banks, missing_={**model.missing_, **lost})
+
+
+def _model_of(training: Training, schema: Schema, replies: Replies, trusted: Trusted) -> FoldingModel:
     """The model that the sites' answers to a training make."""
     held = {site: labels_from_values(payload.values["classes"]).tolist() for site, payload in replies}
-    classes = np.array(sorted({label for labels in held.values() for label in labels}))
-    position = {label: number for number, label in enumerate(classes.tolist())}
+    members = {site: member_of(payload) for site, payload in replies}
+    classes, members = place_classes(members, held, training.parameters, trusted)
     missing = {site: refusal.reason for site, refusal in replies.missing.items()}
-    warn_missing(missing, "the others answer", stacklevel=3)
     terms = training.terms
     if terms is not None:
         terms = terms.with_told({site: payload.values["privacy"] for site, payload in replies})
@@ -140,8 +175,9 @@ def _model_of(training: Training, schema: Schema, replies: Replies) -> FoldingMo
         training.handle,
         classes,
         schema.width,
-        {site: member_of(payload, position) for site, payload in replies},
+        members,
         missing,
         schema.columns,
         privacy=terms,
+        trusted_classes=trusted,
     )

@@ -43,6 +43,8 @@ class Training:
     def check(self, payload: Payload, described: Schema | None) -> None:
         """Refuse an answer that cannot be, or that is not of what the site ``described``, where it did."""
         values, held = payload.values, check_held(payload)
+        if held != sorted(held):  # as its machines are
+            raise InputError(f"a site must name its classes in their order, got {held[:20]}")
         if payload.arrays:
             raise InputError(f"expected no arrays, got {sorted(payload.arrays)}")
         if values["temperature"] is not None:
@@ -114,9 +116,14 @@ def ask_training(
 
 
 def collect_machines(
-    federation: Federation, model: FoldingModel, sites: Sequence[str], timeout: float = 600.0
-) -> dict[str, Bank]:
-    """Fetch the machines of sites; all must agree."""
+    federation: Federation,
+    model: FoldingModel,
+    sites: Sequence[str],
+    *,
+    min_replies: int | None = None,
+    timeout: float = 600.0,
+) -> tuple[dict[str, Bank], dict[str, str]]:
+    """Machines of the sites that send theirs, ``min_replies`` at least (all without it), and why others did not."""
     banks: dict[str, Bank] = {}
     width = model.n_features_in_ if model.basis is None else model.basis.shape[1]
 
@@ -128,32 +135,34 @@ def collect_machines(
             raise InputError(f"expected {member.machines} machines with their classes, got {len(machines)}")
         if any(machine.width != width for machine in machines):
             raise InputError(f"machines must have {width} columns")
-        if set(groups.tolist()) != set(range(len(member.classes))):
+        classes = len(member.classes) + len(member.left_out)
+        if set(groups.tolist()) != set(range(classes)):
             raise InputError("machines must cover the site's classes")
         if not all(np.isfinite(array).all() for array in payload.arrays.values()):
             raise InputError("machines must hold finite numbers")
         if any(machine.directions.dtype != model.parameters.dtype for machine in machines):
             raise InputError(f"machines must be of {model.parameters.dtype}")
         with single_blas_thread():
-            banks[site] = Bank.assemble(machines, groups.tolist(), len(member.classes))
+            banks[site] = Bank.assemble(machines, groups.tolist(), classes)
 
     generation = {site: model.members_[site].generation for site in sites}
     question = Payload(values={"handle": model.handle, "generation": generation})
-    federation.ask(
+    replies = federation.ask(
         "machines" if model.privacy is None else "released_machines",
         question,
         sites=sites,
+        min_replies=min_replies,
         timeout=timeout,
         check=check,
     )
-    return banks
+    return banks, {site: refusal.reason for site, refusal in replies.missing.items()}
 
 
 def check_held(payload: Payload) -> list[Any]:
     """The classes that a site holds, each once."""
     held = labels_from_values(payload.values["classes"])
     if len(np.unique(held)) != len(held) or not len(held):
-        raise InputError(f"a site must name its classes once each, got {held.tolist()}")
+        raise InputError(f"a site must name its classes once each, got {held.tolist()[:20]}")
     return list(held.tolist())
 
 
@@ -178,9 +187,12 @@ def check_scores(payload: Payload, queries: int, measure: str, *, explain: bool 
 
 
 def raise_if_unusable(task: str, replies: Replies, *, everybody: bool) -> None:
-    """Raise where a site says that the model is stale, or where ``everybody`` had to answer and somebody did not."""
+    """Raise where ``everybody`` had to answer and somebody did not, or where all who did not say that it is stale.
+
+    Where fewer are enough, a site that says so is missing as any other: one of many must not stop the rest.
+    """
     stale = [refusal.reason for refusal in replies.missing.values() if refusal.code == "stale"]
-    if stale:
+    if stale and (everybody or not len(replies)):
         raise StaleModel(stale[0])
     if everybody and replies.missing:
         raise TooFewReplies(task, len(replies) + len(replies.missing), replies)

@@ -18,12 +18,14 @@ from kernfed.federation.folding.questions import raise_if_unusable, scores_quest
 from kernfed.federation.folding.scoring import scores
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.task import task
+from kernfed.federation.site.authorise import check_scheme
 from kernfed.federation.site.site import Site
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.folding import ABSENT
 from kernfed.kahm.model import FoldingModel
 from kernfed.secure import KeyHolder, Server, check_rule
 from kernfed.secure import Site as EncryptingSite
+from kernfed.secure.message import unpack
 
 
 def secure_predict(
@@ -56,6 +58,11 @@ def secure_predict(
 @task("secure_scores", leaves="encrypted", under_privacy="released", queries=True, locked=False)
 def secure_scores(site: Site, payload: Payload) -> Payload:
     """Scores of queries for all classes of the model, encrypted; a class the site lacks has the largest score."""
+    try:
+        header, _ = unpack(payload.arrays["key"].tobytes(), "site key")
+    except ProtocolError as error:
+        raise Refused("bad question", f"site {site.name!r} cannot encrypt: {error}") from None
+    check_scheme(site.policy, site.name, header.scheme, header.digest)
     queries = {"X": payload.arrays["X"]}
     own = scores(site, Payload(queries, payload.values))
     known = labels_from_values(payload.values["labels"]).tolist()

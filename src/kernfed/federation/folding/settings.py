@@ -5,6 +5,7 @@ from typing import Any
 from kernfed.errors import InputError
 from kernfed.federation.release.settings import PRIVACY, release_arguments
 from kernfed.federation.settings import Given, LearnerSettings, Setting, plain_arguments
+from kernfed.kahm.aggregate import ALL
 from kernfed.kahm.batches import PARTITIONS
 from kernfed.kahm.folding import MEASURES
 
@@ -17,7 +18,14 @@ MACHINES = (
     Setting(
         "aggregate", "What counts of all sites' scores: min, or kth to survive wrong sites.", "min", ("min", "kth")
     ),
-    Setting("k", "Which smallest score counts under kth.", 2, at_least=1),
+    Setting(
+        "k", "Which smallest score counts under kth; classes of fewer than k + 1 sites take no part.", 2, at_least=1
+    ),
+    Setting(
+        "trusted-classes",
+        "Classes, by commas, or all, that take part under kth however few sites hold them.",
+        read=lambda text, _: text if text == ALL else tuple(part.strip() for part in text.split(",")),
+    ),
     Setting(
         "hold",
         "sites (only scores leave them) or machines (rows leave), as train does unless told.",
@@ -29,10 +37,11 @@ MACHINES = (
 
 def _arguments(given: Given) -> dict[str, Any]:
     machines = plain_arguments(MACHINES, given)
-    if "k" in machines and machines.get("aggregate") != "kth":
-        raise InputError(
-            f"{given.shown('k')} needs {given.shown('aggregate')} kth: under min the smallest score counts"
-        )
+    for name in ("k", "trusted-classes"):
+        if given.get(name) is not None and machines.get("aggregate") != "kth":
+            raise InputError(
+                f"{given.shown(name)} needs {given.shown('aggregate')} kth: under min the smallest score counts"
+            )
     return {**release_arguments(given), **machines}
 
 

@@ -4,8 +4,7 @@ import warnings
 from typing import Any
 
 from kernfed.errors import TemporaryStores, UnprotectedClasses
-from kernfed.kahm.aggregate import exposure
-from kernfed.kahm.model import FoldingModel
+from kernfed.kahm.model import TRUST, FoldingModel
 
 #: What to do so that a model whose machines are at the sites can be used later.
 KEEP_MACHINES = "train with Federation.local(..., store=DIR) and name the same folder later, or with hold='machines'"
@@ -13,12 +12,11 @@ KEEP_MACHINES = "train with Federation.local(..., store=DIR) and name the same f
 
 def warn_if_exposed(model: FoldingModel) -> None:
     """Warn where "kth" was asked for and does not protect all classes; called by ``fit``."""
-    p = model.parameters
-    reason = exposure(model.classes_, model.holds, p.aggregate, p.k)
+    reason = model.exposure()
     if reason is not None:
-        smaller = ", or choose a smaller k" if p.k > 2 else ", or choose k=2" if p.k == 1 else ""
+        advice = "choose k=2 and more" if model.parameters.k == 1 else TRUST
         warnings.warn(
-            f"{reason}; let further sites with these classes take part{smaller}; model.unprotected_ lists them",
+            f"{reason}: {advice}; model.unprotected_ lists them",
             UnprotectedClasses,
             stacklevel=3,
         )

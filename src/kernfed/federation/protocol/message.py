@@ -7,9 +7,10 @@ parameters; whoever reads it refuses what does not match, by name.
 
 import hashlib
 import json
+import logging
 import math
+import re
 import reprlib
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,12 @@ PROTOCOL = 2
 #: Bytes of a header, at most: parsed, JSON takes some thirty times as much, before anybody has asked the policy.
 _HEADER_LIMIT = 1_000_000
 _MOST_AXES = 32
+_FOLDERS = re.compile(r"(?<!\w)~?/(?=[\w.~-])(?:.*/)?")
+#: Characters of a sentence about an error, at most.
+_REASON_LIMIT = 500
+#: What goes wrong at a site, with the way there. Who runs a site listens to it; in a library it is silent.
+_log = logging.getLogger("kernfed.site")
+_log.addHandler(logging.NullHandler())
 _KINDS = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1", "U8": "|u1", "BOOL": "|b1"}
 
 
@@ -64,13 +71,14 @@ class Refusal:
 
 
 def error_refusal(error: BaseException) -> Refusal:
-    """Refusal for what went wrong at a site, in a line of its own, and the way there.
+    """Refusal for what went wrong at a site: its type and sentence in one line, without paths.
 
-    The way is files, lines and code, not the values they held.
+    Where it happened is for the site's operator, in the log "kernfed.site"; whoever asks does not see it.
     """
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    way = "".join(traceback.format_tb(error.__traceback__))
-    return Refusal("error", f"{type(error).__name__}: {error} (in {place.name}, line {place.lineno})\n{way}".rstrip())
+    _log.error("a question ended with an error", exc_info=error)
+    told = (error.strerror or "") if isinstance(error, OSError) else (str(error).strip().splitlines() or [""])[0]
+    # From the first slash of a path to its last one, for a folder's name may hold anything.
+    return Refusal("error", f"{type(error).__name__}: {_FOLDERS.sub('', told)[:_REASON_LIMIT]}".rstrip(": "))
 
 
 @dataclass(frozen=True)

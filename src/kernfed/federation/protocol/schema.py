@@ -71,12 +71,7 @@ def agree(schemas: Mapping[str, Schema]) -> Schema:
     """
     if not schemas:
         raise InputError("at least 1 site must describe its data, got none")
-    differences = []
-    for name in ("width", "columns", "scaling", "encoder"):
-        values = {site: getattr(schema, name) for site, schema in schemas.items()}
-        differences += _odd_ones(name, values)
-    kinds = {site: label_kind(schema.labels) for site, schema in schemas.items() if schema.classes}
-    differences += _odd_ones("type of labels", kinds)
+    differences = [told for name, values in _compared(schemas).items() for told in _odd_ones(name, values)]
     if differences:
         raise SchemaMismatch("sites disagree: " + "; ".join(differences))
     totals: Counter[Any] = Counter()
@@ -86,6 +81,39 @@ def agree(schemas: Mapping[str, Schema]) -> Schema:
     classes = tuple(sorted(totals))
     counts = tuple(totals[label] for label in classes)
     return Schema(first.width, classes, counts, first.columns, first.scaling, first.encoder)
+
+
+def odd_sites(schemas: Mapping[str, Schema]) -> dict[str, str]:
+    """Why each site cannot learn with the others: it differs from what more than half of all describe alike.
+
+    Nobody where no such half exists: then ``agree`` says what differs. Labels with fractions count too.
+    """
+    compared = _compared(schemas)
+    compared["labels with fractions"] = {
+        site: fraction_reason(schema.labels) is not None for site, schema in schemas.items() if schema.classes
+    }
+    reasons: dict[str, str] = {}
+    for name, values in compared.items():
+        if len(set(values.values())) <= 1:
+            continue
+        usual, sites = Counter(values.values()).most_common(1)[0]
+        if 2 * sites <= len(values):
+            return {}
+        for site, value in values.items():
+            if value != usual:
+                told = name_differences(value, usual) if name == "columns" else f"has {_short(value)}"
+                reasons.setdefault(site, f"site {site!r} differs from most in {name}: it {told}, they {_short(usual)}")
+    return reasons
+
+
+def _compared(schemas: Mapping[str, Schema]) -> dict[str, dict[str, Any]]:
+    """What sites must have in common, by name and site."""
+    compared: dict[str, dict[str, Any]] = {
+        name: {site: getattr(schema, name) for site, schema in schemas.items()}
+        for name in ("width", "columns", "scaling", "encoder")
+    }
+    kinds = {site: label_kind(schema.labels) for site, schema in schemas.items() if schema.classes}
+    return {**compared, "type of labels": kinds}
 
 
 def label_kind(labels: npt.NDArray[Any]) -> str:

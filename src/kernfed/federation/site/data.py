@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from kernfed._validation import check_column_names, check_number, column_names
 from kernfed.errors import InputError, Refused, StoreError
-from kernfed.federation.protocol.schema import Schema, label_kind
+from kernfed.federation.protocol.schema import Schema, fraction_reason, label_kind
 from kernfed.federation.site.rows import Rows, check_site_rows
 from kernfed.federation.site.store import SiteStore
 from kernfed.files import Record, labels_from_values, labels_to_values
@@ -24,7 +24,8 @@ class SiteData:
     """Rows X (n, p) and y (n,) of site ``name``, and what its ``store`` says has come and gone since.
 
     In the place of X there may be a function without arguments that returns a table (``X``, ``y``, ``ids``,
-    ``columns``); it is called when the rows are first needed. ``holdout`` is the share of rows kept aside.
+    ``columns``); it is called when the rows are first needed. ``holdout`` is the share of rows kept aside. ``labels``:
+    "classes" or "targets", where they must be that.
     """
 
     def __init__(
@@ -40,8 +41,9 @@ class SiteData:
         encoder: str = "",
         holdout: float = 0.0,
         seed: int = 0,
+        labels: str = "",
     ) -> None:
-        self.name, self.seed, self._store = name, seed, store
+        self.name, self.seed, self._store, self._labels = name, seed, store, labels
         self.holdout = check_number(holdout, "holdout", at_least=0, below=1)
         self._read: Callable[[], Any] | None = X if callable(X) else None
         self._names, self._scaling, self._encoder = tuple(columns), scaling, encoder
@@ -49,6 +51,7 @@ class SiteData:
             check_column_names(X, columns, f"X of site {name!r}")
             self._names = tuple(columns or column_names(X))
             self._given = check_site_rows(X, y, ids, name)
+            self._check_labels(self._given.y)
             if len(self._names) not in (0, self.width):
                 raise InputError(f"columns of site {name!r} must name {self.width} columns, got {len(self._names)}")
 
@@ -58,7 +61,9 @@ class SiteData:
         assert self._read is not None
         table = self._read()
         self._names = tuple(table.columns)
-        return check_site_rows(table.X, table.y, table.ids, self.name)
+        rows = check_site_rows(table.X, table.y, table.ids, self.name)
+        self._check_labels(rows.y)
+        return rows
 
     @property
     def width(self) -> int:
@@ -75,11 +80,23 @@ class SiteData:
         rows = self._all()
         return rows.take(self._kept_aside(rows))
 
-    def schema(self, rows: Rows) -> Schema:
-        """Description of the site's data by the labels of ``rows``."""
-        labels, counts = np.unique(rows.y, return_counts=True) if len(rows.y) else (np.array([]), np.array([]))
-        classes = tuple(labels.tolist())
-        return Schema(self.width, classes, tuple(counts.tolist()), self._names, self._scaling, self._encoder)
+    def schema(self, rows: Rows | None) -> Schema:
+        """Description of the site's data, with the classes of ``rows`` and how many each has, where they are given."""
+        classes: tuple[Any, ...] = ()
+        counts: tuple[int, ...] = ()
+        if rows is not None and len(rows.y):
+            labels, numbers = np.unique(rows.y, return_counts=True)
+            classes, counts = tuple(labels.tolist()), tuple(numbers.tolist())
+        return Schema(self.width, classes, counts, self._names, self._scaling, self._encoder)
+
+    def _check_labels(self, labels: npt.NDArray[Any]) -> None:
+        """Refuse labels that are not what the site declares, when it gets them: later no label causes a refusal."""
+        if self._labels == "targets" and labels.dtype.kind not in "fiub":
+            raise InputError(f"y of site {self.name!r} must be numbers to be targets, got {labels.dtype}")
+        if self._labels == "classes" and fraction_reason(labels) is not None:
+            raise InputError(
+                f"y of site {self.name!r} holds fractions, which are no classes; say labels = 'targets' in its policy"
+            )
 
     def _kept_aside(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Which rows are kept aside: a share chosen by seed, site and id, so that a row's part never changes."""

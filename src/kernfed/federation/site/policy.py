@@ -2,14 +2,18 @@
 
 import os
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from kernfed._validation import check_count, check_number
+from kernfed._validation import check_choice, check_count, check_number
 from kernfed.errors import PolicyError
 from kernfed.federation.protocol.task import default_tasks, task_names
 from kernfed.privacy.names import ROW_MECHANISMS
+
+#: Schemes by which scores may be encrypted; "plain" encrypts nothing and is for trying out.
+SCHEMES = ("bfv", "tfhe", "plain")
 
 
 @dataclass(frozen=True)
@@ -18,12 +22,16 @@ class Policy:
 
     tasks : names of tasks it answers, or ("*",). callers : who may ask, or ("*",). queries_per_day : rows scored per
     caller and day, None for no limit. min_rows_per_class : classes with fewer rows are not spoken of.
-    keep_models : of how many trainings a site keeps the machines, the newest; older models are then stale.
-    max_features, max_steps, max_numbers : the most features of a model, steps of a descent, and numbers held at once
-    that a question may ask for. task_seconds : how long a site computes for one question.
     require_privacy : whether learners must release data under differential privacy, which the next three imply.
     mechanisms : by which mechanisms (names as in ``kernfed plan --privacy``), or ("*",). max_record_epsilon : the most
-    that one record may lose over all releases, at ``record_delta``. private_labels : whether labels must be randomised.
+    that one record may lose over all releases, at ``record_delta``; required privacy needs it. private_labels : whether
+    labels must be randomised. atoms : whether mechanisms may publish a value as it is with a small probability, as the
+    papers' does. labels : "classes", which are public with their numbers of rows unless labels are private, or
+    "targets" to regress on, of which none is ever told. schemes, keys : by which schemes scores may be encrypted, and
+    under which keys (SHA-256 digests of the asker's key, or ("*",)); "plain" encrypts nothing, so it also needs the
+    task "scores". keep_models : of how many trainings a site keeps the machines, the newest; older models are then
+    stale. max_features, max_steps, max_numbers : the most features of a model, steps of a descent, and numbers held at
+    once that a question may ask for. task_seconds : how long a site computes for one question.
     """
 
     tasks: tuple[str, ...] = field(default_factory=default_tasks)
@@ -35,6 +43,10 @@ class Policy:
     record_delta: float = 1e-5
     mechanisms: tuple[str, ...] = ("*",)
     private_labels: bool = False
+    atoms: bool = False
+    labels: str = "classes"
+    schemes: tuple[str, ...] = ("bfv", "tfhe", "plain")
+    keys: tuple[str, ...] = ("*",)
     keep_models: int = 20
     max_features: int = 20_000
     max_steps: int = 100_000
@@ -42,30 +54,35 @@ class Policy:
     task_seconds: float = 3600.0
 
     def __post_init__(self) -> None:
-        for name in ("tasks", "callers", "mechanisms"):
+        for name in ("tasks", "callers", "mechanisms", "schemes", "keys"):
             words = getattr(self, name)
             if not isinstance(words, tuple) or not all(isinstance(word, str) for word in words):
                 raise PolicyError(f"{name} must be a list of words (a tuple in Python), got {words!r}")
-        unknown = [name for name in self.tasks if name not in (*task_names(), "*")]
-        if unknown:
-            raise PolicyError(f'tasks must be some of {", ".join(task_names())}, or "*"; got {unknown[0]!r}')
-        for name in ("require_privacy", "private_labels"):
+        _check_words("tasks", self.tasks, task_names())
+        _check_words("mechanisms", self.mechanisms, ROW_MECHANISMS)
+        _check_words("schemes", self.schemes, SCHEMES)
+        if not self.mechanisms:
+            raise PolicyError(f"mechanisms must be some of {', '.join(ROW_MECHANISMS)}, got none")
+        for name in ("require_privacy", "private_labels", "atoms"):
             if not isinstance(getattr(self, name), bool):
                 raise PolicyError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        if self.queries_per_day is not None:
+            check_count(self.queries_per_day, "queries_per_day")
+        for name in ("min_rows_per_class", "keep_models", "max_features", "max_steps", "max_numbers"):
+            check_count(getattr(self, name), name)
+        check_number(self.task_seconds, "task_seconds", above=0)
+        check_choice(self.labels, "labels", ("classes", "targets"))
+        self._require_privacy()
+
+    def _require_privacy(self) -> None:
+        """Any demand on privacy requires it, and required privacy has a cap."""
         if self.max_record_epsilon is not None:
             check_number(self.max_record_epsilon, "max_record_epsilon", above=0)
         check_number(self.record_delta, "record_delta", above=0, below=1)
-        strange = [name for name in self.mechanisms if name not in (*ROW_MECHANISMS, "*")]
-        if strange or not self.mechanisms:
-            raise PolicyError(f"mechanisms must be some of {', '.join(ROW_MECHANISMS)}, got {self.mechanisms!r}")
         if self.max_record_epsilon is not None or "*" not in self.mechanisms or self.private_labels:
             object.__setattr__(self, "require_privacy", True)
-        if self.queries_per_day is not None:
-            check_count(self.queries_per_day, "queries_per_day")
-        check_count(self.min_rows_per_class, "min_rows_per_class")
-        for name in ("keep_models", "max_features", "max_steps", "max_numbers"):
-            check_count(getattr(self, name), name)
-        check_number(self.task_seconds, "task_seconds", above=0)
+        if self.require_privacy and self.max_record_epsilon is None:
+            raise PolicyError("required privacy needs max_record_epsilon, the most that one record may lose in all")
 
     @classmethod
     def open(cls) -> "Policy":
@@ -101,3 +118,9 @@ class Policy:
     def welcomes(self, caller: str) -> bool:
         """Whether ``caller`` may ask."""
         return "*" in self.callers or caller in self.callers
+
+
+def _check_words(name: str, words: tuple[str, ...], known: Sequence[str]) -> None:
+    strange = [word for word in words if word not in (*known, "*")]
+    if strange:
+        raise PolicyError(f'{name} must be some of {", ".join(known)}, or "*"; got {strange[0]!r}')

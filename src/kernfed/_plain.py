@@ -1,0 +1,85 @@
+"""Plain values of files and messages, read as strictly as arrays: whoever wrote them may have meant harm."""
+
+import types
+from collections.abc import Mapping
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed.errors import InputError
+
+#: Columns that a model may have; memory is taken for as many.
+MOST_COLUMNS = 10_000_000
+Entry = TypeVar("Entry")
+
+
+def read_entry(kind: type[Entry], values: Any) -> Entry:
+    """A dataclass of numbers, words and flags from plain values, each of the type that it declares."""
+    if not isinstance(values, Mapping):
+        raise InputError(f"{kind.__name__} must be an object, got {type(values).__name__}")
+    hints = get_type_hints(kind)
+    if strange := sorted(set(values) - set(hints)):
+        raise InputError(f"{kind.__name__} has no {strange[0]!r:.40}")
+    for name, value in values.items():
+        if not any(_fits(value, wanted) for wanted in _alternatives(hints[name])):
+            raise InputError(f"{name} of {kind.__name__} must be {hints[name]}, got {value!r:.40}")
+    return kind(**values)
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    if wanted is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= 1.7e308
+    if wanted is int:
+        return type(value) is int and abs(value) < 2**63
+    return value is None if wanted is type(None) else isinstance(value, wanted)
+
+
+def read_columns(names: Any, width: int) -> tuple[str, ...]:
+    """Names of ``width`` columns, or none."""
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(names) not in (0, width):
+        raise InputError(f"there must be the names of {width} columns or none, got {names!r:.60}")
+    return tuple(names)
+
+
+def read_reasons(values: Any) -> dict[str, str]:
+    """Sentences by site: why each is missing."""
+    if not isinstance(values, dict) or not all(isinstance(reason, str) for reason in values.values()):
+        raise InputError(f"reasons must be sentences by site, got {values!r:.60}")
+    return values
+
+
+def read_text(value: Any, name: str) -> str:
+    """A word or a sentence."""
+    if not isinstance(value, str):
+        raise InputError(f"{name} must be text, got {value!r:.60}")
+    return value
+
+
+def check_flag(value: Any) -> bool:
+    """True or false, and nothing that only counts as one."""
+    if not isinstance(value, bool):
+        raise InputError(f"a flag must be true or false, got {value!r:.60}")
+    return value
+
+
+def check_classes_sorted(classes: npt.NDArray[Any], at_least: int = 1) -> npt.NDArray[Any]:
+    """Class labels (C,) in the order that all models have them, each once."""
+    if len(classes) < at_least or not (classes[:-1] < classes[1:]).all():
+        raise InputError(f"there must be {at_least} classes or more, sorted, got {classes.tolist()!r:.60}")
+    return classes
+
+
+def check_labels(labels: Any, kind: np.dtype[Any]) -> None:
+    """Refuse labels that are not a list of what their type says; numpy would make something of most."""
+    wanted = {"b": bool, "i": int, "u": int, "f": (int, float), "U": str, "O": str}.get(kind.kind)
+    plain = isinstance(labels, list) and wanted is not None and kind.shape == ()
+    if not plain or not all(
+        isinstance(label, wanted) and (kind.kind == "b" or not isinstance(label, bool))  # type: ignore[arg-type]
+        for label in labels
+    ):
+        raise InputError(f"class labels must be a list of numbers, flags or words of one type, got dtype {kind}")
