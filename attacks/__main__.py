@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .files import attack_files
+from .kills import attack_kills
 from .messages import attack_messages
 from .outcome import Outcomes
 
@@ -16,6 +17,7 @@ from .outcome import Outcomes
 ATTACKS: dict[str, tuple[Callable[[Outcomes, Path, int, int], None], int]] = {
     "files": (attack_files, 60),
     "messages": (attack_messages, 200),
+    "kills": (attack_kills, 4),
 }
 #: Bytes of memory that an attack may make a process take.
 MEMORY = 6 * 2**30

@@ -19,7 +19,7 @@ from kernfed.kernels.fourier import FourierFeatures
 
 from . import models
 from .outcome import REFUSED, SURVIVED, WRONG, Outcomes
-from .values import mutate, mutate_arrays
+from .values import TRAVERSAL, mutate, mutate_arrays
 
 ASKED = "east"
 #: What no reply may hold: folders, files of code, lines of it.
@@ -141,7 +141,7 @@ def _after(site: Site, data: bytes, question: Question | None) -> tuple[str, str
     told = decode_reply(reply, question, ASKED).refusal
     if told is None:
         return SURVIVED, ""
-    if _INSIDE.search(told.reason) or len(told.reason) > 1000:
+    if _INSIDE.search(told.reason.replace(TRAVERSAL, "")) or len(told.reason) > len(data) + 1000:
         return WRONG, f"a reply with the place of files or code: {told.reason[:200]}"
     return REFUSED, ""
 
@@ -170,7 +170,7 @@ def _ask_labels(federation: Federation, queries: Any) -> None:
         kf.evaluate(one, federation)
         kf.calibrate(one, federation)
     model.predict_proba(queries)
-    model.secure_predict(queries, scheme="plain")
+    model.predict(queries, secure="plain")
     for method in ("conjugate", "newton", "exact", "dkrr", "fedavg", "fedprox"):
         ridge = kf.RidgeLearner(method, n_components=8, regularization=[1e-3, 1e-2], rounds=2)
         kf.evaluate(ridge.fit(federation), federation)
@@ -203,7 +203,9 @@ def _ask_private(federation: Federation, queries: Any) -> None:
         kf.FoldingLearner(batch_size=30, privacy=noise, rows_per_class=10, hold=hold).fit(federation)
     rows = kf.privacy.RecordGaussian(8.0, 1e-5, 6.0)
     kf.FoldingLearner(batch_size=10, privacy=rows).fit(federation).predict(queries)
+    labels = kf.privacy.RandomizedLabels(4.0, ("no", "yes"))
+    kf.FoldingLearner(batch_size=10, privacy=rows, labels=labels).fit(federation)
     ridge = kf.privacy.RecordRidge(8.0, 1e-5, radius=1.0, target_radius=1.0)
     kf.RidgeLearner("exact", n_components=8, bandwidth=2.0, privacy=ridge).fit(federation)
-    embedding = kf.privacy.RecordEmbedding(9.0, 1e-5, FourierFeatures(3, 20, 1.0, kind="paired"))
+    embedding = kf.privacy.RecordEmbedding(9.0, 1e-5, FourierFeatures(5, 20, 1.0, kind="paired"))
     kf.PersonalLearner((0.0, 0.5), model="none", privacy=embedding).fit(federation)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+TRAVERSAL = "../../etc/passwd"
 #: In the place of any value of a header or a message: other types, other signs, too large, too long, too deep.
 STRANGE: tuple[Any, ...] = (
     None,
@@ -29,7 +30,7 @@ STRANGE: tuple[Any, ...] = (
     "",
     "x",
     "min",
-    "../../etc/passwd",
+    TRAVERSAL,
     "\u0000",
     "9" * 5000,
     [],

@@ -227,3 +227,148 @@ def test_other_versions_are_refused_by_name(version):
 def test_a_migration_that_fails_says_that_the_file_is_damaged():
     with pytest.raises(FileFormatError, match="damaged: IndexError"):
         files.from_record(Record({}, {"format": "Note", "version": 2, "values": {"words": []}}))
+
+
+# Files that lie ---------------------------------------------------------------------------------------------------
+
+
+def test_no_bit_can_be_flipped_without_notice(saved, rng):
+    """A file says what it said, or is refused: in 0.1 a flipped bit changed answers, and nobody noticed."""
+    honest, content = kernfed.load(saved), saved.read_bytes()
+    queries = rng.standard_normal((10, 4))
+    answers, refused = honest.predict_proba(queries), 0
+    places = rng.integers(len(content), size=300)
+    for place, bit in zip(places, rng.integers(8, size=300), strict=True):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << int(bit)
+        saved.write_bytes(bytes(damaged))
+        try:
+            again = kernfed.load(saved)
+        except FileFormatError:
+            refused += 1
+        else:
+            np.testing.assert_array_equal(again.predict_proba(queries), answers)
+    assert refused > 290  # the rest fell on what means nothing, such as the case of a space
+
+
+def test_arrays_that_changed_places_are_noticed(saved):
+    arrays, header = load_file(saved), header_of(saved)
+    arrays["directions"], arrays["scores"] = arrays["scores"], arrays["directions"]
+    save_file(arrays, saved, metadata={"kernfed": json.dumps(header)})
+    with pytest.raises(FileFormatError, match="its content differs from its digest"):
+        kernfed.load(saved)
+
+
+def test_a_digest_cannot_be_left_out(saved):
+    header = {name: value for name, value in header_of(saved).items() if name != "digest"}
+    save_file(load_file(saved), saved, metadata={"kernfed": json.dumps(header)})
+    with pytest.raises(FileFormatError, match="its content differs from its digest"):
+        kernfed.load(saved)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("container", [1, 2])
+def test_arrays_are_finite_whoever_made_the_digest(saved, value, container):
+    """Also in files of 0.1, whose container had no digest."""
+    arrays = load_file(saved)
+    arrays["mean"] = arrays["mean"].copy()
+    arrays["mean"][0, 0] = value
+    rewrite(saved, {**header_of(saved), "container": container}, arrays)
+    with pytest.raises(FileFormatError, match="array 'mean' holds NaN or infinity"):
+        kernfed.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("way", "value"),
+    [
+        (("classes", "labels"), [[]]),
+        (("classes", "labels"), [1, 0, 2]),
+        (("classes", "dtype"), "9" * 5000),
+        (("classes", "dtype"), None),
+        (("classes", "dtype"), {"names": ["a"], "formats": ["f8"]}),
+        (("temperature",), 10**400),
+        (("temperature",), "1"),
+        (("temperature",), -1),
+        (("feature_names",), 7),
+        (("parameters", "measure"), "loud"),
+        (("parameters", "n_jobs"), 1e300),
+        (("parameters",), []),
+        (("parameters", "surprise"), 1),
+    ],
+)
+def test_values_are_read_as_strictly_as_arrays(saved, way, value):
+    header = header_of(saved)
+    holder = header["values"]
+    for step in way[:-1]:
+        holder = holder[step]
+    holder[way[-1]] = value
+    rewrite(saved, header)
+    with pytest.raises(FileFormatError, match="is damaged"):
+        kernfed.load(saved)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"a":' * 50_000 + "1" + "}" * 50_000,
+        '{"container": 2, "format": "KAHM", "version": 1, "values": {"a": NaN}}',
+        '{"container": 2, "format": "KAHM", "version": 1, "values": {"a": 1e999}}',
+        '{"container": 2, "format": "KAHM", "version": 1, "values": {"a": ' + "9" * 5000 + "}}",
+        '{"container": 2, "format": ["KAHM"], "version": 1, "values": {}}',
+        '{"container": true, "format": "KAHM", "version": 1, "values": {}}',
+    ],
+    ids=["nested lists", "nested objects", "NaN", "1e999", "endless number", "format of lists", "container true"],
+)
+def test_hostile_headers_are_refused_in_one_short_sentence(tmp_path, text):
+    save_file({"w": np.zeros(3)}, tmp_path / "hostile.kfd", metadata={"kernfed": text})
+    with pytest.raises(FileFormatError) as refused:
+        kernfed.load(tmp_path / "hostile.kfd")
+    assert len(str(refused.value)) < 1000
+    assert "\n" not in str(refused.value)
+
+
+def test_headers_have_a_limit(tmp_path):
+    """Parsed, JSON takes some thirty times its size."""
+    save_file({"w": np.zeros(3)}, tmp_path / "long.kfd", metadata={"kernfed": json.dumps(["x"] * 3_000_000)})
+    with pytest.raises(FileFormatError, match=r"has a header of [\d,]+ bytes, at most 10,000,000 are read"):
+        kernfed.load(tmp_path / "long.kfd")
+
+
+def test_models_in_messages_are_read_as_strictly_as_files(rng):
+    record = files.to_record(KAHM().fit(rng.standard_normal((20, 3))))
+    spoiled = {**record.arrays, "mean": np.full_like(record.arrays["mean"], np.nan)}
+    with pytest.raises(FileFormatError, match="array 'mean' holds NaN or infinity"):
+        files.from_record(Record(spoiled, record.values))
+    for values in ([], None, "text", {**record.values, "values": []}, {**record.values, "values": {"parameters": 1}}):
+        with pytest.raises(FileFormatError):
+            files.from_record(Record(record.arrays, values))
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(FileFormatError):
+        files.from_record(Record(record.arrays, {**record.values, "format": deep}))
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate", "report", "audit"])
+def test_commands_answer_a_hostile_file_with_one_sentence(saved, tmp_path, command, capsys):
+    from kernfed.cli import app
+
+    header = header_of(saved)
+    header["values"]["temperature"] = 10**400
+    rewrite(saved, header)
+    for name in ("rows.csv", "others.csv"):
+        (tmp_path / name).write_text("a,b,c,d,y\n" + "1,2,3,4,0\n5,6,7,8,1\n" * 15)
+    table, others = str(tmp_path / "rows.csv"), str(tmp_path / "others.csv")
+    arguments = {
+        "predict": [str(saved), table],
+        "evaluate": [str(saved), "--data", table, "--label", "y"],
+        "report": [str(saved), "--out", str(tmp_path / "page.html")],
+        "audit": ["--model", str(saved), "--data", table, "--others", others, "--label", "y"],
+    }
+    with pytest.raises(SystemExit) as end:
+        app([command, *arguments[command]])
+    told = capsys.readouterr().err
+    assert end.value.code == 2
+    assert "is damaged: OverflowError" in told
+    assert len(told.strip().splitlines()) == 1

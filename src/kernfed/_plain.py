@@ -1,5 +1,6 @@
 """Plain values of files and messages, read as strictly as arrays: whoever wrote them may have meant harm."""
 
+import re
 import types
 from collections.abc import Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -12,6 +13,15 @@ from kernfed.errors import InputError
 #: Columns that a model may have; memory is taken for as many.
 MOST_COLUMNS = 10_000_000
 Entry = TypeVar("Entry")
+_LABELS = re.compile(r"[<>=|]?([biufUO])\d{0,9}")
+_PLAIN: dict[str, tuple[type, ...]] = {
+    "b": (bool,),
+    "i": (int,),
+    "u": (int,),
+    "f": (int, float),
+    "U": (str,),
+    "O": (str,),
+}
 
 
 def read_entry(kind: type[Entry], values: Any) -> Entry:
@@ -74,12 +84,12 @@ def check_classes_sorted(classes: npt.NDArray[Any], at_least: int = 1) -> npt.ND
     return classes
 
 
-def check_labels(labels: Any, kind: np.dtype[Any]) -> None:
-    """Refuse labels that are not a list of what their type says; numpy would make something of most."""
-    wanted = {"b": bool, "i": int, "u": int, "f": (int, float), "U": str, "O": str}.get(kind.kind)
-    plain = isinstance(labels, list) and wanted is not None and kind.shape == ()
-    if not plain or not all(
-        isinstance(label, wanted) and (kind.kind == "b" or not isinstance(label, bool))  # type: ignore[arg-type]
-        for label in labels
-    ):
-        raise InputError(f"class labels must be a list of numbers, flags or words of one type, got dtype {kind}")
+def read_labels(labels: Any, dtype: Any) -> npt.NDArray[Any]:
+    """Class labels (C,) that are a list of what their type says; numpy would make something of most else."""
+    kind = _LABELS.fullmatch(dtype) if isinstance(dtype, str) else None
+    wanted = None if kind is None else _PLAIN[kind[1]]
+    if wanted is None or not isinstance(labels, list) or not all(isinstance(label, wanted) for label in labels):
+        raise InputError(f"class labels must be a list of numbers, flags or words of one type, got {dtype!r:.40}")
+    if bool not in wanted and any(isinstance(label, bool) for label in labels):
+        raise InputError(f"class labels of dtype {dtype} cannot be flags")
+    return np.array(labels, dtype=str if wanted == (str,) and dtype != "O" else dtype)  # words as long as they are

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
-from kernfed._plain import check_labels, read_text
+from kernfed._plain import read_labels
 from kernfed._version import __version__
 from kernfed.errors import FileFormatError, InputError
 
@@ -309,6 +309,4 @@ def labels_to_values(labels: npt.NDArray[Any]) -> dict[str, Any]:
 
 def labels_from_values(values: Mapping[str, Any]) -> npt.NDArray[Any]:
     """Class labels (C,) from ``labels_to_values``."""
-    kind = np.dtype(read_text(values["dtype"], "the dtype of class labels"))
-    check_labels(values["labels"], kind)
-    return np.array(values["labels"], dtype=str if kind.kind == "U" else kind)  # text as long as it is, not as declared
+    return read_labels(values["labels"], values["dtype"])

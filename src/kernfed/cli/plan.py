@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kernfed.cli.console import Json, emit, format_bytes, note, progress
+from kernfed.cli.console import Json, emit, format_bytes, progress
 from kernfed.cli.privacy import statement
 from kernfed.cli.tables import (
     DataFile,
@@ -45,19 +45,22 @@ def plan(
     site: SiteColumn = None,
     features: Features = None,
     queries: Annotated[
-        int | None, typer.Option(help=f"Queries that sites answer afterwards; default {USUAL_QUERIES}.", min=0)
+        int | None, typer.Option(help=f"Queries that sites answer; {USUAL_QUERIES} under --hold sites.", min=0)
     ] = None,
     seed: Seed = 0,
     ids: RowIds = None,
     json: Json = False,
 ) -> None:
-    """Dry run: which messages would be exchanged, how many bytes, and what they would tell. Nothing is trained.
+    """Dry run of `kernfed train`: which messages, how many bytes, and what they would tell. Nothing is trained.
+
+    With --queries, or --hold sites, the machines stay at their sites and answer queries.
 
     With --privacy also what would be promised, per element and per record. Nothing is released.
     """
     from kernfed.federation.planning import plan_learner
 
-    learning = ctx.obj
+    # Without more this is the job that `kernfed train` runs; queries can only be put to sites.
+    learning = ctx.obj.usually(hold="machines" if queries is None else "sites")
     table = read_rows(data, features=features, label=label, site=site, ids=ids)
     learner = learning.make(table)
     hold = getattr(learner, "hold", "machines")
@@ -91,8 +94,6 @@ def plan(
         *([] if planned.exact else [rehearsed]),
         *_promised(learner, terms),
     )
-    if hold == "sites" and "hold" not in learning.values:
-        note("Planned with --hold sites, as jobs run; kernfed train takes --hold machines unless told: plan that too.")
 
 
 def _terms(learner: Any, width: int) -> Any:

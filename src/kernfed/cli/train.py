@@ -136,7 +136,6 @@ def _sites(model: Any, table: Any) -> TextTable:
 
 def _remarks(model: Any, rows: int, store: Path | None) -> list[str]:
     """What the user should know beside the result."""
-
     remarks, classes = [], len(model.classes_)
     if 2 * classes > rows > 2:
         remarks.append(f"{classes} classes in {rows} rows: a label that is a quantity cannot be learned as classes.")

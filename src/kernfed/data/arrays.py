@@ -75,9 +75,10 @@ def read_npz(path: Path, wanted: Wanted, dtype: str) -> Table:
     columns = tuple(f"{key}[{i}]" for key, matrix in matrices.items() for i in range(matrix.shape[1]))
     X = _as_float(list(matrices.values()), dtype)
     _check_finite(path, X, columns)
-    y, sites, names = (None if key is None else described[key] for key in (roles.label, roles.site, roles.ids))
-    sites = None if sites is None else sites.astype(np.str_)
-    return Table(X, y, sites, names, columns, path, roles.label, roles.left_out)
+    keys = (roles.label, roles.site, roles.ids, roles.persons)
+    y, sites, names, persons = (None if key is None else described[key] for key in keys)
+    sites, persons = (None if words is None else words.astype(np.str_) for words in (sites, persons))
+    return Table(X, y, sites, names, columns, path, roles.label, roles.left_out, persons)
 
 
 def read_npy(path: Path, dtype: str) -> Table:

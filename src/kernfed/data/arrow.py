@@ -125,9 +125,10 @@ def read_rows(source: ArrowSource, roles: Roles, dtype: str) -> Table:
     if X is None:
         raise DataError(f"{source.path}: the table has no rows")
     values = {name: _as_numpy(source, name, chunks) for name, chunks in described.items()}
-    y, site, ids = (None if name is None else values[name] for name in (roles.label, roles.site, roles.ids))
-    site = None if site is None else site.astype(np.str_)
-    return Table(X[:row], y, site, ids, tuple(columns), source.path, roles.label, roles.left_out)
+    named = (roles.label, roles.site, roles.ids, roles.persons)
+    y, site, ids, persons = (None if name is None else values[name] for name in named)
+    site, persons = (None if words is None else words.astype(np.str_) for words in (site, persons))
+    return Table(X[:row], y, site, ids, tuple(columns), source.path, roles.label, roles.left_out, persons)
 
 
 def _feature_dtype(source: ArrowSource, roles: Roles, dtype: str) -> str:

@@ -28,9 +28,10 @@ def read_table(
     label: str | None = None,
     site: str | None = None,
     ids: str | None = None,
+    persons: str | None = None,
     dtype: str = "auto",
 ) -> Table:
-    """Features X (n, p) of a file and, where columns for them are named, labels, sites and ids (n,).
+    """Features X (n, p) of a file and, where columns for them are named, labels, sites, ids and persons (n,).
 
     ``features`` is one column (of numbers, or of lists of numbers of equal length), a range ``f0:f127`` in
     file order with both ends, or several of these separated by commas; by default every numeric column that
@@ -41,7 +42,7 @@ def read_table(
     In an npz file the columns are its arrays, by default the first of X, x and features; an npy file is a bare matrix.
     ``dtype`` is float32, float64 or auto: float32 where it holds the stored types exactly.
 
-    Site names are text. Labels and ids keep their type; in CSV they are integers or floats where every
+    Names of sites and persons are text. Labels and ids keep their type; in CSV they are integers or floats where every
     value is one, otherwise text. Missing values, NaN and infinity are refused. Every error is one sentence
     (:class:`DataError`) with file, column and row; rows count from 1, without the header.
     """
@@ -52,12 +53,12 @@ def read_table(
     kind = _KINDS.get(path.suffix.lower())
     if kind is None:
         raise DataError(f"{path}: suffix {path.suffix!r} is not known, expected one of {', '.join(_KINDS)}")
-    wanted = Wanted(features, label, site, ids)
+    wanted = Wanted(features, label, site, ids, persons)
     try:
         if kind == "npz":
             return read_npz(path, wanted, dtype)
         if kind == "npy":
-            if any(name is not None for name in (features, label, site, ids)):
+            if any(name is not None for name in (features, label, site, ids, persons)):
                 raise DataError(f"{path}: an npy file is a bare matrix without named columns; use npz for labels")
             return read_npy(path, dtype)
         return _read_columns(path, kind, wanted, dtype)

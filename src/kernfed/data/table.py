@@ -46,6 +46,7 @@ class Table:
     source: Path
     label: str | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
+    persons: npt.NDArray[np.str_] | None = None
 
     def __len__(self) -> int:
         return len(self.X)
@@ -59,6 +60,7 @@ class Wanted:
     label: str | None = None
     site: str | None = None
     ids: str | None = None
+    persons: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,13 @@ class Roles:
     site: str | None = None
     ids: str | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
+    persons: str | None = None
 
     @property
     def described(self) -> tuple[str, ...]:
         """The columns that describe rows, each once."""
-        return tuple(dict.fromkeys(name for name in (self.label, self.site, self.ids) if name is not None))
+        roles = (self.label, self.site, self.ids, self.persons)
+        return tuple(dict.fromkeys(name for name in roles if name is not None))
 
 
 def place(source: Path, column: str, row: int) -> str:
@@ -93,8 +97,9 @@ def select_columns(source: Path, names: Sequence[str], kinds: Sequence[str], wan
     role, or those of kind ``NUMBERS`` where there is none. Row numbers are features only when named.
     """
     counts = Counter(names)
-    features, described = wanted.features, (("label", wanted.label), ("site", wanted.site), ("ids", wanted.ids))
-    taken = {name: role for role, name in described if name is not None}
+    features = wanted.features
+    roles = ("persons", "label", "site", "ids")  # a column may be the id of a row and of its person
+    taken = {name: role for role in roles if (name := getattr(wanted, role)) is not None}
     for name in taken:
         _check_column(source, counts, name)
     left_out: dict[str, str] = {}
@@ -121,7 +126,7 @@ def select_columns(source: Path, names: Sequence[str], kinds: Sequence[str], wan
             raise DataError(f"{source}: column {name!r} cannot be a feature, it is the {taken[name]} column")
         if times > 1:
             raise DataError(f"{source}: column {name!r} is named {times} times among the features")
-    return Roles(tuple(chosen), wanted.label, wanted.site, wanted.ids, left_out)
+    return Roles(tuple(chosen), wanted.label, wanted.site, wanted.ids, left_out, wanted.persons)
 
 
 def warn_of_identifiers(table: Table, columns: Iterable[str]) -> None:

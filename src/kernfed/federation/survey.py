@@ -13,9 +13,10 @@ from kernfed._median import median_by_rows
 from kernfed._random import generator
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
 from kernfed.errors import InputError, Refused, SitesLost, TooFewReplies
-from kernfed.federation.asking import Federation, Replies
+from kernfed.federation.asking import Federation, Replies, agreeing, leave_out
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.schema import Schema, agree
+from kernfed.federation.shares import MAX_SHARE, outsized
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
 from kernfed.kernels import median_bandwidth
@@ -97,7 +98,10 @@ class Survey:
 
 @dataclass
 class Participants:
-    """Surveys of the sites that take part in a fit, and why others do not; ``min_replies`` of them are enough."""
+    """Surveys of the sites that take part in a fit, and why others do not; ``min_replies`` of them are enough.
+
+    A site whose answers cannot be those of any rows is lost as one that does not answer.
+    """
 
     surveys: dict[str, Survey]
     missing: dict[str, str]
@@ -127,9 +131,20 @@ class Participants:
 
 
 def ask_survey(
-    federation: Federation, name: str, task: str, *, median: bool, min_replies: int | None, timeout: float
+    federation: Federation,
+    name: str,
+    task: str,
+    *,
+    median: bool,
+    min_replies: int | None,
+    timeout: float,
+    max_share: float = MAX_SHARE,
 ) -> Participants:
-    """The sites that answer the survey ``name``; ``task`` is what labels are for, ``median`` whether it is needed."""
+    """The sites that answer the survey ``name``; ``task`` is what labels are for, ``median`` whether it is needed.
+
+    A site that describes other data than most, or claims more than ``max_share`` of all rows, is missing by name where
+    ``min_replies`` of the others are enough, and ends the survey without it.
+    """
     surveys: dict[str, Survey] = {}
 
     def read(site: str, payload: Payload) -> None:
@@ -138,11 +153,19 @@ def ask_survey(
         if rows < 1 or distance < 0:
             raise InputError(f"expected rows and their median distance, got {rows} and {distance}")
         told = check_choice(payload.values["task"], "task", TASKS if task == "infer" else (task,))
-        surveys[site] = Survey(Schema.from_values(payload.values["schema"]), told, int(rows), distance)
+        schema = Schema.from_values(payload.values["schema"])
+        if told == "classify" and schema.n_rows != int(rows):
+            raise InputError(f"the site counts {rows:,.0f} rows, and {schema.n_rows:,} of all its classes")
+        surveys[site] = Survey(schema, told, int(rows), distance)
 
     question = Payload(values={"task": task, "median": median, "seed": federation.seed})
     replies = federation.ask(name, question, min_replies=min_replies, timeout=timeout, check=read)
-    return Participants(surveys, {site: refusal.reason for site, refusal in replies.missing.items()}, min_replies)
+    replies, _ = agreeing(replies, lambda payload: Schema.from_values(payload.values["schema"]), min_replies)
+    replies = leave_out(
+        name, replies, outsized({site: surveys[site].rows for site, _ in replies}, max_share), min_replies
+    )
+    taking_part = {site: surveys[site] for site, _ in replies}
+    return Participants(taking_part, {site: refusal.reason for site, refusal in replies.missing.items()}, min_replies)
 
 
 def ask_all(
@@ -150,15 +173,21 @@ def ask_all(
     task: str,
     payload: Payload,
     sites: tuple[str, ...],
-    check_answer: Callable[[Payload], object],
+    check: Callable[[str, Payload], object],
     timeout: float,
+    compare: Callable[[Replies], Mapping[str, str]] | None = None,
 ) -> Replies:
-    """Answers of all sites, or ``SitesLost``; ``check_answer`` raises ValueError for one that must not be used."""
+    """Answers of all sites, or ``SitesLost``; ``check(site, answer)`` raises ValueError for one that must not be used.
 
-    def check(site: str, answer: Payload) -> None:  # noqa: ARG001  every check has this signature
-        check_answer(answer)
+    ``compare`` looks at all of them together and gives the reasons of those that must not.
+    """
 
-    replies = federation.ask(task, payload, sites=sites, min_replies=0, timeout=timeout, check=check)
+    def checked(site: str, answer: Payload) -> None:
+        check(site, answer)
+
+    replies = federation.ask(task, payload, sites=sites, min_replies=0, timeout=timeout, check=checked)
+    if compare is not None and not replies.missing:
+        replies = replies.without(compare(replies))
     if replies.missing:
         raise SitesLost(task, replies)
     return replies

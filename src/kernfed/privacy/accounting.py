@@ -196,8 +196,8 @@ def event_from_dict(values: dict[str, Any]) -> Event:
 def repeated(event: Event, count: int, *, together: bool) -> Event:
     """What a person with ``count`` rows pays where one row costs ``event``.
 
-    Rows with noise of their own compose. Rows that move one noisy sum move it ``count`` times as far: for Gaussian noise
-    that is ``count`` times mu; for a bounded loss ``count`` losses (group privacy).
+    Rows with noise of their own compose. Rows that move one noisy sum move it ``count`` times as far: for Gaussian
+    noise that is ``count`` times mu; for a bounded loss ``count`` losses (group privacy).
     """
     if count == 1:
         return event

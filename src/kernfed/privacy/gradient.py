@@ -21,10 +21,10 @@ from kernfed.privacy.accounting import GaussianEvent
 from kernfed.privacy.generator import NoiseGenerator, check_generator
 from kernfed.privacy.grid import clip_rows
 from kernfed.privacy.ledger import Ledger
-from kernfed.privacy.limits import MOST_NUMBERS, SMALLEST_SCALE, check_scale
+from kernfed.privacy.limits import MOST_NUMBERS, SMALLEST_SCALE, check_scale, saturate
 from kernfed.privacy.moments import check_labels
 from kernfed.privacy.noise import Floats
-from kernfed.privacy.release import RecordMechanism, charge
+from kernfed.privacy.release import RecordMechanism, charge, only
 from kernfed.privacy.sums import BITS, Budget, add_gaussian, exact_product, unit_grid
 from kernfed.promise import Guarantee
 
@@ -100,7 +100,7 @@ class RecordLogistic(RecordMechanism):
         generator: NoiseGenerator | None = None,
         ids: Sequence[Any] | npt.NDArray[Any] | None = None,
     ) -> LogisticRelease:
-        """Train on rows ``X`` (n, p) with labels ``y`` (n,) among the public ``classes``.
+        """Train on rows ``X`` (n, p) with labels ``y`` (n,) among the public ``classes``; others count as the first.
 
         ``sites`` (n,) says at which site each row is: every site adds noise of its own before its sum leaves it, so no
         site needs to trust another. Without it there is one site.
@@ -108,16 +108,15 @@ class RecordLogistic(RecordMechanism):
         source = check_generator(generator)
         rows = check_rows(X)
         names = np.unique(np.asarray(classes))
-        labels = check_labels(y, len(rows))
-        unknown = np.setdiff1d(labels, names).tolist()
-        if unknown:
-            raise InputError(f"y must hold only the public classes, got {unknown[0]!r}")
+        # One that is not among the classes counts as the first: to refuse it would tell of one row with certainty.
+        labels = np.where(np.isin(labels := check_labels(y, len(rows)), names), labels, names[0])
         home = np.zeros(len(rows)) if sites is None else np.asarray(sites)
         if home.shape != (len(rows),):
             raise InputError(f"sites must name the site of each of the {len(rows)} rows, got shape {home.shape}")
         event = Budget(self.epsilon, self.delta).event(self.rounds * len(names) * (rows.shape[1] + 1))
         note = f"RecordLogistic({self.epsilon:g}, {self.delta:g}), {self.rounds} rounds"
-        charge(ledger, (event,), rows, ids, source, note)
+        pays = charge(ledger, (event,), rows, ids, source, note, together=True)
+        rows, labels = saturate(only(rows, pays)), np.where(pays, labels, names[0])
         parts = [np.flatnonzero(home == site) for site in np.unique(home)]
         with single_blas_thread():
             coefficients = self._descend(rows, (labels[:, None] == names).astype(np.float64), parts, event.mu, source)

@@ -21,7 +21,9 @@ from kernfed.promise import Guarantee
 class RandomizedLabels(Mechanism):
     """Labels kept with probability ``e^epsilon / (e^epsilon + C - 1)``, else replaced by one of the C - 1 others.
 
-    ``classes``: all C labels there can be, public. Labels are public by themselves; this makes them private.
+    ``classes``: all C labels there can be, public and not read from the data. A label that is not among them becomes
+    the first of them, without a word: to refuse it would tell of one row with certainty. Labels are public by
+    themselves; this makes them private.
     """
 
     epsilon: float
@@ -59,7 +61,8 @@ class RandomizedLabels(Mechanism):
         source = check_generator(generator)
         numbers = self._numbers(y)
         events = (PureEvent(self.epsilon),)
-        charge(ledger, events, numbers, ids, source, f"RandomizedLabels({self.epsilon:g})")
+        pays = charge(ledger, events, numbers, ids, source, f"RandomizedLabels({self.epsilon:g})")
+        numbers = np.where(pays, numbers, 0)
         count = len(self.classes)
         for block in blocks(len(numbers)):
             size = block.stop - block.start
@@ -72,8 +75,9 @@ class RandomizedLabels(Mechanism):
         labels = np.asarray(y)
         if labels.ndim != 1 or not len(labels):
             raise InputError(f"y must be a vector of labels, got shape {labels.shape}")
+        return self.numbers(labels)
+
+    def numbers(self, labels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Place (n,) of each label among the declared classes, 0 where it is none of them."""
         place = {label: number for number, label in enumerate(self.classes)}
-        missing = set(labels.tolist()) - set(place)
-        if missing:
-            raise InputError(f"y must hold only the classes declared, got {sorted(map(repr, missing))[0]}")
-        return np.array([place[label] for label in labels.tolist()], dtype=np.int64)
+        return np.array([place.get(label, 0) for label in labels.tolist()], dtype=np.int64)

@@ -14,10 +14,10 @@ from kernfed.kernels.moments import Moments
 from kernfed.privacy.accounting import Event
 from kernfed.privacy.generator import Ints, NoiseGenerator, check_generator
 from kernfed.privacy.ledger import Ledger
-from kernfed.privacy.limits import check_scale
+from kernfed.privacy.limits import check_scale, saturate
 from kernfed.privacy.moments import SECOND_SENSITIVITY
 from kernfed.privacy.noise import Floats
-from kernfed.privacy.release import RecordMechanism, charge
+from kernfed.privacy.release import RecordMechanism, charge, only
 from kernfed.privacy.sums import BITS, Budget, add_gaussian, add_symmetric_gaussian, exact_product, unit_grid
 from kernfed.promise import Guarantee
 
@@ -91,9 +91,10 @@ class RecordRidge(RecordMechanism):
         p, q = rows.shape[1], targets.shape[1]
         event = Budget(self.epsilon, self.delta).event(1 + p * (p + 1) // 2 + p * q)
         note = f"RecordRidge({self.epsilon:g}, {self.delta:g}), {p} columns, {q} targets"
-        charge(ledger, (event,), np.hstack([rows, targets]), ids, source, note)
+        pays = charge(ledger, (event,), np.hstack([rows, targets]), ids, source, note, together=True)
+        rows, targets = only(rows, pays), only(targets, pays)
         share = event.mu / math.sqrt(3.0) * (1 - 1e-15)
-        grid, goal = unit_grid(rows, self.radius), unit_grid(targets, self.target_radius)
+        grid, goal = unit_grid(saturate(rows), self.radius), unit_grid(saturate(targets), self.target_radius)
         gram = exact_product(grid, grid)
         smallest = _smallest_eigenvalue(gram, len(rows), share, self.delta, source)
         second = add_symmetric_gaussian(gram, SECOND_SENSITIVITY, 4.0**BITS, share, source)

@@ -51,12 +51,33 @@ def describe_mechanism(values: Mapping[str, Any]) -> str:
     return f"{values['kind']}({', '.join(f'{name}={value}' for name, value in shown.items())})"
 
 
+#: How a record's neighbour is spoken of where labels are protected too, and where classes with their counts leave.
+_ANY, _OF_CLASS = "replaced by any other", "replaced by any other of its public class"
+
+
+def of_public_class(guarantees: tuple[Guarantee, Guarantee]) -> tuple[Guarantee, Guarantee]:
+    """Guarantees of rows whose labels are public: counts of classes leave exactly, so neighbours are of one class.
+
+    >>> from kernfed.privacy import RecordGaussian
+    >>> of_public_class(RecordGaussian(1.0, 1e-5, 1.0).guarantees(3))[1].adjacency
+    'one row of 3 elements replaced by any other of its public class, rows clipped to L2 norm 1'
+    """
+    element, record = guarantees
+    words = record.adjacency
+    if _OF_CLASS not in words:
+        words = words.replace(" and its target ", " ").replace(_ANY, _OF_CLASS)
+    return element, replace(record, adjacency=words)
+
+
 def with_labels(
     guarantees: tuple[Guarantee, Guarantee], labels: RandomizedLabels | None
 ) -> tuple[Guarantee, Guarantee]:
-    """Guarantees of rows whose labels are randomised too: the epsilons of row and label add up."""
+    """Guarantees of rows whose labels are randomised too: the epsilons of row and label add up.
+
+    Without randomised labels, classes and their counts are public.
+    """
     if labels is None:
-        return guarantees
+        return of_public_class(guarantees)
     element, record = guarantees
     words = "one row and its label replaced by any other"
     return (

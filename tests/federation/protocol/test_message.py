@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.engines import read_message, with_header, write_message
-from kernfed.errors import MessageError
+from kernfed.errors import MessageError, StoreError
 from kernfed.federation.protocol.message import (
     Payload,
     Question,
@@ -21,6 +21,7 @@ from kernfed.federation.protocol.message import (
     digest,
     encode_question,
     encode_reply,
+    error_refusal,
 )
 
 ASKED = Payload({"X": np.arange(6.0).reshape(2, 3)}, {"handle": "h", "n": [1, None]})
@@ -255,3 +256,39 @@ def test_endless_words_make_short_sentences(field: str) -> None:
     for message in (SENT_QUESTION, SENT_REPLY):
         refused(with_header(message, **{field: "x" * 1_000_000}))
         refused(with_header(message, **{field: ["x" * 1_000_000] * 3}))
+
+
+# What goes wrong at a site ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("epsilon must be > 0"), "ValueError: epsilon must be > 0"),
+        (KeyError("handle"), "KeyError: 'handle'"),
+        (ZeroDivisionError(), "ZeroDivisionError"),
+        (FileNotFoundError(2, "No such file or directory", "/data/secret ward/x.npy"), "No such file or directory"),
+        (StoreError("/srv/my site/state.json is missing; restore it"), "StoreError: state.json is missing; restore it"),
+        (ValueError("'/a/b.npz' and then ~/c d/e.csv"), "e.csv"),
+        (ValueError("first\n  File \"/x/y.py\", line 3, in read\n    secret = 1"), "ValueError: first"),
+        (ValueError("half a row/column: 1/2"), "half a row/column: 1/2"),
+    ],
+)
+def test_an_error_is_told_in_one_line_without_paths(
+    error: Exception, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What went wrong may be told, where it did is for the log of the site: folders and code are nobody's business."""
+    try:
+        raise error
+    except Exception as raised:
+        refusal = error_refusal(raised)
+    assert told in refusal.reason
+    assert refusal.code == "error"
+    for place in ("\n", "secret", "/data", "/srv", "/a", "~", ".py", "line 3"):
+        assert place not in refusal.reason
+    assert [record.name for record in caplog.records] == ["kernfed.site"]
+    assert "raise error" in caplog.text  # the traceback, with the line
+
+
+def test_long_sentences_are_cut() -> None:
+    assert len(error_refusal(ValueError("x" * 10_000)).reason) < 600

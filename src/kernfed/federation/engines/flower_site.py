@@ -20,6 +20,8 @@ from kernfed.federation.site.store import SiteStore
 __all__ = ["ACTION", "answer", "node_config", "site_from_config", "site_name"]
 #: What the configuration of a virtual node of Flower's simulation says.
 _VIRTUAL = "partition-id"
+#: Settings of a node that may be left out.
+_OPTIONAL = ("features", "ids", "persons", "policy", "holdout", "seed", "scaling", "encoder")
 
 
 def answer(message: Message, context: Context, make_site: Callable[[Context], Site] | None = None) -> Message:
@@ -73,23 +75,23 @@ def node_config(context: Context) -> Mapping[str, Any]:
 def site_from_config(context: Context) -> Site:
     """Site described by the node's configuration.
 
-    site, data (a table), label, store (a folder) are needed; features, ids, policy (``site.toml``; without it only
-    schema and scores leave), holdout, seed, scaling and encoder may be given. Paths are absolute, for a ClientApp does
-    not choose its working folder.
+    site, data (a table), label, store (a folder) are needed; features, ids, persons, policy (``site.toml``; without it
+    only schema and scores leave), holdout, seed, scaling and encoder may be given. Paths are absolute, for a ClientApp
+    does not choose its working folder.
     """
     config = node_config(context)
-    known = {"site", "data", "label", "store", "features", "ids", "policy", "holdout", "seed", "scaling", "encoder"}
+    known = {"site", "data", "label", "store", *_OPTIONAL}
     unknown = sorted(set(config) - known)
     if unknown:
         raise InputError(f"unknown setting {unknown[0]!r} in the node's configuration; known are {sorted(known)}")
     data, store = _path(config, "data"), _path(config, "store")
-    label, features, ids = (_text(config, word) for word in ("label", "features", "ids"))
+    label, features, ids, persons = (_text(config, word) for word in ("label", "features", "ids", "persons"))
     if label is None:
         raise InputError('the node\'s configuration must name the column of labels: label="y"')
     policy = Policy.read(_path(config, "policy")) if "policy" in config else Policy()
 
     def read() -> Table:
-        return read_table(data, features=features, label=label, ids=ids)
+        return read_table(data, features=features, label=label, ids=ids, persons=persons)
 
     return Site(
         site_name(context),

@@ -86,7 +86,7 @@ def add_rows(site: Site, payload: Payload) -> Payload:
     }
     try:
         labels = labels_from_values(payload.values["y"])
-        ids = site.add_rows(payload.arrays["X"], labels, payload.arrays.get("ids"))
+        ids = site.add_rows(payload.arrays["X"], labels, payload.arrays.get("ids"), payload.values.get("persons"))
         changed = {handle: _with_added(site, machines) for handle, machines in mine.items()}
     except (InputError, Refused) as error:  # among them rows that no machine can be fitted on
         site.store.delete("rows") if before is None else site.store.write(before, "rows")

@@ -16,6 +16,8 @@ from kernfed._validation import FloatArray
 from kernfed.errors import InputError, Refused
 from kernfed.federation.folding.machines import SiteMachines, divide, extended, fit_batches, reduced
 from kernfed.federation.folding.recipe import Recipe
+from kernfed.federation.release.asked import check_task
+from kernfed.federation.release.books import people_of
 from kernfed.federation.release.permit import Permit, record_promise, releasing
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
@@ -28,6 +30,8 @@ from kernfed.privacy import ClassMoments, Ledger, RandomizedLabels, RecordMoment
 @contextmanager
 def releasing_by(site: Site, recipe: Recipe) -> Iterator[Permit]:
     """A permit for what a recipe releases, or a refusal."""
+    if recipe.labels is None:
+        check_task(site, "classify")
     with releasing(site, *recipe.releases) as permit:
         yield permit
 
@@ -46,20 +50,15 @@ def labelled_rows(permit: Permit) -> Rows:
 
 
 def _randomized(permit: Permit, labels: RandomizedLabels, rows: Rows) -> Rows:
-    place = {label: number for number, label in enumerate(labels.classes)}
-    strange = [label for label in np.unique(rows.y).tolist() if label not in place]
-    if strange:
-        raise Refused(
-            "bad question", f"site {permit.site.name!r} has label {strange[0]!r}, which is not among the declared ones"
-        )
-    true = Rows(np.array([[float(place[label])] for label in rows.y.tolist()]), rows.y, rows.ids)
+    """Rows with randomised labels. A label that was not declared counts as the first one, here as in the mechanism."""
+    true = replace(rows, X=labels.numbers(rows.y).astype(np.float64)[:, None])
 
     def compute(part: Rows, ledger: Ledger) -> FloatArray:
-        drawn = labels.release(part.y, ledger=ledger, ids=part.ids).values
-        return np.array([[float(place[label])] for label in drawn.tolist()])
+        drawn = labels.release(part.y, ledger=ledger, ids=people_of(part)).values
+        return labels.numbers(drawn).astype(np.float64)[:, None]
 
     numbers = permit.row_by_row(true, compute, mechanism=labels)[:, 0].astype(np.intp)
-    return Rows(rows.X, np.asarray(labels.classes)[numbers], rows.ids)
+    return replace(rows, y=np.asarray(labels.classes)[numbers])
 
 
 def released_material(permit: Permit, recipe: Recipe, parameters: FoldingParameters) -> tuple[Rows, Rows]:
@@ -75,9 +74,9 @@ def released_material(permit: Permit, recipe: Recipe, parameters: FoldingParamet
             return _fabricated(permit, recipe, mechanism, rows, parameters.seed), rows
 
         def compute(part: Rows, ledger: Ledger) -> FloatArray:
-            return mechanism.release(part.X, ledger=ledger, ids=part.ids).values
+            return mechanism.release(part.X, ledger=ledger, ids=people_of(part)).values
 
-        return Rows(permit.row_by_row(rows, compute), rows.y, rows.ids), rows
+        return replace(rows, X=permit.row_by_row(rows, compute)), rows
     except InputError as error:  # parameters that do not fit the site's columns
         raise Refused("bad question", f"site {permit.site.name!r} cannot release its rows: {error}") from None
 
@@ -86,7 +85,7 @@ def _fabricated(permit: Permit, recipe: Recipe, mechanism: RecordMoments, rows: 
     """Rows fabricated from the released moments; their ids are numbers of no person."""
 
     def compute(ledger: Ledger) -> Record:
-        return moments_to_record(mechanism.release(rows.X, rows.y, ledger=ledger, ids=rows.ids).classes)
+        return moments_to_record(mechanism.release(rows.X, rows.y, ledger=ledger, ids=people_of(rows)).classes)
 
     classes = moments_from_record(permit.once(rows, compute))
     draws = int(generator(seed, permit.site.name, "fabricate").integers(2**31))

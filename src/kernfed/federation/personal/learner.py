@@ -11,6 +11,7 @@ from kernfed.federation.personal.methods import run
 from kernfed.federation.personal.options import PersonalOptions, check_options
 from kernfed.federation.personal.sites import PersonalSites
 from kernfed.federation.release.kept import warn_if_forgotten
+from kernfed.federation.shares import MAX_SHARE
 from kernfed.federation.survey import ask_survey
 from kernfed.personal.model import Newcomer, PersonalModel
 
@@ -84,11 +85,19 @@ class PersonalLearner(Learner):
         """Every parameter, checked."""
         return check_options(self.get_params(deep=False))
 
-    def fit(self, federation: Federation, *, min_replies: int | None = None, timeout: float = 600.0) -> PersonalModel:
+    def fit(
+        self,
+        federation: Federation,
+        *,
+        min_replies: int | None = None,
+        timeout: float = 600.0,
+        max_share: float = MAX_SHARE,
+    ) -> PersonalModel:
         """Learn a model for every site.
 
         A site that is lost on the way, also between embedding and training, takes no part: the others are done again
-        without it if ``min_replies`` remain, with a ``MissingSites`` warning.
+        without it if ``min_replies`` remain, with a ``MissingSites`` warning. A site whose sums no rows can have is
+        lost, too; so is one of three and more that claims above ``max_share`` of all rows.
         """
         options = self.options()
         if options.privacy is not None:
@@ -100,11 +109,13 @@ class PersonalLearner(Learner):
             median=options.needs_median,
             min_replies=min_replies,
             timeout=timeout,
+            max_share=max_share,
         )
         while True:
             problem = options.problem(taking_part, federation.seed)
             try:
-                model = run(options, PersonalSites(federation, taking_part.names, problem, timeout), taking_part)
+                sites = PersonalSites(federation, taking_part.names, problem, timeout, taking_part.surveys)
+                model = run(options, sites, taking_part)
                 break
             except SitesLost as lost:
                 taking_part.go_on_without(lost)

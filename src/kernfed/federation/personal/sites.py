@@ -1,7 +1,8 @@
 """The sites of a personalised problem: every question that a ``PersonalLearner`` asks, and the check of its answers."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ from kernfed._validation import FloatArray
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation, Replies
 from kernfed.federation.protocol.message import Payload
-from kernfed.federation.survey import ask_all, check_arrays
+from kernfed.federation.shares import far_above
+from kernfed.federation.survey import Survey, ask_all, check_arrays
 from kernfed.kernels import MeanEmbedding
 from kernfed.personal import logistic
 from kernfed.personal.gradient import Slopes, descend, minimise, weighted_risks
@@ -36,16 +38,29 @@ class Received:
 
 @dataclass(frozen=True)
 class PersonalSites:
-    """Sites that all must answer, in one problem."""
+    """Sites that all must answer, in one problem; to ``surveys``, what each said before, its answers are held."""
 
     federation: Federation
     names: tuple[str, ...]
     problem: Problem
     timeout: float
+    surveys: Mapping[str, Survey] = field(default_factory=dict)
 
-    def ask(self, task: str, payload: Payload, check_answer: Callable[[Payload], object]) -> Replies:
-        """Answers of all sites, or ``SitesLost``; ``check_answer`` raises ValueError for one that must not be used."""
-        return ask_all(self.federation, task, payload, self.names, check_answer, self.timeout)
+    def ask(
+        self,
+        task: str,
+        payload: Payload,
+        check: Callable[[str, Payload], object],
+        compare: Callable[[Replies], Mapping[str, str]] | None = None,
+    ) -> Replies:
+        """Answers of all sites, or ``SitesLost``; ``check(site, answer)`` raises ValueError for one that is false."""
+        return ask_all(self.federation, task, payload, self.names, check, self.timeout, compare)
+
+    def check_rows(self, site: str, rows: float) -> None:
+        """Refuse sums of another number of rows than the site surveyed."""
+        surveyed = self.surveys.get(site)
+        if surveyed is not None and rows != surveyed.rows:
+            raise InputError(f"expected sums of the {surveyed.rows:,} rows surveyed, got {rows:,.0f}")
 
     def receive(
         self, kernel: EmbeddingKernel | None, *, statistics: bool, intercept: bool, halves: bool = False
@@ -63,19 +78,32 @@ class PersonalSites:
         names = () if kernel is None else ("embedding.", "other.") if halves else ("embedding.",)
         dimension = 0 if kernel is None else kernel.dimension
 
-        def read(payload: Payload) -> tuple[SiteStatistics | None, float, tuple[MeanEmbedding, ...]]:
-            own, penalty = self._read_statistics(payload) if statistics else (None, 1.0)
-            return own, penalty, tuple(_read_embedding(_part(payload, name), dimension) for name in names)
+        bound = math.sqrt(2) if kernel is not None and kernel.kind == "fourier" else math.inf
 
-        replies = [read(answer) for _, answer in self.ask("personal_statistics", Payload(values=values), read)]
+        def read(site: str, payload: Payload) -> tuple[SiteStatistics | None, float, tuple[MeanEmbedding, ...]]:
+            own, penalty = self._read_statistics(site, payload) if statistics else (None, 1.0)
+            embeddings = tuple(_read_embedding(_part(payload, name), dimension, bound) for name in names)
+            if embeddings:
+                self.check_rows(site, sum(embedding.weight for embedding in embeddings))
+            return own, penalty, embeddings
+
+        def compare(answers: Replies) -> dict[str, str]:
+            parts = {site: read(site, answer) for site, answer in answers}
+            squares = {site: _mean_square(own) for site, (own, _, _) in parts.items() if own is not None}
+            sizes = {site: max((_size(e) for e in found), default=0.0) for site, (_, _, found) in parts.items()}
+            return far_above(squares, "mean square of features and targets") | far_above(sizes, "size of an embedding")
+
+        answers = self.ask("personal_statistics", Payload(values=values), read, compare)
+        replies = [read(*answer) for answer in answers]
         named = {name: own for name, (own, _, _) in zip(self.names, replies, strict=True) if own is not None}
         penalties = np.array([penalty for _, penalty, _ in replies])
         if halves:
             return Received(named, penalties, (), tuple((one, other) for _, _, (one, other) in replies))
         return Received(named, penalties, tuple(embedding for _, _, parts in replies for embedding in parts))
 
-    def _read_statistics(self, payload: Payload) -> tuple[SiteStatistics, float]:
+    def _read_statistics(self, site: str, payload: Payload) -> tuple[SiteStatistics, float]:
         own = SiteStatistics.from_arrays(_part(payload, "statistics."))
+        self.check_rows(site, own.n)
         if (own.width, own.targets) != (self.problem.n_features, self.problem.n_targets):
             raise InputError(
                 f"statistics must be of {self.problem.n_features} features and {self.problem.n_targets} "
@@ -91,7 +119,7 @@ class PersonalSites:
         values = {"problem": self.problem.to_values(), "kernel": kernel.to_values()}
         question = Payload({"means": np.stack([entry.mean for entry in embeddings])}, values)
         shapes = {"forms": (len(embeddings),)}
-        replies = self.ask("personal_forms", question, lambda payload: check_arrays(payload, shapes))
+        replies = self.ask("personal_forms", question, lambda _, payload: check_arrays(payload, shapes))
         forms = np.stack([payload.arrays["forms"] for _, payload in replies])
         return np.asarray(np.where(forms < 0, np.nan, forms))
 
@@ -139,14 +167,18 @@ class PersonalSites:
         }
 
         def ask(parameters: FloatArray) -> Iterator[Slopes]:
-            def check(payload: Payload) -> None:
+            def check(_: str, payload: Payload) -> None:
                 losses, slopes = payload.arrays["losses"], payload.arrays["gradients"]
                 if losses.shape != (len(parameters),) or slopes.shape != parameters.shape:
                     raise InputError(f"losses and gradients must fit parameters {parameters.shape}, got {slopes.shape}")
                 if not np.isfinite(losses).all() or not np.isfinite(slopes).all():
                     raise InputError("losses and gradients must be finite")
 
-            replies = self.ask("personal_gradient", Payload({"parameters": parameters}, values), check)
+            def compare(answers: Replies) -> dict[str, str]:
+                sizes = {site: float(np.abs(answer.arrays["gradients"]).max(initial=0.0)) for site, answer in answers}
+                return far_above(sizes, "gradient")
+
+            replies = self.ask("personal_gradient", Payload({"parameters": parameters}, values), check, compare)
             return ((payload.arrays["losses"], payload.arrays["gradients"]) for _, payload in replies)
 
         risks = weighted_risks(weights, ask)
@@ -166,8 +198,23 @@ def _part(payload: Payload, prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): array for name, array in payload.arrays.items() if name.startswith(prefix)}
 
 
-def _read_embedding(arrays: Mapping[str, Any], dimension: int) -> MeanEmbedding:
+def _read_embedding(arrays: Mapping[str, Any], dimension: int, bound: float) -> MeanEmbedding:
+    """An embedding of ``dimension`` numbers whose features have norm ``bound`` at most."""
     embedding = MeanEmbedding.from_arrays(arrays)
     if len(embedding.mean) != dimension:
         raise InputError(f"an embedding must have {dimension} numbers, got {len(embedding.mean)}")
+    if not _size(embedding) <= bound**2 * (1 + 1e-6):
+        raise InputError(
+            f"features of norm {bound:.4g} at most have no embedding of mean square {_size(embedding):.4g}"
+        )
     return embedding
+
+
+def _mean_square(own: SiteStatistics) -> float:
+    """Mean square of a row of features and targets."""
+    return float(own.mean @ own.mean + np.square(own.factor).sum() / own.n)
+
+
+def _size(embedding: MeanEmbedding) -> float:
+    """Mean square of the features of the embedded rows."""
+    return float(embedding.mean @ embedding.mean + embedding.spread / embedding.weight)

@@ -3,9 +3,10 @@
 from typing import Any, TypeVar
 
 from kernfed.errors import InputError, Refused
+from kernfed.federation.site.site import Site
 from kernfed.privacy.names import mechanism_name
 from kernfed.privacy.release import Mechanism
-from kernfed.privacy.values import mechanism_from_values, mechanism_to_values
+from kernfed.privacy.values import mechanism_from_values, mechanism_to_values, of_public_class
 from kernfed.promise import Terms
 
 Kind = TypeVar("Kind", bound=Mechanism)
@@ -32,8 +33,26 @@ def read_mechanism(values: Any, kind: type[Kind]) -> Kind:
     return mechanism
 
 
+def check_task(site: Site, task: str) -> None:
+    """Refuse, where privacy is required, to take as classes what the site declares to be targets.
+
+    Whether targets are among given classes would tell of them, so this is decided before any of them is looked at.
+    """
+    if site.policy.require_privacy and task == "classify" and site.policy.labels == "targets":
+        raise Refused(
+            "policy",
+            f"the labels of site {site.name!r} are targets, of which none is told; ask with task='regress'",
+            public=True,
+        )
+
+
 def terms_of(mechanism: Mechanism, width: int, task: str) -> Terms:
-    """What sites are asked to promise for a release of ``width`` columns, with targets where ``task`` is to regress."""
-    asked = mechanism_to_values(mechanism)
+    """What sites are asked to promise for a release of ``width`` columns, with targets where ``task`` is to regress.
+
+    To classify, classes and their numbers of rows are public: what is hidden is which row of its class one is.
+    """
+    asked, promised = mechanism_to_values(mechanism), mechanism.guarantees(width)
     protects = "rows and targets" if task == "regress" else "rows"
-    return Terms(asked, None, protects, *mechanism.guarantees(width), request={"mechanism": asked, "labels": None})
+    if task == "classify":
+        promised = of_public_class(promised)
+    return Terms(asked, None, protects, *promised, request={"mechanism": asked, "labels": None})

@@ -61,7 +61,13 @@ def write_rows(site: Site, name: str, known: ByRow) -> None:
         "marks": np.array([known[number][0] for number in numbers], dtype=np.int64),
         "rows": np.stack([known[number][1] for number in numbers]),
     }
-    site.store.write(Record(arrays, {"by": "row"}), FOLDER, name)
+    site.store.write(Record(arrays, {"by": "row", "ledger": ledger_mark(site)}), FOLDER, name)
+
+
+def ledger_mark(site: Site) -> dict[str, Any] | None:
+    """Charges, head and key of the site's ledger as its state has them; None where no ledger was begun."""
+    mark: dict[str, Any] | None = site.store.read_state().get("ledger")
+    return mark
 
 
 def read_release(site: Site, name: str) -> Record | None:

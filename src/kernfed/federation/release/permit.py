@@ -6,9 +6,11 @@ crash in between loses budget, never privacy.
 
 A task asks for a permit with ``releasing``, which checks the policy before anything looks at a row. Where privacy is
 required there is no other way to the site's rows.
+
+A person whose budget is spent is left out of a release without a word: a fixed public row stands in for theirs, and
+sizes, sentences and the number of charges are as if they were in it. Only where nobody can pay is a release refused.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +21,8 @@ import numpy as np
 from kernfed._validation import FloatArray
 from kernfed.errors import BudgetExceeded, InputError, Refused
 from kernfed.federation.protocol.message import digest
-from kernfed.federation.release.kept import FOLDER, read_release, row_marks, rows_of, write_rows
+from kernfed.federation.release.books import LEDGER, charges, open_ledger, people_of, spent
+from kernfed.federation.release.kept import FOLDER, ledger_mark, read_release, row_marks, rows_of, write_rows
 from kernfed.federation.site.authorise import check_mechanism, check_record
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
@@ -29,10 +32,18 @@ from kernfed.privacy.names import mechanism_name
 from kernfed.privacy.release import Mechanism
 from kernfed.privacy.values import mechanism_to_values, with_labels
 
-#: File of a site's ledger in its store.
-LEDGER = "ledger.jsonl"
-# The budget that the ledger of a site without one is begun with. It is not used: spending is recorded, never too much.
-_NO_LIMIT = 1e9
+__all__ = [
+    "LEDGER",
+    "Permit",
+    "charges",
+    "check_release",
+    "open_ledger",
+    "people_of",
+    "record_promise",
+    "releasing",
+    "spent",
+    "statement",
+]
 
 
 @dataclass(frozen=True)
@@ -53,16 +64,17 @@ class Permit:
     def once(self, rows: Rows, compute: Callable[[Ledger], Record], *, key: str = "") -> Record:
         """What ``compute(ledger)`` once released of these ``rows``: from the store ever after.
 
-        ``compute`` calls the mechanism's ``release(..., ledger=ledger, ids=rows.ids)``, which charges before it draws,
-        and returns what is to be kept. ``key`` tells apart releases of one mechanism, such as two features of the same
+        ``compute`` calls the mechanism's ``release(..., ledger=ledger, ids=people_of(rows))``, which charges before it
+        draws, and returns what is to be kept. ``key`` tells apart releases of one mechanism, such as two features of the same
         rows.
         """
         name = digest({"mechanism": mechanism_to_values(self.mechanism), "key": key, "data": rows.digest})
         with self.site.store.locked():
             record = read_release(self.site, name)
             if record is None:
-                made = self._charged(compute)
-                record = Record(made.arrays, {**made.values, "by": "site", "people": rows.ids.tolist()})
+                made = self._charged(rows, compute)
+                about = {"by": "site", "people": rows.ids.tolist(), "ledger": ledger_mark(self.site)}
+                record = Record(made.arrays, {**made.values, **about})
                 self.site.store.write(record, FOLDER, name)
         return record
 
@@ -72,26 +84,26 @@ class Permit:
         """Noisy rows (n, k) of ``rows``, for mechanisms that treat each row by itself (default: that of the permit).
 
         ``compute(rows, ledger)`` releases and charges; it gets only rows that were not released before, or that have
-        changed since.
+        changed since. Where privacy is required one changed row has all of them drawn again, so that nobody sees which.
         """
         used = self.mechanism if mechanism is None else mechanism
         name = digest({"mechanism": mechanism_to_values(used), "key": ""})
         marks = row_marks(rows.X)
         with self.site.store.locked():
             known = rows_of(read_release(self.site, name))
-            pairs = enumerate(zip(rows.ids.tolist(), marks.tolist(), strict=True))
-            new = np.array(
-                [place for place, (number, mark) in pairs if known.get(number, (None,))[0] != mark], dtype=np.intp
-            )
+            earlier = [known[number][0] if number in known else None for number in rows.ids.tolist()]
+            is_new = np.array([mark is None for mark in earlier])
+            changed = ~is_new & np.array([mark != now for mark, now in zip(earlier, marks.tolist(), strict=True)])
+            new = np.flatnonzero(is_new | changed | (changed.any() and self.site.policy.require_privacy))
             if len(new):
-                made = self._charged(lambda ledger: compute(rows.take(new), ledger))
+                made = self._charged(rows, lambda ledger: compute(rows.take(new), ledger))
                 known |= dict(zip(rows.ids[new].tolist(), zip(marks[new].tolist(), made, strict=True), strict=True))
                 write_rows(self.site, name, known)
         return np.stack([known[number][1] for number in rows.ids.tolist()])
 
-    def _charged(self, compute: Callable[[Ledger], Any]) -> Any:
+    def _charged(self, rows: Rows, compute: Callable[[Ledger], Any]) -> Any:
         try:
-            return compute(open_ledger(self.site))
+            return compute(open_ledger(self.site, rows, thorough=True))
         except BudgetExceeded as error:
             raise Refused("budget", f"site {self.site.name!r} does not release this: {error}") from None
 
@@ -108,6 +120,13 @@ def check_release(site: Site, mechanism: Mechanism, labels: RandomizedLabels | N
     """Refuse a release that the site's policy does not allow."""
     policy = site.policy
     check_mechanism(policy, site.name, mechanism_name(mechanism), private_labels=labels is not None)
+    if policy.require_privacy and mechanism.publishes_values and not policy.atoms:
+        raise Refused(
+            "policy",
+            f"the policy of site {site.name!r} does not allow atoms: this mechanism releases values as they are with "
+            "some probability; ask with delta 0, or have the site say atoms = true",
+            public=True,
+        )
     if policy.max_record_epsilon is not None:
         check_record(policy, site.name, *record_promise(site, mechanism, labels))
 
@@ -121,39 +140,16 @@ def record_promise(site: Site, mechanism: Mechanism, labels: RandomizedLabels | 
     return record.epsilon, record.delta
 
 
-def open_ledger(site: Site) -> Ledger:
-    """The site's ledger, in its store, under the budget that its policy has today."""
-    policy, place = site.policy, site.store.path / LEDGER
-    limit = policy.max_record_epsilon
-    begun = place.exists() and place.stat().st_size > 0
-    if not begun and site.store.names(FOLDER):
-        raise Refused(
-            "ledger",
-            f"site {site.name!r} has released data, but its ledger {place} is missing: what was "
-            "spent is not known. Restore it; nothing is released until then",
-        )
-    try:
-        ledger = Ledger(place) if begun else Ledger(place, limit or _NO_LIMIT, policy.record_delta)
-    except InputError as error:  # it is damaged
-        raise Refused("ledger", str(error)) from None
-    # The file has the numbers of the day it was begun; the policy's are those of today.
-    ledger.epsilon, ledger.delta = math.inf if limit is None else limit, policy.record_delta
-    return ledger
-
-
-def spent(site: Site) -> tuple[float, float]:
-    """(epsilon, delta) that the person who paid most has paid at this site; (0, delta) before any release."""
-    if not (site.store.path / LEDGER).exists():
-        return 0.0, site.policy.record_delta
-    paid = open_ledger(site).spent()
-    return paid.epsilon, paid.delta
-
-
 def statement(site: Site, element: Guarantee, record: Guarantee) -> dict[str, list[str]]:
-    """What a release promises and what the site's ledger has come to, (epsilon, delta) as text of one length."""
+    """What a release promises and what the site's ledger has come to, as text of one length.
+
+    (epsilon, delta) of element, record and ledger, and how many charges the ledger has: who keeps the number notices
+    a site whose whole store was set back to an earlier day.
+    """
     pairs = {
         "element": (element.epsilon, element.delta),
         "record": (record.epsilon, record.delta),
         "spent": spent(site),
     }
-    return {name: [f"{number:.16e}" for number in pair] for name, pair in pairs.items()}
+    told = {name: [f"{number:.16e}" for number in pair] for name, pair in pairs.items()}
+    return {**told, "charges": [f"{charges(site):016d}"]}

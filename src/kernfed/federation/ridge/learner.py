@@ -13,6 +13,7 @@ from kernfed.federation.release.kept import warn_if_forgotten
 from kernfed.federation.ridge.methods import Progress, run
 from kernfed.federation.ridge.options import RidgeOptions, check_options
 from kernfed.federation.ridge.system import Recorder, Sites
+from kernfed.federation.shares import MAX_SHARE
 from kernfed.federation.survey import Bandwidth, Participants, ask_survey
 from kernfed.ridge.heterogeneity import Heterogeneity
 from kernfed.ridge.model import RidgeModel
@@ -87,11 +88,19 @@ class RidgeLearner(Learner):
         """Every parameter, checked."""
         return check_options(self.get_params(deep=False))
 
-    def fit(self, federation: Federation, *, min_replies: int | None = None, timeout: float = 600.0) -> RidgeModel:
+    def fit(
+        self,
+        federation: Federation,
+        *,
+        min_replies: int | None = None,
+        timeout: float = 600.0,
+        max_share: float = MAX_SHARE,
+    ) -> RidgeModel:
         """Learn from all sites.
 
         A site lost on the way ends training with the last complete round, or, if ``min_replies`` sites remain, training
-        goes on from there for the rows of those. Either way a ``MissingSites`` warning says so.
+        goes on from there for the rows of those. Either way a ``MissingSites`` warning says so. A site whose sums no
+        rows can have is lost, too, by name; so is one of three and more that claims above ``max_share`` of all rows.
         """
         options = self.options()
         if options.privacy is not None:
@@ -103,6 +112,7 @@ class RidgeLearner(Learner):
             median=options.needs_median,
             min_replies=min_replies,
             timeout=timeout,
+            max_share=max_share,
         )
         columns = taking_part.schema.columns
         progress = Progress(Recorder(federation))
@@ -118,7 +128,7 @@ def _train(
     while True:
         parameters = _parameters(options, taking_part, bandwidth, federation.seed)
         try:
-            run(options, Sites(federation, taking_part.names, parameters, timeout), progress)
+            run(options, Sites(federation, taking_part.names, parameters, timeout, taking_part.surveys), progress)
             return
         except SitesLost as lost:
             try:

@@ -25,12 +25,13 @@ def solve_released(sites: Sites, mechanism: RecordRidge, regularization: float) 
     terms = terms_of(mechanism, sites.parameters.width, sites.parameters.task)
     expected = {"second": (M, M), "cross": (M, C), "scalars": (2,)}
 
-    def read(payload: Payload) -> tuple[Moments, float]:
+    def read(site: str, payload: Payload) -> tuple[Moments, float]:
         check_arrays(payload, expected)
         terms.check_told(payload.values["privacy"])
         rows, needed = map(float, payload.arrays["scalars"])
         if rows < 1 or needed < 0:
             raise InputError(f"expected rows and a regularisation, got {rows} and {needed}")
+        sites.expected[site].check_rows(int(rows))
         joint = np.zeros((M + C, M + C))
         joint[:M, :M], joint[:M, M:] = payload.arrays["second"], payload.arrays["cross"]
         joint[M:, :M] = joint[:M, M:].T
@@ -38,7 +39,7 @@ def solve_released(sites: Sites, mechanism: RecordRidge, regularization: float) 
 
     question = Payload(values={"parameters": sites.parameters.to_values(), "privacy": dict(terms.mechanism)})
     replies = sites.ask("ridge_release", question, read)
-    parts, regularizations = zip(*map(read, replies.values()), strict=True)
+    parts, regularizations = zip(*(read(*reply) for reply in replies.items()), strict=True)
     # Noise of independent releases adds up as the root of squares, and so does what has to be added against it.
     needed = math.sqrt(sum(part**2 for part in regularizations))
     pooled = RidgeRelease(sum(parts, Moments.zero(M, C)), needed, terms.element, terms.record, True, ())

@@ -4,16 +4,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from kernfed.errors import Refused
+from kernfed.errors import InputError, Refused
 from kernfed.federation.protocol.message import Payload, digest
 from kernfed.federation.protocol.task import task
-from kernfed.federation.release.asked import read_mechanism
+from kernfed.federation.release.asked import check_task, read_mechanism
+from kernfed.federation.release.books import people_of
 from kernfed.federation.release.permit import releasing, statement
 from kernfed.federation.ridge.tasks import read_parameters
 from kernfed.federation.site.site import Site
 from kernfed.federation.survey import check_rows_of, read_targets
 from kernfed.files import Record
+from kernfed.kernels.fourier import FourierFeatures
 from kernfed.privacy.ledger import Ledger
+from kernfed.privacy.limits import check_features, saturate
 from kernfed.privacy.ridge import RecordRidge
 from kernfed.ridge.parameters import RidgeParameters
 
@@ -25,19 +28,31 @@ def release_sums(site: Site, payload: Payload) -> Payload:
     parameters = read_parameters(payload.values)
     if parameters.class_weights is not None or parameters.fit_intercept:
         raise Refused("bad question", "rows are released without weights of classes, and without an intercept")
+    features = parameters.feature_map()
+    _check_bounded(site, parameters, features)
+    check_task(site, parameters.task)
     with releasing(site, mechanism) as permit:
         rows = check_rows_of(site, parameters, permit.rows())
         targets = read_targets(parameters, rows)
 
         def compute(ledger: Ledger) -> Record:
-            features = parameters.feature_map()
-            mapped = rows.X if features is None else features.transform(rows.X)
-            sums = mechanism.release(mapped, targets, ledger=ledger, ids=rows.ids)
+            mapped = rows.X if features is None else features.transform(saturate(rows.X))
+            sums = mechanism.release(mapped, targets, ledger=ledger, ids=people_of(rows))
             scalars = np.array([float(sums.moments.n), sums.regularization])
             return Record({"second": sums.moments.second, "cross": sums.moments.cross, "scalars": scalars})
 
         record = permit.once(rows, compute, key=_problem_key(parameters))
     return Payload(record.arrays, {"privacy": statement(site, *mechanism.guarantees(parameters.width))})
+
+
+def _check_bounded(site: Site, parameters: RidgeParameters, features: FourierFeatures | None) -> None:
+    """Refuse features that are too many, or that would not be finite for every row, before there is any."""
+    site.allow(features=parameters.n_features, numbers=(parameters.n_features + parameters.n_targets) ** 2)
+    if features is not None:
+        try:
+            check_features(features)
+        except InputError as error:
+            raise Refused("bad question", f"the features asked for cannot be had: {error}") from None
 
 
 def _problem_key(parameters: RidgeParameters) -> str:

@@ -2,18 +2,29 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import add
 from typing import Any
 
 import numpy as np
 
+from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray
 from kernfed.errors import InputError
-from kernfed.federation.asking import Federation
+from kernfed.federation.asking import Federation, Replies
 from kernfed.federation.protocol.message import Payload, digest
-from kernfed.federation.survey import ask_all, check_arrays
+from kernfed.federation.ridge.plausible import (
+    Expected,
+    SiteStart,
+    check_descent,
+    check_inverse,
+    check_product,
+    check_same_hessian,
+    unlike_others,
+)
+from kernfed.federation.shares import far_above
+from kernfed.federation.survey import Survey, ask_all, check_arrays
 from kernfed.kernels import Moments
 from kernfed.ridge.means import Means, moved, problem_values
 from kernfed.ridge.model import RidgeRound
@@ -21,48 +32,62 @@ from kernfed.ridge.objective import average
 from kernfed.ridge.parameters import RidgeParameters
 
 
-@dataclass(frozen=True, eq=False)
-class SiteStart:
-    """What a site says of its part: solutions (L, M, C), b (M, C), s, mass, trace of its C_j."""
-
-    solutions: FloatArray
-    linear: FloatArray
-    constant: float
-    mass: float
-    trace: float
-
-
 @dataclass(frozen=True)
 class Sites:
     """Sites that all must answer, in the problem ``parameters`` describes.
 
-    means : of all their rows, which an intercept needs before anything is factored; see ``centred``.
+    surveys : what each said before, to which its answers are held. means : of all their rows, which an intercept needs
+    before anything is factored; see ``centred``.
     """
 
     federation: Federation
     names: tuple[str, ...]
     parameters: RidgeParameters
     timeout: float
+    surveys: Mapping[str, Survey]
     means: Means | None = None
+
+    @cached_property
+    def expected(self) -> dict[str, Expected]:
+        """What is known of every site's sums before it sends any."""
+        return {site: Expected.of(self.surveys[site], self.parameters) for site in self.names}
 
     @property
     def _weights_shape(self) -> tuple[int, int]:
         return (self.parameters.n_features, self.parameters.n_targets)
 
-    def ask(self, task: str, payload: Payload, check_answer: Callable[[Payload], object]) -> dict[str, Payload]:
-        """Answers of all sites, or ``SitesLost``; ``check_answer`` raises ValueError for one that must not be used."""
-        return dict(ask_all(self.federation, task, payload, self.names, check_answer, self.timeout))
+    def ask(
+        self,
+        task: str,
+        payload: Payload,
+        check: Callable[[str, Payload], object],
+        compare: Callable[[Replies], Mapping[str, str]] | None = None,
+    ) -> dict[str, Payload]:
+        """Answers of all sites, or ``SitesLost``; ``check(site, answer)`` raises ValueError for one that is false."""
+        return dict(ask_all(self.federation, task, payload, self.names, check, self.timeout, compare))
 
     def centred(self) -> "Sites":
         """The same with the means of all sites' rows where there is an intercept: one exchange."""
         if not self.parameters.fit_intercept:
             return self
 
-        def read(payload: Payload) -> Means:
-            return _read_means(payload, self.parameters)
+        def read(site: str, payload: Payload) -> Means:
+            return self._read_means(site, payload)
 
-        replies = self.ask("ridge_means", Payload(values={"parameters": self.parameters.to_values()}), read)
-        return replace(self, means=reduce(add, map(read, replies.values())))
+        def compare(replies: Replies) -> dict[str, str]:
+            means = {site: read(site, payload) for site, payload in replies}
+            features = {site: float(np.linalg.norm(own.features)) for site, own in means.items()}
+            targets = {site: float(np.linalg.norm(own.targets)) for site, own in means.items()}
+            return far_above(features, "mean of features") | far_above(targets, "mean of targets")
+
+        question = Payload(values={"parameters": self.parameters.to_values()})
+        replies = self.ask("ridge_means", question, read, compare)
+        return replace(self, means=reduce(add, (read(*reply) for reply in replies.items())))
+
+    def _read_means(self, site: str, payload: Payload) -> Means:
+        means = Means.from_array(payload.arrays["means"], self.parameters)
+        self.expected[site].check_means(means)
+        return means
 
     def question(self, **values: Any) -> Payload:
         """The problem, as every site is asked for it."""
@@ -74,15 +99,18 @@ class Sites:
         shape = self._weights_shape
         expected = {"solutions": (len(self.parameters.regularization), *shape), "linear": shape, "scalars": (3,)}
 
-        def read(payload: Payload) -> SiteStart:
+        def read(site: str, payload: Payload) -> SiteStart:
             check_arrays(payload, expected)
-            constant, mass, trace = map(float, payload.arrays["scalars"])
-            if constant < 0 or mass <= 0 or trace < 0:
-                raise InputError(f"no rows have constant {constant}, mass {mass} and trace {trace}")
-            return SiteStart(payload.arrays["solutions"], payload.arrays["linear"], constant, mass, trace)
+            scalars = map(float, payload.arrays["scalars"])
+            start = SiteStart(payload.arrays["solutions"], payload.arrays["linear"], *scalars)
+            self.expected[site].check_start(start, self.means, self.parameters.regularization)
+            return start
 
-        replies = self.ask("ridge_start", self.question(), read)
-        members = {site: read(payload) for site, payload in replies.items()}
+        def compare(replies: Replies) -> dict[str, str]:
+            return unlike_others({site: read(site, payload) for site, payload in replies})
+
+        replies = self.ask("ridge_start", self.question(), read, compare)
+        members = {site: read(site, payload) for site, payload in replies.items()}
         handle = digest(problem_values(self.parameters, self.means))
         return RidgeSystem(self, handle, members, self.parameters.regularization[0])
 
@@ -91,18 +119,27 @@ class Sites:
         M, C = self._weights_shape
         question = Payload(values={"parameters": self.parameters.to_values()})
 
-        def read(payload: Payload) -> tuple[Moments, float, Means | None]:
+        def read(site: str, payload: Payload) -> tuple[Moments, float, Means | None]:
             arrays = dict(payload.arrays)
-            own = _read_means(payload, self.parameters) if self.parameters.fit_intercept else None
+            own = self._read_means(site, payload) if self.parameters.fit_intercept else None
             mass = float(arrays.pop("mass")[0]) if own is None else own.mass
             arrays.pop("means", None)
             moments = Moments.from_arrays(arrays)
             if (moments.width, moments.targets) != (M, C) or not 0 < mass < np.inf:
                 raise InputError(f"moments must be of {M} features, {C} targets and a positive mass, got {mass}")
+            self.expected[site].check_mass(mass)
+            self.expected[site].check_moments(moments, own)
             return moments, mass, own
 
-        replies = self.ask("ridge_moments", question, read)
-        parts, masses, means = zip(*map(read, replies.values()), strict=True)
+        def compare(replies: Replies) -> dict[str, str]:
+            own = {site: read(site, payload)[:2] for site, payload in replies}
+            squares = {site: float(np.trace(moments.second)) / mass for site, (moments, mass) in own.items()}
+            targets = {site: float(np.trace(moments.y_second)) / mass for site, (moments, mass) in own.items()}
+            return far_above(squares, "trace of C_j") | far_above(targets, "mean square of targets")
+
+        bounded = self.parameters.features == "fourier" and self.parameters.task == "classify"
+        replies = self.ask("ridge_moments", question, read, None if bounded else compare)
+        parts, masses, means = zip(*(read(*reply) for reply in replies.items()), strict=True)
         pooled: Means | None = None
         if self.parameters.fit_intercept:
             pooled = reduce(add, means)
@@ -114,7 +151,7 @@ class Sites:
 class RidgeSystem:
     """``H W = b`` over sites whose parts are factored: ``kernfed.ridge.objective.System``.
 
-    position : which of the candidate regularisations is meant.
+    position : which of the candidate regularisations is meant. latest : what was multiplied last, and by whom to what.
     """
 
     sites: Sites
@@ -122,6 +159,7 @@ class RidgeSystem:
     members: Mapping[str, SiteStart]
     regularization: float
     position: int = 0
+    latest: dict[str, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
 
     @cached_property
     def masses(self) -> dict[str, float]:
@@ -151,18 +189,36 @@ class RidgeSystem:
         return average(self.apply_by_site(V), self.masses)
 
     def apply_by_site(self, V: FloatArray) -> dict[str, FloatArray]:
-        """``H_j V`` of every site."""
-        return self._product("ridge_apply", V)
+        """``H_j V`` of every site, each with the one Hessian that fits what the site said before."""
+
+        def check(site: str, HV: FloatArray) -> None:
+            start = self.members[site]
+            check_product(start, start.solutions[self.position], self.regularization, V, HV)
+            if site in self.latest:
+                check_same_hessian(start.trace + self.regularization, V, HV, self.latest[site])
+
+        by_site = self._product("ridge_apply", V, check)
+        self.latest.update({site: (V, HV) for site, HV in by_site.items()})
+        return by_site
 
     def solve(self, R: FloatArray) -> FloatArray:
         """``P^-1 R``."""
-        return average(self._product("ridge_solve", R), self.masses)
+
+        def check(site: str, Z: FloatArray) -> None:
+            start = self.members[site]
+            check_inverse(start, start.solutions[self.position], self.regularization, R, Z)
+
+        return average(self._product("ridge_solve", R, check), self.masses)
 
     def descend(self, weights: FloatArray, steps: int | str, rate: float, proximal: float) -> tuple[FloatArray, float]:
         """Average of the sites' weights after local steps (or "exact" ones), and the objective at ``weights``."""
+        top = max(member.trace for member in self.members.values()) + self.regularization
 
-        def check(payload: Payload) -> None:
+        def check(site: str, payload: Payload) -> None:
             check_arrays(payload, {"objective": (1,), **({"result": weights.shape} if steps else {})})
+            if steps:
+                result = payload.arrays["result"]
+                check_descent(self.members[site], weights, result, steps=steps, rate=rate, pull=proximal, top=top)
 
         values = {**self._values, "steps": steps, "rate": rate, "proximal": proximal}
         replies = self.sites.ask("ridge_descend", Payload({"V": weights}, values), check)
@@ -178,29 +234,40 @@ class RidgeSystem:
         problem = self.sites.question(mass=total)
         question = Payload({**problem.arrays, "averages": self.mean_solutions()}, problem.values)
         shapes = {"losses": (len(self.sites.parameters.regularization),)}
-        replies = self.sites.ask("ridge_validate", question, lambda payload: check_arrays(payload, shapes))
+
+        def check(_: str, payload: Payload) -> None:
+            check_arrays(payload, shapes)
+            if (payload.arrays["losses"] < 0).any():
+                raise InputError("losses must be at least 0")
+
+        def compare(replies: Replies) -> dict[str, str]:
+            worst = {site: float(payload.arrays["losses"].max()) / self.masses[site] for site, payload in replies}
+            return far_above(worst, "loss of a candidate")
+
+        replies = self.sites.ask("ridge_validate", question, check, compare)
         return np.asarray(sum(payload.arrays["losses"] for payload in replies.values()) / total)
 
     def dimensions(self) -> dict[str, float]:
         """Effective dimension of every site."""
         shapes = {"dimension": (1,)}
         question = Payload(values=self._values)
-        replies = self.sites.ask("ridge_dimension", question, lambda payload: check_arrays(payload, shapes))
+        replies = self.sites.ask("ridge_dimension", question, lambda _, payload: check_arrays(payload, shapes))
         return {site: float(payload.arrays["dimension"][0]) for site, payload in replies.items()}
 
     @property
     def _values(self) -> dict[str, Any]:
         return {"handle": self.handle, "regularization": self.regularization}
 
-    def _product(self, task: str, V: FloatArray) -> dict[str, FloatArray]:
-        shapes = {"result": V.shape}
-        question = Payload({"V": V}, self._values)
-        replies = self.sites.ask(task, question, lambda payload: check_arrays(payload, shapes))
+    def _product(
+        self, task: str, V: FloatArray, check_result: Callable[[str, FloatArray], None]
+    ) -> dict[str, FloatArray]:
+        def check(site: str, payload: Payload) -> None:
+            check_arrays(payload, {"result": V.shape})
+            with single_blas_thread():
+                check_result(site, payload.arrays["result"])
+
+        replies = self.sites.ask(task, Payload({"V": V}, self._values), check)
         return {site: payload.arrays["result"] for site, payload in replies.items()}
-
-
-def _read_means(payload: Payload, parameters: RidgeParameters) -> Means:
-    return Means.from_array(payload.arrays["means"], parameters)
 
 
 class Recorder:

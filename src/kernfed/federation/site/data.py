@@ -25,7 +25,7 @@ class SiteData:
 
     In the place of X there may be a function without arguments that returns a table (``X``, ``y``, ``ids``,
     ``columns``); it is called when the rows are first needed. ``holdout`` is the share of rows kept aside. ``labels``:
-    "classes" or "targets", where they must be that.
+    "classes" or "targets", where they must be that. ``persons`` (n,): whose rows they are.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class SiteData:
         holdout: float = 0.0,
         seed: int = 0,
         labels: str = "",
+        persons: npt.ArrayLike | None = None,
     ) -> None:
         self.name, self.seed, self._store, self._labels = name, seed, store, labels
         self.holdout = check_number(holdout, "holdout", at_least=0, below=1)
@@ -50,7 +51,7 @@ class SiteData:
         if not callable(X):
             check_column_names(X, columns, f"X of site {name!r}")
             self._names = tuple(columns or column_names(X))
-            self._given = check_site_rows(X, y, ids, name)
+            self._given = check_site_rows(X, y, ids, name, persons)
             self._check_labels(self._given.y)
             if len(self._names) not in (0, self.width):
                 raise InputError(f"columns of site {name!r} must name {self.width} columns, got {len(self._names)}")
@@ -61,7 +62,7 @@ class SiteData:
         assert self._read is not None
         table = self._read()
         self._names = tuple(table.columns)
-        rows = check_site_rows(table.X, table.y, table.ids, self.name)
+        rows = check_site_rows(table.X, table.y, table.ids, self.name, getattr(table, "persons", None))
         self._check_labels(rows.y)
         return rows
 
@@ -116,56 +117,54 @@ class SiteData:
         added = self._store.read("rows")
         if added is None:
             return rows
-        labels = labels_from_values(added.values["y"])
-        if np.isin(added.arrays["ids"], rows.ids).any():
+        later = _rows_of(added)
+        if np.isin(later.ids, rows.ids).any():
             raise StoreError(
                 f"rows given to site {self.name!r} have ids of rows that were added to its store; "
                 "give every row an id of its own"
             )
-        rows = Rows(
-            np.concatenate([rows.X, added.arrays["X"].astype(rows.X.dtype)]),
-            np.concatenate([rows.y, labels]),
-            np.concatenate([rows.ids, added.arrays["ids"]]),
-        )
+        rows = rows.plus(later)
         return rows.take(~np.isin(rows.ids, forgotten)) if forgotten else rows
 
     # Rows that come and go --------------------------------------------------------------------------------------
 
-    def add(self, X: npt.ArrayLike, y: npt.ArrayLike, ids: npt.ArrayLike | None, question: str) -> Any:
+    def add(
+        self,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        ids: npt.ArrayLike | None,
+        persons: npt.ArrayLike | None,
+        question: str,
+    ) -> npt.NDArray[np.int64]:
         """Keep further rows in the store; returns their ids. A question that brought rows before brings none again."""
         asked = _mark(question)
         with self._store.locked():
             added = self._store.read("rows")
             if asked and added is not None and (added.arrays["asked"] == asked).any():
-                return added.arrays["ids"][added.arrays["asked"] == asked]
-            new = self._check_new(X, y, ids, added)
-            count, marks = len(new.ids), np.full(len(new.ids), asked)
-            if added is not None:
-                old = labels_from_values(added.values["y"])
-                new = Rows(
-                    np.concatenate([added.arrays["X"], new.X]),
-                    np.concatenate([old, new.y]),
-                    np.concatenate([added.arrays["ids"], new.ids]),
-                )
-                marks = np.concatenate([added.arrays["asked"], marks])
-            arrays = {"X": new.X, "ids": new.ids, "asked": marks}
-            self._store.write(Record(arrays, {"y": labels_to_values(new.y)}), "rows")
-            return new.ids[-count:]
+                earlier: npt.NDArray[np.int64] = added.arrays["ids"][added.arrays["asked"] == asked]
+                return earlier
+            new = self._check_new(X, y, ids, persons, added)
+            marks = np.full(len(new.ids), asked)
+            every = new if added is None else _rows_of(added).plus(new)
+            every_mark = marks if added is None else np.concatenate([added.arrays["asked"], marks])
+            self._store.write(_record_of(every, every_mark), "rows")
+            return new.ids
 
-    def _check_new(self, X: npt.ArrayLike, y: npt.ArrayLike, ids: npt.ArrayLike | None, added: Record | None) -> Rows:
+    def _check_new(self, X: Any, y: Any, ids: Any, persons: Any, added: Record | None) -> Rows:
         """New rows of the site's width and type of labels, under ids that no row ever had."""
         used = [self._given.ids, *([added.arrays["ids"]] if added is not None else [])]
         used.append(np.asarray(self._store.read_state()["forgotten"], dtype=np.int64))
         taken = np.concatenate(used)
         check_column_names(X, self._names)
         fresh = np.arange(len(np.asarray(X))) + (int(taken.max()) + 1 if taken.size else 0) if ids is None else ids
-        new = check_site_rows(X, y, fresh, self.name)
+        new = check_site_rows(X, y, fresh, self.name, persons)
         if new.X.shape[1] != self.width:
             raise InputError(f"X must have {self.width} columns as the site has, got {new.X.shape[1]}")
         if np.isin(new.ids, taken).any():
             raise InputError(f"ids {new.ids[np.isin(new.ids, taken)][:5].tolist()} are taken; an id is never reused")
         if label_kind(self._given.y) != label_kind(new.y):
             raise InputError(f"labels must be of the site's type {self._given.y.dtype}, got {new.y.dtype}")
+        self._check_labels(new.y)
         return new
 
     def check_known(self, ids: npt.NDArray[np.int64]) -> None:
@@ -189,11 +188,23 @@ class SiteData:
             added = self._store.read("rows")
             if added is not None:
                 kept = ~np.isin(added.arrays["ids"], state["forgotten"])
-                arrays = {name: array[kept] for name, array in added.arrays.items()}
-                labels = labels_from_values(added.values["y"])[kept]
-                self._store.write(Record(arrays, {"y": labels_to_values(labels)}), "rows")
+                self._store.write(_record_of(_rows_of(added).take(kept), added.arrays["asked"][kept]), "rows")
 
 
 def _mark(question: str) -> int:
     """Number by which rows remember the question that brought them; 0 for none."""
     return int.from_bytes(hashlib.sha256(question.encode()).digest()[:7], "little") if question else 0
+
+
+def _rows_of(record: Record) -> Rows:
+    """Rows that were added, from the store."""
+    arrays, values = record.arrays, record.values
+    persons = None if values.get("persons") is None else np.array(values["persons"], dtype=np.str_)
+    return Rows(arrays["X"], labels_from_values(values["y"]), arrays["ids"], persons)
+
+
+def _record_of(rows: Rows, asked: npt.NDArray[Any]) -> Record:
+    """Rows that were added, for the store; ``asked`` marks the question that brought each."""
+    persons = None if rows.persons is None else rows.persons.tolist()
+    values = {"y": labels_to_values(rows.y), "persons": persons}
+    return Record({"X": rows.X, "ids": rows.ids, "asked": asked}, values)

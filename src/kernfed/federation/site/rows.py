@@ -15,15 +15,37 @@ from kernfed.errors import InputError
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a site: X (n, p), labels y (n,), ids (n,) that are never given to another row."""
+    """Rows of a site: X (n, p), labels y (n,), ids (n,) that are never given to another row.
+
+    ``persons`` (n,) says in words whose rows they are, where a person may have several, or the same under another id.
+    """
 
     X: FloatArray
     y: npt.NDArray[Any]
     ids: npt.NDArray[np.int64]
+    persons: npt.NDArray[np.str_] | None = None
 
     def take(self, chosen: npt.NDArray[Any]) -> "Rows":
         """The chosen rows, by mask or position."""
-        return Rows(self.X[chosen], self.y[chosen], self.ids[chosen])
+        persons = None if self.persons is None else self.persons[chosen]
+        return Rows(self.X[chosen], self.y[chosen], self.ids[chosen], persons)
+
+    def plus(self, other: "Rows") -> "Rows":
+        """These rows, then the others."""
+        persons = None
+        if self.persons is not None or other.persons is not None:
+            persons = np.concatenate([self.people, other.people])
+        return Rows(
+            np.concatenate([self.X, other.X.astype(self.X.dtype)]),
+            np.concatenate([self.y, other.y]),
+            np.concatenate([self.ids, other.ids]),
+            persons,
+        )
+
+    @property
+    def people(self) -> npt.NDArray[np.str_]:
+        """Who pays for a release of each row (n,): its person, or else whoever has its id."""
+        return self.ids.astype(np.str_) if self.persons is None else self.persons
 
     @cached_property
     def digest(self) -> str:
@@ -37,7 +59,9 @@ class Rows:
         return whole.hexdigest()[:16]
 
 
-def check_site_rows(X: npt.ArrayLike, y: npt.ArrayLike, ids: npt.ArrayLike | None, name: str) -> Rows:
+def check_site_rows(
+    X: npt.ArrayLike, y: npt.ArrayLike, ids: npt.ArrayLike | None, name: str, persons: npt.ArrayLike | None = None
+) -> Rows:
     """Rows of a site from hostile input; without ids they are numbered from 0."""
     rows = check_rows(X, f"X of site {name!r}")
     labels = np.asarray(y)
@@ -54,7 +78,10 @@ def check_site_rows(X: npt.ArrayLike, y: npt.ArrayLike, ids: npt.ArrayLike | Non
     numbers = np.arange(len(rows), dtype=np.int64) if ids is None else np.asarray(ids)
     if numbers.dtype.kind not in "iu" or numbers.shape != (len(rows),) or len(np.unique(numbers)) != len(rows):
         raise InputError(f"ids of site {name!r} must be {len(rows)} different integers")
-    return Rows(rows, labels, numbers.astype(np.int64))
+    people = None if persons is None else np.asarray(persons)
+    if people is not None and (people.shape != (len(rows),) or people.dtype.kind not in "iuUO"):
+        raise InputError(f"persons of site {name!r} must be a number or a word for each of {len(rows)} rows")
+    return Rows(rows, labels, numbers.astype(np.int64), None if people is None else people.astype(np.str_))
 
 
 def _plain_labels(labels: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:

@@ -161,11 +161,16 @@ class Site:
         """Id of the question that is being answered."""
         return "" if self._visit is None else self._visit.question
 
-    def add_rows(self, X: npt.ArrayLike, y: npt.ArrayLike, ids: npt.ArrayLike | None = None) -> npt.NDArray[np.int64]:
+    def add_rows(
+        self,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        ids: npt.ArrayLike | None = None,
+        persons: npt.ArrayLike | None = None,
+    ) -> npt.NDArray[np.int64]:
         """Keep further rows in the store; returns their ids. A question that brought rows before brings none again."""
         self._read_again()
-        added: npt.NDArray[np.int64] = self.data.add(X, y, ids, self.question)
-        return added
+        return self.data.add(X, y, ids, persons, self.question)
 
     def forget_rows(self, ids: npt.NDArray[np.int64], retired: Sequence[str] = ()) -> None:
         """Never use these rows again, and delete whatever the site's store holds of them, for every method.

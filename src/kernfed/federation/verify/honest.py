@@ -100,13 +100,15 @@ def record_questions(facts: Facts, *, declared: tuple[Any, ...] = (), seed: int 
     """
     facts = replace(facts, classes=declared) if declared else facts
     heard: list[tuple[str, Payload]] = []
-    for number, session in enumerate(_sessions(facts)):
-        with _listening(facts, seed + number) as (federation, engine):
-            try:
-                session(federation)
-            except KernfedError:
-                pass  # what was asked before is heard, and some learners do not take every table
-            heard += engine.heard
+    # Targets may be asked about as if they were classes; numbers that are classes are asked about as targets anyway.
+    for kind in (facts, replace(facts, targets=False)) if facts.targets else (facts,):
+        for number, session in enumerate(_sessions(kind)):
+            with _listening(kind, seed + number) as (federation, engine):
+                try:
+                    session(federation)
+                except KernfedError:
+                    pass  # what was asked before is heard, and some learners do not take every table
+                heard += engine.heard
     kept: dict[str, dict[str, Payload]] = {}
     for task, payload in heard:
         sizes = {name: array.shape for name, array in payload.arrays.items()}
@@ -142,8 +144,9 @@ def _sessions(facts: Facts) -> Iterator[Callable[[Federation], Any]]:
             yield lambda f, s=settings: RidgeLearner("exact", privacy=ridge, **s).fit(f)
             yield lambda f, s=settings: _tested(RidgeLearner("exact", **s).fit(f), f)
         for method in ("newton", "conjugate", "fedavg"):
-            yield lambda f, m=method, t=task: RidgeLearner(
-                m, task=t, features="given", regularization="auto" if m == "newton" else 0.1, max_rounds=2
+            path = (0.1, 0.2) if method == "newton" else 0.1
+            yield lambda f, m=method, t=task, r=path: RidgeLearner(
+                m, task=t, features="given", regularization=r, rounds=2, diagnose=m == "newton"
             ).fit(f)
     for columns, width in (("features", facts.width), ("both", facts.width + _target_columns(facts))):
         features = FourierFeatures(width, _COMPONENTS, 1.0, seed=3, kind="paired")
@@ -175,8 +178,11 @@ def _folding_sessions(facts: Facts, epsilon: float, delta: float) -> Iterator[Ca
     ]
     for mechanism in mechanisms:
         for own in (None, labels):
-            settings: Any = {"privacy": mechanism, "labels": own, "rows_per_class": 6, "measure": "rms"}
-            yield lambda f, s=settings: _used(FoldingLearner(**s).fit(f), f, facts)
+            smoothing = 1 if mechanism is mechanisms[0] else 0
+            settings: Any = {"privacy": mechanism, "labels": own, "smoothing": smoothing}
+            settings |= {"rows_per_class": 6, "measure": "rms"}
+            schemes = ("plain", "bfv") if mechanism is mechanisms[0] else ("plain",)  # keys take long
+            yield lambda f, s=settings, n=schemes: _used(FoldingLearner(**s).fit(f), f, facts, *n)
             yield lambda f, s=settings: FoldingLearner(hold="machines", **s).fit(f)
     yield lambda f: _used(FoldingLearner(measure="rms").fit(f), f, facts)
     yield lambda f: _tested(FoldingLearner().fit(f), f)
@@ -186,12 +192,12 @@ def _folding_sessions(facts: Facts, epsilon: float, delta: float) -> Iterator[Ca
     yield lambda f: FoldingLearner().fit(f).forget(facts.name)
 
 
-def _used(model: Any, federation: Federation, facts: Facts) -> None:
+def _used(model: Any, federation: Federation, facts: Facts, *schemes: str) -> None:
     """Ask a model: labels, explanations, and labels by scores that are encrypted, as far as that is installed."""
     queries = generator(7, "verify", "queries").uniform(-1.0, 1.0, size=(3, facts.width))
     model.predict(queries)
     model.explain(queries)
-    for scheme in ("plain", "bfv"):
+    for scheme in schemes:
         try:
             model.predict(queries, secure=scheme)
         except (KernfedError, ImportError):

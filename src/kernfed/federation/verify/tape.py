@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import wraps
-from hashlib import shake_256
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,7 @@ def playing(tape: Tape) -> Iterator[None]:
 def taped_mechanisms() -> Iterator[None]:
     """Every mechanism listens to the tape of its thread, if there is one; as before at the end.
 
-    Encryption draws at random too: under a tape a message is a digest of what was encrypted, of the true length.
+    Encryption draws at random too: under a tape an encrypted message is a digest of what was encrypted.
     """
     changed: list[tuple[type, str, Any]] = []
     for name in MECHANISMS:
@@ -97,9 +97,9 @@ def _digested(original: Callable[..., bytes]) -> Callable[..., bytes]:
     @wraps(original)
     def encrypt(role: Any, scores: npt.ArrayLike, **options: Any) -> bytes:
         message = original(role, scores, **options)
-        if _playing.get() is None:
+        if _playing.get() is None or role.setting.scheme == "plain":
             return message
-        return shake_256(np.asarray(scores, dtype="<f8").tobytes()).digest(len(message))
+        return sha256(np.asarray(scores, dtype="<f8").tobytes()).digest()
 
     return encrypt
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.federation.protocol.message import Question, Reply, decode_reply
-from kernfed.federation.release.permit import LEDGER
+from kernfed.federation.release.books import LEDGER
 from kernfed.federation.site.policy import Policy
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
@@ -85,6 +85,8 @@ def _other_labels(y: npt.NDArray[Any], policy: Policy, shape: str, draws: np.ran
     """Labels (n,) of the same type: those of ``y`` where they are public, else others."""
     if policy.require_privacy and policy.labels == "targets":
         values = _shaped(np.asarray(y, dtype=np.float64)[:, None], shape, draws)[:, 0]
+        if draws.integers(3) == 0:  # as if they were classes
+            values = draws.choice([0.0, 1.0], size=len(y))
         if y.dtype.kind == "f":
             limit = float(np.finfo(y.dtype).max)
             return np.clip(values, -limit, limit).astype(y.dtype)

@@ -1,0 +1,194 @@
+"""What answers of a site to a ridge regression must satisfy, whatever its rows are: the rest is a lie or an error.
+
+What a site surveyed fixes its mass and, to classify, the means and squares of its targets. Fourier features have norm
+at most 1, which bounds the trace of C_j, and with it b_j and H_j. The Hessian is symmetric, between lambda and trace +
+lambda, and the same in every round; since ``H_j W_j = b_j``, ``W_j' H_j V = b_j' V`` for every V that is sent, and
+``b_j' H_j^-1 R = W_j' R``. A site that keeps to all of this says what some rows could say. Features as given and values
+to regress have no public bound: there, sums are compared with the median over sites.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernfed._validation import FloatArray
+from kernfed.errors import InputError
+from kernfed.federation.shares import far_above
+from kernfed.federation.survey import Survey
+from kernfed.kernels import Moments
+from kernfed.ridge.means import Means
+from kernfed.ridge.parameters import RidgeParameters
+
+#: What rounding may do, relative to the size of what is compared.
+_ROUNDING = 1e-6
+#: Counts and shares of classes are exact but for the order of additions.
+_EXACT = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class SiteStart:
+    """What a site says of its part: solutions (L, M, C), b (M, C), s, mass, trace of its C_j."""
+
+    solutions: FloatArray
+    linear: FloatArray
+    constant: float
+    mass: float
+    trace: float
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """What is known of a site's sums before it sends any.
+
+    rows, mass : of its rows, the mass weighted by class. targets : weighted means of its targets (C,), None to regress.
+    reach : the largest norm that features of a row have, infinite where they are given.
+    """
+
+    rows: int
+    mass: float
+    targets: FloatArray | None
+    reach: float
+
+    @classmethod
+    def of(cls, survey: Survey, parameters: RidgeParameters) -> "Expected":
+        """As the site's survey commits it."""
+        reach = 1.0 if parameters.features == "fourier" else math.inf
+        if parameters.task == "regress":
+            return cls(survey.rows, float(survey.rows), None, reach)
+        counts = dict(zip(survey.schema.classes, survey.schema.counts, strict=True))
+        masses = np.array([counts.get(label, 0) for label in parameters.classes], dtype=np.float64)
+        masses *= 1.0 if parameters.class_weights is None else np.asarray(parameters.class_weights)
+        mass = float(masses.sum())
+        return cls(survey.rows, mass, masses / mass, reach)
+
+    def check_mass(self, mass: float) -> None:
+        """Refuse another mass than that of the surveyed rows."""
+        if not abs(mass - self.mass) <= _EXACT * self.mass:
+            raise InputError(
+                f"the rows surveyed have mass {self.mass:.12g}, got {mass:.12g}; did they change?"
+            )
+
+    def check_rows(self, rows: int) -> None:
+        """Refuse another number of rows than surveyed."""
+        if rows != self.rows:
+            raise InputError(f"expected sums of the {self.rows:,} rows surveyed, got {rows:,}")
+
+    def check_means(self, means: Means) -> None:
+        """Refuse means that the surveyed rows cannot have."""
+        self.check_mass(means.mass)
+        self._check_size(float(np.linalg.norm(means.features)), self.reach, "the mean of features")
+        if self.targets is not None and np.abs(means.targets - self.targets).max() > _EXACT:
+            raise InputError("the means of targets must be the shares of classes that were surveyed")
+
+    def check_moments(self, moments: Moments, own: Means | None) -> None:
+        """Refuse moments of one site, around its ``own`` means, that the surveyed rows cannot have.
+
+        They are those of rows, so cross moments are bounded by the squares on the diagonal: (Cauchy-Schwarz).
+        """
+        self.check_rows(moments.n)
+        self._check_size(float(np.trace(moments.second)) / self.mass, self.reach**2, "the trace of C_j")
+        self._check_constant(float(np.trace(moments.y_second)) / self.mass, own)
+
+    def check_start(self, start: SiteStart, around: Means | None, path: tuple[float, ...]) -> None:
+        """Refuse sums around the means of all sites that the surveyed rows cannot have.
+
+        ``|b_j|^2 <= trace s_j`` (Cauchy-Schwarz) and ``|W_j| <= sqrt(s_j / lambda) / 2``, the largest that
+        ``x / (x^2 + lambda)`` gets.
+        """
+        self.check_mass(start.mass)
+        if not (start.constant >= 0 and start.trace >= 0):
+            raise InputError(f"no rows have constant {start.constant} and trace {start.trace}")
+        middle = 0.0 if around is None else float(np.linalg.norm(around.features))
+        self._check_size(start.trace, (self.reach + middle) ** 2, "the trace of C_j")
+        self._check_constant(start.constant, around)
+        self._check_size(float(np.linalg.norm(start.linear)), math.sqrt(start.trace * start.constant), "|b_j|")
+        for value, solution in zip(path, start.solutions, strict=True):
+            if value > 0:
+                largest = math.sqrt(start.constant / value) / 2
+                self._check_size(float(np.linalg.norm(solution)), largest, f"|W_j| for regularization {value:g}")
+
+    def _check_constant(self, constant: float, around: Means | None) -> None:
+        """To classify, the mean square of targets around given means follows from the shares of classes."""
+        if self.targets is None:
+            return
+        middle = np.zeros(len(self.targets)) if around is None else around.targets
+        expected = 1.0 - 2.0 * float(self.targets @ middle) + float(middle @ middle)
+        if abs(constant - expected) > _ROUNDING:
+            raise InputError(f"targets of the classes surveyed have mean square {expected:.6g}, got {constant:.6g}")
+
+    @staticmethod
+    def _check_size(size: float, largest: float, name: str) -> None:
+        if not size <= largest * (1 + _ROUNDING) + _EXACT:
+            raise InputError(f"{name} is at most {largest:.6g} for rows of this problem, got {size:.6g}")
+
+
+def unlike_others(starts: Mapping[str, SiteStart]) -> dict[str, str]:
+    """Sites whose squares of features or targets are far above those of the others, with the reason."""
+    return far_above({site: start.trace for site, start in starts.items()}, "trace of C_j") | far_above(
+        {site: start.constant for site, start in starts.items()}, "mean square of targets"
+    )
+
+
+def check_product(start: SiteStart, solution: FloatArray, regularization: float, V: FloatArray, HV: FloatArray) -> None:
+    """Refuse ``HV`` (M, k) that is not ``H_j V`` for a Hessian of the site's trace and solution (M, C).
+
+    ``lambda V'V <= V' H_j V <= (trace + lambda) V'V`` as matrices, symmetric, and ``W_j' H_j V = b_j' V``.
+    """
+    top = start.trace + regularization
+    lengths = np.linalg.norm(V, axis=0)
+    if (np.linalg.norm(HV, axis=0) > (top * lengths) * (1 + _ROUNDING) + np.finfo(float).tiny).any():
+        raise InputError(f"|H_j v| is at most {top:.6g} |v| for a Hessian of this trace, got more")
+    unit = np.where(lengths > 0, lengths, 1.0)
+    inner, gram = (V / unit).T @ (HV / unit), (V / unit).T @ (V / unit)
+    if np.abs(inner - inner.T).max(initial=0.0) > _ROUNDING * top:
+        raise InputError("V' H_j V must be symmetric: these are not products with one Hessian")
+    inner = (inner + inner.T) / 2
+    slack = _ROUNDING * top * max(1, len(inner))
+    for matrix in (inner - regularization * gram, top * gram - inner):
+        if np.linalg.eigvalsh(matrix).min(initial=0.0) < -slack:
+            raise InputError("v' H_j v must be between regularization |v|^2 and (trace + regularization) |v|^2")
+    sizes = np.linalg.norm(solution) * top * lengths + np.linalg.norm(start.linear) * lengths
+    if (np.abs(solution.T @ HV - start.linear.T @ V).max(axis=0, initial=0.0) > _ROUNDING * sizes).any():
+        raise InputError("W_j' H_j V must be b_j' V: the products are not those of the Hessian that W_j solves")
+
+
+def check_same_hessian(top: float, V: FloatArray, HV: FloatArray, earlier: tuple[FloatArray, FloatArray]) -> None:
+    """Refuse products that are not with the Hessian of an earlier round: ``U' (H_j V) = (H_j U)' V``."""
+    U, HU = earlier
+    sizes = np.outer(np.linalg.norm(U, axis=0), np.linalg.norm(V, axis=0)) * top
+    if (np.abs(U.T @ HV - HU.T @ V) > _ROUNDING * sizes + np.finfo(float).tiny).any():
+        raise InputError("products of two rounds are not conjugate: they are not those of one Hessian")
+
+
+def check_inverse(start: SiteStart, solution: FloatArray, regularization: float, R: FloatArray, Z: FloatArray) -> None:
+    """Refuse ``Z`` (M, k) that is not ``H_j^-1 R``: ``|z| <= |r| / lambda``, ``r'z > 0``, ``b_j' Z = W_j' R``."""
+    lengths, sizes = np.linalg.norm(R, axis=0), np.linalg.norm(Z, axis=0)
+    blur = 0.0
+    if regularization > 0:
+        top = start.trace + regularization
+        if (sizes > lengths / regularization * (1 + _ROUNDING) + np.finfo(float).tiny).any():
+            raise InputError(f"|H_j^-1 r| is at most |r| / {regularization:g}, got more")
+        if ((R * Z).sum(axis=0) < (1 / top - _ROUNDING / regularization) * lengths**2).any():
+            raise InputError(f"r' H_j^-1 r is at least |r|^2 / {top:.6g}, got less")
+        blur = _EXACT / regularization
+    norm = float(np.linalg.norm(start.linear))
+    limits = _ROUNDING * (norm * sizes + np.linalg.norm(solution) * lengths) + blur * norm * lengths
+    if (np.abs(start.linear.T @ Z - solution.T @ R).max(axis=0, initial=0.0) > limits).any():
+        raise InputError("b_j' H_j^-1 R must be W_j' R: the answers are not those of the Hessian that W_j solves")
+
+
+def check_descent(
+    start: SiteStart, weights: FloatArray, result: FloatArray, *, steps: int | str, rate: float, pull: float, top: float
+) -> None:
+    """Refuse weights that no descent from ``weights`` on a site's objective reaches; ``pull`` is proximal.
+
+    Gradient steps of at most 2 / (top + pull) do not expand, and each adds at most ``rate |b_j + pull W|``.
+    """
+    drive = float(np.linalg.norm(start.linear)) + pull * float(np.linalg.norm(weights))
+    if isinstance(steps, str) or rate * (top + pull) > 2:
+        return
+    largest = float(np.linalg.norm(weights)) + steps * rate * drive
+    if not float(np.linalg.norm(result)) <= largest * (1 + _ROUNDING) + _EXACT:
+        raise InputError(f"{steps} steps lead to weights of norm {largest:.6g} at most, got more")
