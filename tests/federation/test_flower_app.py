@@ -167,6 +167,70 @@ def test_whatever_else_happens_is_a_failure(
         run_app(app, {"job": "train"}, timeout=0.3, report=lambda _: None)
 
 
+def test_the_sites_that_took_part_are_counted_without_the_missing(
+    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flower_says(monkeypatch, tmp_path, list=listed("finished:completed"))
+    (app / "results" / "17").mkdir(parents=True)
+    result = {
+        "model": "model.kfd",
+        "sites": ["a", "b", "c", "d"],
+        "missing": {"c": "no node of site 'c' is connected"},
+        "seconds": 1.0,
+        "bytes_up": 5,
+    }
+    (app / "results" / "17" / "result.json").write_text(json.dumps(result))
+    flower_run.flower_run(app, flower_run.JobKind.TRAIN)
+    told = capsys.readouterr().out
+    assert "train with 3 of 4 site(s) in" in told
+    assert "site c is missing: no node of site 'c' is connected" in told
+
+
+@pytest.mark.parametrize(("code", "said"), [(0, "run 17 is stopped"), (1, "run 17 may go on")])
+def test_an_interrupted_command_stops_its_run_or_says_how(
+    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, said: str
+) -> None:
+    """Before, it said interrupted while the run went on."""
+    flower_says(monkeypatch, tmp_path, list=listed("running"), stop={"out": "no such right", "code": code})
+    called, told = list[tuple[str, ...]](), list[str]()
+    call = flower_run._flwr
+
+    def interrupted(app: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        called.append(words)
+        if words[0] == "list":
+            raise KeyboardInterrupt
+        return call(app, *words)
+
+    monkeypatch.setattr(flower_run, "_flwr", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_app(app, {"job": "train"}, report=told.append)
+    assert called[-1] == ("stop", "17")
+    assert said in told[-1]
+    if code:
+        assert f"stop it: FLWR_HOME={app / 'home'} flwr stop 17" in told[-1]
+
+
+def test_a_superlink_that_is_away_is_waited_for_and_then_named(
+    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = {"out": "Error: Connection to the SuperLink is unavailable. Please check", "code": 1}
+    flower_says(monkeypatch, tmp_path, list=away)
+    monkeypatch.setattr(flower_run, "_PATIENCE", 0.3)
+    told: list[str] = []
+    with pytest.raises(RunFailed, match="the SuperLink stopped while run 17 was going on and did not come back"):
+        run_app(app, {"job": "train"}, report=told.append)
+    assert sum("the SuperLink does not answer" in line for line in told) == 1
+
+
+@pytest.mark.parametrize("details", ["Task failed with unknown error.", "No heartbeat received from the task"])
+def test_a_superlink_that_was_restarted_is_named(
+    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, details: str
+) -> None:
+    flower_says(monkeypatch, tmp_path, list=listed("finished:failed", details))
+    with pytest.raises(RunFailed, match="the SuperLink was stopped or restarted during the run; start the run again"):
+        run_app(app, {"job": "train"}, report=lambda _: None)
+
+
 def test_settings_take_the_type_the_app_gives_them(app: Path) -> None:
     found = parse_settings(app, ["batch-size=7", "timeout=5", "sites=a,b", "rows=1=2"])
     assert found == {"batch-size": 7, "timeout": 5.0, "sites": "a,b", "rows": "1=2"}

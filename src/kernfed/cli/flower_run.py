@@ -29,6 +29,8 @@ EXAMPLE = "Example: kernfed flower-run app train --set measure=distance --out mo
 #: Seconds that one call of Flower's command may take, and between two looks at a run while its log goes on and after:
 #: every look is a process that imports Flower, and the log ends when the run does.
 _CALL, _LOOK, _LATE_LOOK = 120.0, 20.0, 2.0
+#: Seconds that a SuperLink has to come back, and by which words Flower's command says that it is not there.
+_PATIENCE, _AWAY = 60.0, ("unavailable", "connection refused", "failed to connect")
 _PRODUCTS = ("model", "predictions", "evaluation")
 
 
@@ -39,6 +41,10 @@ class JobKind(StrEnum):
     PREDICT = "predict"
     EVALUATE = "evaluate"
     FORGET = "forget"
+
+
+class _Unreachable(RunFailed):
+    """The SuperLink does not answer."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +82,17 @@ def flower_run(
     result = finished.result
     missing = [f"site {site} is missing: {reason}" for site, reason in result.get("missing", {}).items()]
     text = (
-        f"run {finished.run}: {job} with {len(result['sites'])} site(s) in {format_seconds(result['seconds'])}, "
+        f"run {finished.run}: {job} with {_taking_part(result)} in {format_seconds(result['seconds'])}, "
         f"{format_bytes(result['bytes_up'])} left the sites; wrote {out or product}"
     )
     emit({"run": finished.run, "folder": finished.folder, **result, "out": out or product}, json, *missing, text)
+
+
+def _taking_part(result: Mapping[str, Any]) -> str:
+    """How many sites took part, and of how many where some are missing."""
+    sites = result["sites"]
+    here = [site for site in sites if site not in result.get("missing", {})]
+    return f"{len(sites)} site(s)" if len(here) == len(sites) else f"{len(here)} of {len(sites)} site(s)"
 
 
 def parse_settings(app: Path, given: list[str]) -> dict[str, Any]:
@@ -105,21 +118,18 @@ def run_app(
     results = Path({**_config(app), **settings}["results"])
     deadline = time.monotonic() + timeout
     run = _start(app, settings)
-    with _relayed_log(app, run, report) as relay:
-        while True:
-            if relay.is_alive():
-                relay.join(min(_LOOK, max(0.0, deadline - time.monotonic())))
-            else:
-                time.sleep(_LATE_LOOK)
-            status, details = _status(app, run)
-            if status.startswith("finished"):
-                break
-            if time.monotonic() > deadline:
+    try:
+        with _relayed_log(app, run, report) as relay:
+            status, details = _wait(app, run, relay, deadline, report)
+            if not status.startswith("finished"):
                 _flwr(app, "stop", run)
                 raise RunFailed(f"run {run} was {status} after {timeout:g} s and was stopped")
-        relay.join(_CALL)  # the last lines of the log say why
+            relay.join(_CALL)  # the last lines of the log say why
+    except KeyboardInterrupt:
+        report(_stop(app, run))
+        raise
     if status != "finished:completed":
-        raise RunFailed(f"run {run} failed ({status}): {details or 'Flower gives no reason'}; see flwr log {run}")
+        raise RunFailed(f"run {run} failed ({status}): {_reason(details)}; see flwr log {run}")
     folder = results / run
     if not (folder / "result.json").is_file():
         raise RunFailed(
@@ -127,6 +137,64 @@ def run_app(
             "use this command on the SuperLink's machine, or share the folder of results"
         )
     return Finished(run, folder, json.loads((folder / "result.json").read_text(encoding="utf-8")))
+
+
+def _wait(
+    app: Path, run: str, relay: threading.Thread, deadline: float, report: Callable[[str], None]
+) -> tuple[str, str]:
+    """Status and details of a run once it has finished, or as it is when the time is up.
+
+    A SuperLink that does not answer is waited for: it may be starting again.
+    """
+    lost = None
+    while True:
+        if relay.is_alive():
+            relay.join(min(_LOOK, max(0.0, deadline - time.monotonic())))
+        else:
+            time.sleep(_LATE_LOOK)
+        try:
+            status, details = _status(app, run)
+        except _Unreachable as error:
+            now = time.monotonic()
+            if lost is None:
+                lost = now
+                report(f"kernfed: the SuperLink does not answer, waiting for it up to {_PATIENCE:g} s")
+            if now - lost > _PATIENCE or now > deadline:
+                raise RunFailed(
+                    f"the SuperLink stopped while run {run} was going on and did not come back: start it, with its "
+                    f"--database, and then the run again ({error})"
+                ) from None
+            continue
+        lost = None
+        if status.startswith("finished") or time.monotonic() > deadline:
+            return status, details
+
+
+def _stop(app: Path, run: str) -> str:
+    """Stop a run that nobody waits for any longer; says whether it is, and otherwise how."""
+    try:
+        done = _flwr(app, "stop", run)
+    except RunFailed as error:
+        return f"kernfed: run {run} may go on ({error}); stop it: {_by_hand(app, 'stop', run)}"
+    if done.returncode:
+        told = " ".join((done.stderr or done.stdout).split())[:200]
+        return f"kernfed: run {run} may go on ({told}); stop it: {_by_hand(app, 'stop', run)}"
+    return f"kernfed: run {run} is stopped; what sites have done for it stays at the sites"
+
+
+def _by_hand(app: Path, *words: str) -> str:
+    return f"FLWR_HOME={_environment(app)['FLWR_HOME']} flwr {' '.join(words)}"
+
+
+def _reason(details: str) -> str:
+    """What Flower says of a failed run; of one whose ServerApp just vanished it knows nothing."""
+    vanished = any(words in details.lower() for words in ("unknown error", "no heartbeat"))
+    if not vanished:
+        return details or "Flower gives no reason"
+    return (
+        f"{details.rstrip('.')}: the ServerApp ended without a word, as it does where the SuperLink was stopped or "
+        "restarted during the run; start the run again"
+    )
 
 
 def predict_with_flower(
@@ -198,7 +266,13 @@ def _status(app: Path, run: str) -> tuple[str, str]:
     done = _flwr(app, "list", "--run-id", run, "--format", "json")
     runs = _json(done.stdout).get("runs")
     if done.returncode or not runs:
-        raise RunFailed(f"nothing is known of run {run}: {done.stderr.strip() or done.stdout.strip()}")
+        told = done.stderr.strip() or done.stdout.strip()
+        if any(word in told.lower() for word in _AWAY):
+            raise _Unreachable(told)
+        raise RunFailed(
+            f"nothing is known of run {run}: {told}; a SuperLink that was restarted without its --database has "
+            "forgotten its runs"
+        )
     return str(runs[0]["status"]), str(runs[0].get("status-details", ""))
 
 

@@ -10,18 +10,19 @@ import numpy as np
 
 from kernfed._validation import FloatArray
 
-#: Measure of SFM (102) options 1-4, its two parts (103) and (104), and the plain distance of DP-KAHM (48).
-MEASURES = ("rms", "product", "min", "max", "euclidean", "cosine", "distance")
-
-#: What a class that nobody holds scores: SFM uses the top of the unit interval, GIKM Remark 10 infinity.
-ABSENT = {measure: (np.inf if measure == "distance" else 1.0) for measure in MEASURES}
-
+#: SFM (102), options 1-4: how the two parts (103) and (104) are put together.
 _COMBINE: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
     "rms": lambda euclidean, cosine: np.sqrt((euclidean**2 + cosine**2) / 2),
     "product": lambda euclidean, cosine: euclidean * cosine,
     "min": np.minimum,
     "max": np.maximum,
 }
+
+#: Measures: the four of SFM (102), its two parts (103) and (104), and the plain distance of DP-KAHM (48).
+MEASURES = (*_COMBINE, "euclidean", "cosine", "distance")
+
+#: What a class that nobody holds scores: SFM uses the top of the unit interval, GIKM Remark 10 infinity.
+ABSENT = {measure: (np.inf if measure == "distance" else 1.0) for measure in MEASURES}
 
 
 def needs_angle(measure: str) -> bool:

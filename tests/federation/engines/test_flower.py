@@ -137,6 +137,35 @@ def test_expected_sites_that_do_not_come_are_listed_and_unreachable(data: Data, 
         assert not federation.ask("describe", Payload()).missing
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["registered", "nameless"])
+def test_only_the_sites_that_are_named_are_asked(data: Data, tmp_path: Path, named: bool) -> None:
+    """Others are connected and no sites of the run: before, their rows were fetched with those of the named one."""
+    grid, told = over_files(data, tmp_path), list[str]()
+    if named:
+        grid.names = {node: config["site"] for node, config in grid.configs.items()}
+    with Federation.flower(grid, expect=["b"], report=told.append) as federation:
+        assert federation.sites == ("b",)
+        model = FoldingLearner(hold="machines").fit(federation)
+        assert model.sites == ("b",)
+        with pytest.raises(ValueError, match="no site 'a'; there are 'b'"):
+            federation.ask("describe", Payload(), sites=["a"])
+    assert "1 site(s) connected: b; not asked: a, c" in told
+    asked = {message.metadata.dst_node_id for message in grid.pushed if message.content.array_records}
+    assert asked == {node for node, config in grid.configs.items() if config["site"] == "b"}
+
+
+def test_a_job_asks_only_the_sites_that_it_names(data: Data, tmp_path: Path) -> None:
+    from flwr.app import Context, RecordDict
+
+    grid = over_files(data, tmp_path)
+    config = {**job_settings(), "results": str(tmp_path / "results"), "sites": "b,c", "hold": "machines"}
+    serve(grid, Context(5, 1, {}, RecordDict(), config))
+    result = json.loads((tmp_path / "results" / "5" / "result.json").read_text())
+    assert result["sites"] == result["members"] == ["b", "c"]
+    traffic = (tmp_path / "results" / "5" / "traffic.json").read_text()
+    assert '"a"' not in traffic
+
+
 def test_waiting_for_nodes_ends(data: Data, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"expected 4 site\(s\) within 0.1 s, 3 connected"):
         FlowerEngine(over_files(data, tmp_path), min_sites=4, wait=0.1)

@@ -288,7 +288,8 @@ def test_identical_sites_are_one_group():
 
 def test_policies_are_kept():
     data, _ = value_sites()
-    strict = {"s00": Policy(tasks=("*",), require_privacy=True, max_record_epsilon=50.0), "s01": Policy()}
+    private = Policy(tasks=("*",), require_privacy=True, max_record_epsilon=50.0, labels="targets")
+    strict = {"s00": private, "s01": Policy()}
     with (
         pytest.warns(MissingSites, match=r"requires privacy|allows describe"),
         Federation.local(data, policies=strict) as federation,
@@ -332,7 +333,7 @@ def mechanism(epsilon=20.0, width=6):
 
 def test_private_embeddings_give_weights_and_are_charged_once(tmp_path):
     data, _ = value_sites(n=60)
-    policies = {name: Policy(tasks=("*",), max_record_epsilon=25.0) for name in data}
+    policies = {name: Policy(tasks=("*",), max_record_epsilon=25.0, labels="targets") for name in data}
     learner = PersonalLearner((0.0, 0.5), model="none", columns="features", privacy=mechanism())
     with Federation.local(data, policies=policies, store=tmp_path) as federation:
         first = learner.fit(federation)
@@ -354,9 +355,8 @@ def test_where_privacy_is_required_nothing_but_releases_leaves(statistics):
     data, _ = value_sites()
     kernel = EmbeddingKernel(6, 1).to_values()
     values = {"problem": Problem(6).to_values(), "statistics": statistics, "intercept": True, "kernel": kernel}
-    with Federation.local(
-        data, policies=dict.fromkeys(data, Policy(("*",), require_privacy=True, max_record_epsilon=50.0))
-    ) as federation:
+    policy = Policy(("*",), require_privacy=True, max_record_epsilon=50.0, labels="targets")
+    with Federation.local(data, policies=dict.fromkeys(data, policy)) as federation:
         refusal = federation.ask("personal_statistics", Payload(values=values), min_replies=0).missing["s00"]
     assert "requires privacy" in refusal.reason
 

@@ -28,7 +28,6 @@ from kernfed.privacy import (
     RecordMoments,
     RecordRidge,
 )
-from kernfed.privacy.ledger import person_keys
 from kernfed.privacy.names import MECHANISMS, mechanism_name
 from kernfed.privacy.release import Mechanism
 from kernfed.privacy.values import describe_mechanism, mechanism_from_values, mechanism_to_values
@@ -325,8 +324,8 @@ def test_rows_are_released_one_by_one(rows: Rows, tmp_path: Path) -> None:
     np.testing.assert_array_equal(whole[:4], half)
     persons = [entry.persons for entry in open_ledger(site).entries()]
     assert [set(found.tolist()) for found in persons if found is not None] == [
-        set(person_keys(rows.ids[:4]).tolist()),
-        set(person_keys(rows.ids[4:]).tolist()),
+        set(open_ledger(site).keys(rows.ids[:4]).tolist()),
+        set(open_ledger(site).keys(rows.ids[4:]).tolist()),
     ]
     assert spent(site)[0] == pytest.approx(1.0, rel=1e-6)  # nobody paid twice
     order = np.array([6, 1, 3])
@@ -390,8 +389,10 @@ def test_a_site_without_a_limit_takes_part_in_what_has_no_bound(rows: Rows) -> N
             Permit(site, mechanism).row_by_row(rows, release)
             assert spent(site) == (math.inf, 1e-5)
         else:
-            with pytest.raises(Refused, match="at delta 1e-05, this release has"):
+            with pytest.raises(Refused, match="does not allow atoms"):
                 check_release(site, mechanism)
+            with pytest.raises(Refused, match="at delta 1e-05, this release has"):
+                check_release(make(rows, atoms=True, **policy), mechanism)
             with pytest.raises(Refused, match="over the budget of 100"):
                 Permit(site, mechanism).row_by_row(rows, release)
 

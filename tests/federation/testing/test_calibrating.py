@@ -1,5 +1,6 @@
 """One temperature for all sites: most likely on the rows kept aside, the same wherever the machines are."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from kernfed.federation.testing import calibrating
 from kernfed.federation.testing.calibrating import FACTORS
 from kernfed.federation.testing.evaluation import evaluate_rows
 from kernfed.kahm.calibration import softmin, temperature_losses
+from oracles.federation import sites_data
 
 
 @pytest.fixture(scope="module")
@@ -177,3 +179,15 @@ def test_bad_questions_are_refused(sites, name, payload):
 def test_answers_that_cannot_be_right_are_not_used(arrays):
     with pytest.raises(ValueError, match="expected"):
         calibrating._check("a", Payload(arrays))
+
+
+def test_a_private_model_gets_no_temperature_of_raw_rows(rng: np.random.Generator) -> None:
+    data = sites_data(rng, "ab", rows=60)
+    mechanism = kf.privacy.RecordGaussian(3.0, 1e-5, 4.0)
+    with kf.Federation.local(data, holdout=0.3) as federation, warnings.catch_warnings():
+        warnings.simplefilter("ignore", kf.errors.LedgerNotKept)
+        model = kf.FoldingLearner(privacy=mechanism).fit(federation)
+        before = len(federation.traffic)
+        with pytest.raises(kf.errors.InputError, match="found on raw rows is not covered by it"):
+            kf.calibrate(model, federation)
+        assert len(federation.traffic) == before

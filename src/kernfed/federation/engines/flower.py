@@ -40,8 +40,9 @@ class FlowerEngine:
     """Carries questions to the nodes of a Flower run.
 
     A node is known by the name it was registered with; nodes without one are asked for the name in their
-    configuration, which takes a round. ``expect`` names sites that shall take part: they are waited for, and one that
-    does not come is still listed and counts as unreachable. ``min_sites`` is how many to wait for otherwise.
+    configuration, which takes a round. ``expect`` names the sites that shall take part, and no other is asked anything
+    else than its name: they are waited for, and one that does not come is still listed and counts as unreachable.
+    Without it all nodes take part, and ``min_sites`` is how many to wait for.
     """
 
     def __init__(
@@ -58,14 +59,16 @@ class FlowerEngine:
         self._report = report or (lambda _: None)
         self._progress = Progress(self._report)
         self._progress.watch(grid)
-        self._nodes: dict[str, int] = {}
+        self._nodes: dict[str, int] = {}  # of sites that take part
+        self._names: dict[int, str] = {}  # of all nodes that have said which site they are
+        self._others: list[str] = []
         check_count(min_sites, "min_sites", at_least=0)
         self._find_nodes(max(min_sites, len(self._expected)), check_number(wait, "wait", at_least=0))
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """Names of the sites found or expected, sorted."""
-        return tuple(sorted(self._expected | set(self._nodes)))
+        """Names of the sites expected, or else of those that are connected; sorted."""
+        return tuple(sorted(self._expected or self._nodes))
 
     def carry(
         self, data: bytes | Mapping[str, bytes], sites: Sequence[str], timeout: float
@@ -107,13 +110,14 @@ class FlowerEngine:
         self._report(
             f"{len(self._nodes)} site(s) connected: {_listed(self._nodes)}"
             + (f"; not connected: {_listed(absent)}" if absent else "")
+            + (f"; not asked: {_listed(self._others)}" if self._others else "")
         )
         if len(self._nodes) < number and not self._expected:
             raise InputError(f"expected {number} site(s) within {wait:g} s, {len(self._nodes)} connected")
 
     def _look_for_nodes(self, deadline: float) -> None:
         nodes = [(int(node.node_id), str(node.name)) for node in self._grid.get_nodes()]
-        known = {node: site for site, node in self._nodes.items()}
+        known = dict(self._names)
         nameless = {str(node): node for node, name in nodes if not name and node not in known}
         for key, reply in self._exchange(dict.fromkeys(nameless, RecordDict()), nameless, deadline).items():
             if isinstance(reply, Message) and reply.has_content() and NAME in reply.content.config_records:
@@ -122,6 +126,7 @@ class FlowerEngine:
                 told = _error_of(key, reply) if isinstance(reply, Message) else reply
                 self._report(f"node {key} does not say which site it is: {told.reason}")
         known |= {node: name for node, name in nodes if name}
+        self._names = known
         online = {node for node, _ in nodes}
         sites: dict[str, int] = {}
         for node, site in sorted(known.items()):
@@ -130,7 +135,8 @@ class FlowerEngine:
             if site in sites:
                 raise InputError(f"two nodes ({sites[site]} and {node}) say they are site {site!r}; give each its own")
             sites[site] = node
-        self._nodes = sites
+        self._others = sorted(set(sites) - self._expected) if self._expected else []
+        self._nodes = {site: node for site, node in sites.items() if site not in self._others}
 
     def _exchange(
         self, contents: Mapping[str, RecordDict], nodes: Mapping[str, int], deadline: float

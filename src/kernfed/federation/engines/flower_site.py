@@ -1,5 +1,6 @@
 """A site behind Flower: what a ClientApp answers to the questions of ``FlowerEngine``, and a site from its settings."""
 
+import logging
 import sys
 import tomllib
 import traceback
@@ -30,6 +31,7 @@ def answer(message: Message, context: Context, make_site: Callable[[Context], Si
     ``make_site`` builds the site (default: from the node's configuration). What it raises is printed here, for the
     operator of the site, and nobody else is told more than that it happened.
     """
+    _listen()
     name = site_name(context)
     if RECORD not in message.content.array_records:
         return Message(RecordDict({NAME: ConfigRecord({NAME: name})}), reply_to=message)
@@ -41,6 +43,13 @@ def answer(message: Message, context: Context, make_site: Callable[[Context], Si
         refusal = Refusal("error", f"site {name!r} cannot be set up; the log of its node says why")
         reply = encode_reply(Reply(name, "", "", "", "", refusal=refusal))
     return Message(wrap(reply), reply_to=message)
+
+
+def _listen() -> None:
+    """Let what goes wrong at the site, with the way there, reach the log of its node: stderr."""
+    log = logging.getLogger("kernfed.site")
+    if logging.lastResort is not None and logging.lastResort not in log.handlers:
+        log.addHandler(logging.lastResort)
 
 
 def site_name(context: Context) -> str:

@@ -65,8 +65,8 @@ class Permit:
         """What ``compute(ledger)`` once released of these ``rows``: from the store ever after.
 
         ``compute`` calls the mechanism's ``release(..., ledger=ledger, ids=people_of(rows))``, which charges before it
-        draws, and returns what is to be kept. ``key`` tells apart releases of one mechanism, such as two features of the same
-        rows.
+        draws, and returns what is to be kept. ``key`` tells apart releases of one mechanism, such as two features of
+        the same rows.
         """
         name = digest({"mechanism": mechanism_to_values(self.mechanism), "key": key, "data": rows.digest})
         with self.site.store.locked():

@@ -36,6 +36,11 @@ def calibrate(
     """
     if not isinstance(model, FoldingModel):
         raise InputError(f"only the probabilities of a FoldingModel have a temperature, got a {type(model).__name__}")
+    if model.privacy is not None:
+        raise InputError(
+            "this model promises differential privacy, and a temperature found on raw rows is not covered by it; its "
+            "sites have fitted one to what they released"
+        )
     options: Any = {"min_replies": min_replies, "timeout": timeout}
     temperatures = replace(model, calibrated_=None).temperature_ * FACTORS
     if model.connection is not None:

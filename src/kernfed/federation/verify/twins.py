@@ -8,13 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.federation.protocol.message import Question, Reply, decode_reply
-from kernfed.federation.release.books import LEDGER
+from kernfed.federation.release.books import LEDGER, open_ledger
 from kernfed.federation.site.policy import Policy
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
 from kernfed.federation.verify.tape import Tape, playing
 from kernfed.privacy.accounting import event_to_dict
-from kernfed.privacy.ledger import Ledger
 
 #: How rows of the other twin look: each is what some computation stumbles over.
 SHAPES = (
@@ -153,13 +152,12 @@ class Twins:
 
 
 def _charges(site: Site) -> list[Any]:
-    """What was paid, by how many, in which words; not for which data and when."""
-    place = site.store.path / LEDGER
-    if not place.exists() or not place.stat().st_size:
+    """What was paid and by how many; not for which data and when."""
+    if not (site.store.path / LEDGER).exists():
         return []
     return [
         ([event_to_dict(event) for event in entry.events], None if entry.persons is None else len(entry.persons))
-        for entry in Ledger(place).entries()
+        for entry in open_ledger(site).entries()
     ]
 
 
