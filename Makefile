@@ -14,7 +14,7 @@ TEST_TOOLS := pytest pytest-xdist hypothesis mpmath pandas
 # What runs without extras, in environments of other versions. The pictures of the site are those of one matplotlib.
 CORE_TESTS := tests src --ignore=tests/test_site.py
 
-.PHONY: help demo test test-all test-deployment test-oldest test-newest chromium docs lint types bench clean .venv
+.PHONY: help demo test test-all test-deployment test-oldest test-newest chromium docs lint types attack bench clean .venv
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -100,6 +100,9 @@ test-all: $(VENV)/.test $(TFHE)/.ready chromium  ## all of it: slow tests, cover
 	$(BIN)/python -m pytest $(PARALLEL) -m "not deployment" --cov --cov-report=term; suite=$$?; \
 	wait $$beside; others=$$?; cat build/beside.log; \
 	[ $$suite -eq 0 ] && [ $$others -eq 0 ]
+
+attack: $(VENV)/.test  ## hostile files and messages, kills and liars, with what came of each; minutes
+	$(BIN)/python -m attacks
 
 bench: $(VENV)/.test  ## speed as ratios in one run, as tables and JSON
 	$(BIN)/python benchmarks/geometry.py

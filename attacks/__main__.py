@@ -10,14 +10,16 @@ from pathlib import Path
 
 from .files import attack_files
 from .kills import attack_kills
+from .liars import attack_liars
 from .messages import attack_messages
 from .outcome import Outcomes
 
 #: Each with how many attacks of a kind there are on each target.
 ATTACKS: dict[str, tuple[Callable[[Outcomes, Path, int, int], None], int]] = {
     "files": (attack_files, 60),
-    "messages": (attack_messages, 200),
-    "kills": (attack_kills, 4),
+    "messages": (attack_messages, 400),
+    "kills": (attack_kills, 8),
+    "liars": (attack_liars, 2),
 }
 #: Bytes of memory that an attack may make a process take.
 MEMORY = 6 * 2**30

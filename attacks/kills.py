@@ -155,14 +155,12 @@ def _operations(rows: Any) -> list[Operation]:
             lambda site: _ask(site, "forget_rows", "q", Payload({"ids": np.array(FORGOTTEN)})),
             lambda site, place: _check_forgotten(site, place, X),
         ),
-        Operation(
-            "add", lambda site: _ask(site, "add_rows", "q", Payload({"X": new}, {"y": labels})), _check_added
-        ),
+        Operation("add", lambda site: _ask(site, "add_rows", "q", Payload({"X": new}, {"y": labels})), _check_added),
         Operation("release", lambda site: _ask(site, "folding_fit", "q", Payload(values=release)), _check_released),
     ]
 
 
-def _check_trained(site: Site, place: Path) -> str:
+def _check_trained(site: Site, _: Path) -> str:
     entry = read_machines(site, _training()["handle"])
     return "" if entry is not None and len(entry.ids) == 20 else "machines are not of all rows"
 
@@ -177,12 +175,12 @@ def _check_forgotten(site: Site, place: Path, X: Any) -> str:
     return ""
 
 
-def _check_added(site: Site, place: Path) -> str:
+def _check_added(site: Site, _: Path) -> str:
     ids = site.rows().ids.tolist()
     return "" if len(ids) == len(set(ids)) == 23 else f"there are {len(ids)} rows, expected 23"
 
 
-def _check_released(site: Site, place: Path) -> str:
+def _check_released(site: Site, _: Path) -> str:
     """Charged before it was told: at least once, and once more only where a kill came between charge and release."""
     charges = len(open_ledger(site).entries())
     return "" if 1 <= charges <= 2 else f"charged {charges} times"

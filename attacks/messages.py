@@ -2,7 +2,8 @@
 
 import re
 import shutil
-import time
+import signal
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -75,6 +76,7 @@ def attack_messages(outcomes: Outcomes, folder: Path, seed: int, count: int) -> 
         warnings.simplefilter("ignore")
         worlds = _worlds(folder)
         for number, task in enumerate(task_names()):
+            print(f"  {task}", file=sys.stderr, flush=True)
             asked = [(world, data) for world in worlds for data in world.asked.get(task, ())]
             if not asked:
                 outcomes.add("message", task, WRONG, "no honest question of this task is known")
@@ -125,15 +127,24 @@ def _malformed(data: bytes, identity: str, rng: np.random.Generator) -> tuple[by
     return encode_question(hostile), hostile
 
 
+class _TooLate(BaseException):
+    """Not an ``Exception``, so that the site does not make a refusal of it."""
+
+
+def _give_up(*_: Any) -> None:
+    raise _TooLate(f"no answer after {_SECONDS:g} s")
+
+
 def _after(site: Site, data: bytes, question: Question | None) -> tuple[str, str]:
-    started = time.monotonic()
+    signal.signal(signal.SIGALRM, _give_up)
+    signal.setitimer(signal.ITIMER_REAL, _SECONDS)
     try:
         reply = site.answer(data)
     except BaseException as error:
-        return WRONG, f"raised {type(error).__name__}: {error}"
-    seconds = time.monotonic() - started
-    if seconds > _SECONDS:
-        return WRONG, f"answered after {seconds:.0f} s"
+        asked = "" if question is None else f", asked {str(question.payload.values)[:300]}"
+        return WRONG, f"raised {type(error).__name__}: {error}{asked}"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
     if str(site.store.path).encode() in reply or b"Traceback" in reply or b".py" in reply:
         return WRONG, "a reply with the place of files or code"
     if question is None:
@@ -191,7 +202,7 @@ def _ask_outside(federation: Federation) -> None:
     AveragingLearner(rounds=1).fit(federation)
 
 
-def _ask_values(federation: Federation, queries: Any) -> None:
+def _ask_values(federation: Federation, _: Any) -> None:
     kf.evaluate(kf.RidgeLearner(n_components=8, task="regress").fit(federation), federation)
     kf.PersonalLearner().fit(federation)
 

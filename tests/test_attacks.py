@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.mark.parametrize("what", ["files", "messages", "kills", "liars"])
+@pytest.mark.parametrize("what", ["files", "messages", "kills", pytest.param("liars", marks=pytest.mark.slow)])
 def test_nothing_goes_wrong_in_a_slice(what: str) -> None:
     command = [sys.executable, "-m", "attacks", what, "--share", "0.03", "--seed", "7"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ})
@@ -18,7 +18,7 @@ def test_nothing_goes_wrong_in_a_slice(what: str) -> None:
     assert "0 wrong, seed 7" in done.stdout
 
 
-def test_what_goes_wrong_is_said_and_fails(tmp_path: Path) -> None:
+def test_what_goes_wrong_is_said_and_fails() -> None:
     """With a reader that believes whatever digest a file has, flipped bits are found, and the program fails."""
     code = (
         "import sys, kernfed.files as files\n"

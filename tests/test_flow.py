@@ -33,16 +33,16 @@ FOLDERS = [
     {"protocol"},
     {"site"},
     {"engines"},
-    {"asking", "learner", "settings"},
+    {"asking", "learner", "settings", "shares"},
     {"release", "survey"},
     {"folding", "ridge", "personal"},
     {"fusion"},
     {"testing", "planning"},
-    {"jobs"},
+    {"jobs", "verify"},
     {"flower_jobs"},
 ]
 #: What answers, asks and plans, whatever is learned.
-CORE = {"protocol", "site", "engines", "asking", "learner", "settings", "survey", "planning"}
+CORE = {"protocol", "site", "engines", "asking", "learner", "settings", "shares", "survey", "planning"}
 PACKAGE_LEVEL = {name: level for level, layer in enumerate(PACKAGES) for name in layer}
 FOLDER_LEVEL = {name: level for level, layer in enumerate(FOLDERS) for name in layer}
 

@@ -366,14 +366,14 @@ def test_a_saved_model_is_the_same_model(rng, tmp_path, kind):
 
 def test_a_damaged_file_is_refused(rng, tmp_path):
     model = fitted(make_sites(rng, (30, 30)))
-    for broken in (
-        replace(model, weights_=model.weights_[:2]),
-        replace(model, n_features_in_=3),
-        replace(model, weights_=tuple(array * np.nan for array in model.weights_)),
-    ):
+    for broken in (replace(model, weights_=model.weights_[:2]), replace(model, n_features_in_=3)):
         save(broken, tmp_path / "model.kfd")
         with pytest.raises(FileFormatError, match="damaged"):
             load(tmp_path / "model.kfd")
+    spoilt = replace(model, weights_=tuple(array * np.nan for array in model.weights_))
+    with pytest.raises(FileFormatError, match="array 'w0' holds NaN or infinity"):
+        save(spoilt, tmp_path / "spoilt.kfd")
+    assert not (tmp_path / "spoilt.kfd").exists()
 
 
 def test_sites_evaluate_the_model_on_rows_they_kept_aside(rng):
@@ -389,3 +389,11 @@ def test_a_fresh_process_reads_the_file(rng, tmp_path):
     program = f"import kernfed; print(type(kernfed.load({str(tmp_path / 'model.kfd')!r})).__name__)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "AveragingModel"
+
+
+def test_epochs_without_end_are_refused_before_they_begin():
+    """A question for 10^9 epochs used to hold the site, and the lock of its store, for good."""
+    X, y = np.random.default_rng(0).standard_normal((20, 3)), np.arange(20) % 2
+    endless = AveragingLearner(rounds=1, local_epochs=10**9)
+    with Federation.local({"a": (X, y)}) as federation, pytest.raises(TooFewReplies, match="max_steps = 100,000"):
+        endless.fit(federation)

@@ -121,8 +121,12 @@ class LedgerNotKept(KernfedWarning):
     """Sites release under differential privacy and forget with this process what they released and what it cost."""
 
 
+class LedgerRewound(KernfedWarning):
+    """A site's ledger has fewer charges than it once told: its store was set back, and releases are not counted."""
+
+
 class UnprotectedClasses(KernfedWarning):
-    """Under "kth", some classes are held by so few sites that wrong ones can decide them; ``model.unprotected_``."""
+    """Under "kth", some classes are held by so few sites that wrong ones could decide them; ``model.unprotected_``."""
 
 
 class TemporaryStores(KernfedWarning):

@@ -1,16 +1,19 @@
 """What a release promises, as data; every sentence about it is made of the data, and none is ever read back."""
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kernfed._validation import check_choice, check_number
-from kernfed.errors import InputError
+from kernfed._validation import check_choice, check_count, check_number
+from kernfed.errors import InputError, LedgerRewound
 
 UNITS = ("element", "record")
 #: What a release protects: see ``Terms``.
 PROTECTED = ("rows", "rows and labels", "rows and targets")
+#: Mechanisms that release every row by itself.
+BY_ROW = ("element-laplace", "element-staircase", "record-gaussian")
 #: A delta below this is said to be so: its digits would only distract.
 _NEGLIGIBLE = 1e-30
 
@@ -100,7 +103,8 @@ class Terms:
     mechanism : its kind and parameters, plain values. labels : likewise how labels were randomised, None where they are
     public. protects : "rows" (labels, classes and counts are public), "rows and labels" (labels were randomised) or
     "rows and targets" (a target is protected with its row). element, record : what is promised for each unit. spent :
-    (epsilon, delta) that each site's ledger had come to by then. request : all that the sites were asked.
+    (epsilon, delta) that each site's ledger had come to by then. request : all that the sites were asked. charges : how
+    many releases each ledger had been charged with, where sites tell it.
     """
 
     mechanism: Mapping[str, Any]
@@ -110,6 +114,7 @@ class Terms:
     record: Guarantee
     spent: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     request: Mapping[str, Any] = field(default_factory=dict)
+    charges: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_choice(self.protects, "protects", PROTECTED)
@@ -125,7 +130,7 @@ class Terms:
 
     def __str__(self) -> str:
         paid = (f"{site}: {_pair(*pair)} spent by its ledger in all" for site, pair in sorted(self.spent.items()))
-        return "\n  ".join([self.kind, *self.lines(), *paid])
+        return "\n  ".join([self.kind, *self.lines(), *self.again_lines(), *paid])
 
     @property
     def kind(self) -> str:
@@ -151,6 +156,15 @@ class Terms:
             return "targets are protected with their row"
         return "labels, classes and rows per class are public"
 
+    def again_lines(self) -> tuple[str, ...]:
+        """What further releases of rows that have changed would tell, in words; none where rows are not released."""
+        if self.kind not in BY_ROW:
+            return ()
+        return (
+            "that rows changed can be seen when they are released again, and which, unless the site requires privacy: "
+            "it then draws all of them again",
+        )
+
     def check_told(self, told: Mapping[str, Sequence[str]]) -> None:
         """Refuse a site that promises something else than was asked for; ``told`` are its (epsilon, delta) as text."""
         for guarantee in (self.element, self.record):
@@ -162,10 +176,14 @@ class Terms:
         epsilon, delta = _read_pair(told["spent"])
         if not (epsilon >= 0 and 0 < delta < 1):
             raise InputError(f"a ledger must come to an epsilon and a delta, got {told['spent']}")
+        _read_charges(told)
 
     def with_told(self, told: Mapping[str, Mapping[str, Sequence[str]]]) -> "Terms":
-        """Terms with what the ledgers of these sites have come to."""
-        return replace(self, spent={**self.spent, **{site: _read_pair(pairs["spent"]) for site, pairs in told.items()}})
+        """Terms with what the ledgers of these sites have come to; warns of a ledger with fewer charges than before."""
+        spent = {site: _read_pair(pairs["spent"]) for site, pairs in told.items()}
+        charges = {site: count for site, pairs in told.items() if (count := _read_charges(pairs)) is not None}
+        warn_if_rewound(self.charges, charges)
+        return replace(self, spent={**self.spent, **spent}, charges={**self.charges, **charges})
 
     def to_values(self) -> dict[str, Any]:
         """Plain values for a file; an infinite epsilon is None. Of the request, what is not said before."""
@@ -179,6 +197,7 @@ class Terms:
                 site: [_none_if_infinite(number) for number in pair] for site, pair in sorted(self.spent.items())
             },
             "request": {name: value for name, value in self.request.items() if name not in ("mechanism", "labels")},
+            "charges": dict(sorted(self.charges.items())),
         }
 
     @classmethod
@@ -196,10 +215,25 @@ class Terms:
             Guarantee.from_dict(values["record"]),
             spent,
             {**values["request"], **said},
+            {str(site): check_count(n, "charges", at_least=0) for site, n in values.get("charges", {}).items()},
         )
         terms.lines()  # what it says must be there
         terms.line()
         return terms
+
+
+def warn_if_rewound(before: Mapping[str, int], now: Mapping[str, int]) -> None:
+    """Warn of sites whose ledger has fewer charges than they once told: their store was set back to an earlier day."""
+    rewound = sorted(site for site, count in now.items() if count < before.get(site, 0))
+    if rewound:
+        site = rewound[0]
+        warnings.warn(
+            f"{len(rewound)} site(s), such as {site!r}, told of {before[site]} charge(s) before and of {now[site]} "
+            "now: the store was replaced by an older copy, and what was released in between is not counted. Have it "
+            "restored before anything else is released",
+            LedgerRewound,
+            stacklevel=3,
+        )
 
 
 def read_terms_of_0_1(values: Mapping[str, Any]) -> Terms:
@@ -247,6 +281,14 @@ def _none_if_infinite(number: float) -> float | None:
 def _read_pair(text: Sequence[str]) -> tuple[float, float]:
     epsilon, delta = map(float, text)
     return epsilon, delta
+
+
+def _read_charges(told: Mapping[str, Sequence[str]]) -> int | None:
+    """Charges that a site tells; None of one that does not, of an earlier version."""
+    if "charges" not in told:
+        return None
+    (text,) = told["charges"]
+    return check_count(int(text), "charges", at_least=0)
 
 
 def _equals(told: float, asked: float) -> bool:

@@ -58,7 +58,7 @@ def given(name, **options):
 
 
 def _typed(option, value):
-    if option in ("bounds", "basis", "smoothing"):
+    if option in ("bounds", "basis", "smoothing", "classes"):
         return value
     return int(value) if option == "dimension" else float(value)
 
@@ -66,7 +66,8 @@ def _typed(option, value):
 @pytest.mark.parametrize("option", VALUES)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_option_changes_the_release_or_is_refused(table, name, option):
-    options = given(name, **{**NEEDED[name], option: VALUES[option]})
+    beside = {"classes": "0,1"} if option == "label-epsilon" else {}
+    options = given(name, **{**NEEDED[name], option: VALUES[option], **beside})
     if option in USELESS[name]:
         others = " or ".join(one for one in NAMES if option not in USELESS[one])
         with pytest.raises(ValueError, match=f"^--privacy {name} takes no --{option}, which is for {others}; leave"):
@@ -80,6 +81,17 @@ def test_an_option_changes_the_release_or_is_refused(table, name, option):
 def test_without_privacy_every_option_is_refused(table, option):
     with pytest.raises(ValueError, match=f"^--{option} needs --privacy (element|record)-.*leave --{option} out$"):
         given(None, **{option: VALUES[option]}).make(table)
+
+
+@pytest.mark.parametrize(
+    ("text", "classes"), [("0,1", (0, 1)), ("-1, 1", (-1, 1)), ("no, yes", ("no", "yes")), ('["0", "1"]', ("0", "1"))]
+)
+def test_declared_classes_are_public_and_not_of_the_data(table, text, classes):
+    private = {**NEEDED["record-gaussian"], "label-epsilon": "1", "classes": text}
+    assert given("record-gaussian", **private).make(table).recipe().labels.classes == classes
+    del private["classes"]
+    with pytest.raises(ValueError, match="--label-epsilon needs --classes"):
+        given("record-gaussian", **private).make(table)
 
 
 def test_steps_of_smoothing(table):

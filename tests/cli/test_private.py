@@ -104,10 +104,17 @@ def test_with_a_store_the_release_happens_once(folder, tmp_path):
 
 
 def test_labels_can_be_randomised(folder, tmp_path):
-    options = ("--privacy", "record-gaussian", *PRIVACY["record-gaussian"], "--label-epsilon", "1")
+    private = ("--privacy", "record-gaussian", *PRIVACY["record-gaussian"])
+    options = (*private, "--label-epsilon", "1", "--classes", "0,1,2")
     told = json.loads(run(*words(folder, "train", *options, "--out", tmp_path / "m.kfd", "--json")).stdout)["privacy"]
     assert told["record"][0] == pytest.approx(4.0)
     assert "randomised" in told["promises"][2]
+    for given, wrong in (
+        (("--label-epsilon", "1"), "needs --classes A,B,...: all"),
+        (("--classes", "0,1"), "is for --lab"),
+    ):
+        done = run(*words(folder, "train", *private, *given, "--out", tmp_path / "n.kfd"), code=2)
+        assert wrong in done.stderr
 
 
 def test_rows_are_named_by_themselves_or_by_a_hash():

@@ -6,6 +6,7 @@ A subclass makes the mechanism for an epsilon, releases rows with it and says wh
 import json
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from kernfed.errors import BudgetExceeded, InputError
-from kernfed.privacy import Ledger, Mechanism, NoiseGenerator
+from kernfed.privacy import DiscreteGaussian, DiscreteLaplace, DiscreteStaircase, Ledger, Mechanism, NoiseGenerator
 from kernfed.privacy.names import mechanism_class, mechanism_name
 from kernfed.privacy.values import describe_mechanism, mechanism_from_values, mechanism_to_values
 
@@ -202,3 +203,124 @@ class MechanismContract(ABC):
         on_it = self.change(1.0)
         assert 0 < self.change(0.5) < on_it  # rows do move the release
         assert self.change(FAR) <= 1.02 * on_it  # but for the grid
+
+    # Sensitivity --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def statistic(self, mechanism: Any, X: Rows) -> Sequence[tuple[Rows, float]]:
+        """What noise is added to, by released part, and by how much one row may move it; called where noise is zero."""
+
+    @staticmethod
+    def distance(one: Rows, other: Rows) -> float:
+        """How far a part has moved, in the norm of its sensitivity."""
+        return float(np.linalg.norm(one - other))
+
+    def replaced(self, rng: np.random.Generator, X: Rows) -> Rows:
+        """The rows with the first replaced: by one inside, on the boundary, just outside, or absurdly far out."""
+        direction = rng.standard_normal(WIDTH)
+        direction[rng.random(WIDTH) < 0.2] = 0.0
+        length = float(np.linalg.norm(direction)) or 1.0
+        scale = rng.choice([rng.random(), 1.0, 1.0 + 1e-9, FAR, 1e300])
+        other = X.copy()
+        other[0] = direction / length * scale * (1.0 if scale == 1e300 else self.boundary())
+        return other
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_one_row_moves_what_is_released_no_further_than_stated(
+        self, seed: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for law in (DiscreteGaussian, DiscreteLaplace, DiscreteStaircase):
+            monkeypatch.setattr(law, "sample", _no_noise)
+        rng, mechanism, largest = np.random.default_rng(seed), self.mechanism(), 0.0
+        X = self.rows(1.0)
+        for _ in range(100):
+            one, other = self.replaced(rng, X), self.replaced(rng, X)
+            if rng.random() < 0.3:  # the opposite row: the worst there can be for a mean
+                other[0] = -one[0]
+            parts = zip(self.statistic(mechanism, one), self.statistic(mechanism, other), strict=True)
+            for (here, stated), (there, _) in parts:
+                assert np.isfinite(here).all()
+                moved = self.distance(here, there)
+                assert moved <= stated * (1 + 1e-4), (one[0], other[0])
+                largest = max(largest, moved / stated)
+        assert largest > 0.5  # and the statement is not a wild guess
+
+    # Rows that nobody expects -------------------------------------------------------------------------------------
+
+    def extremes(self) -> Sequence[Any]:
+        """The mechanism with its parameters at the ends of what is legal."""
+        return (self.mechanism(1e-3), self.mechanism(), self.mechanism(90.0))
+
+    @pytest.mark.parametrize("far", [0.0, 5e-324, 1e-200, 1e30, 1e100, 1e300, np.finfo(np.float64).max])
+    def test_no_row_can_raise_warn_or_become_infinite(self, far: float) -> None:
+        """Where one could, a question with chosen parameters would tell of the rows, and nobody would be charged."""
+        for mechanism in self.extremes():
+            X = self.rows()
+            X[1], X[2], X[3, 1] = far, -far, far
+            released = self.release(mechanism, X, generator=NoiseGenerator(3))
+            assert np.isfinite(self.numbers(released)).all()
+            cut = self.release(mechanism, np.clip(X, -1e100, 1e100), generator=NoiseGenerator(3))
+            np.testing.assert_array_equal(self.numbers(released), self.numbers(cut))
+
+    def test_single_precision_is_no_limit(self) -> None:
+        X = self.rows().astype(np.float32)
+        X[1] = np.finfo(np.float32).max
+        for mechanism in self.extremes():
+            assert np.isfinite(self.numbers(self.release(mechanism, X, generator=NoiseGenerator(3)))).all()
+
+    def test_parameters_have_ends(self) -> None:
+        values = self.values()
+        scales = [name for name in ("radius", "target_radius", "spread", "d") if name in values]
+        for name in scales:
+            for wrong in (5e-324, 1e-300, 1e-31, 1e31, 1e300, math.nan, math.inf, -math.inf):
+                with pytest.raises(InputError):
+                    mechanism_from_values({**values, name: wrong})
+        if "seed" in values:
+            with pytest.raises(InputError):
+                mechanism_from_values({**values, "seed": 1 << 64})
+
+    # Persons whose budget is spent --------------------------------------------------------------------------------
+
+    def test_those_who_cannot_pay_are_left_out_without_a_word(self, tmp_path: Path) -> None:
+        """In their place stands a row that is the same whoever they are: nothing of theirs is in the release."""
+        mechanism, ledger = self.mechanism(), self.ledger(tmp_path)
+        ledger.leave_out = True
+        self.release(mechanism, self.rows(), ledger=ledger, ids=np.arange(N))
+        newcomers = np.where(np.arange(N) < 2, np.arange(N), np.arange(N) + N)  # the first two have paid
+        before = ledger.chain()
+        pays: list[Any] = []
+        monkeypatch = pytest.MonkeyPatch()
+        with monkeypatch.context() as patch:
+            patch.setattr(Ledger, "charge", _noting(pays))
+            released = self.release(mechanism, self.rows(), ledger=ledger, ids=newcomers)
+        assert pays[0].tolist() == [False, False] + [True] * (N - 2)
+        assert self.numbers(released).shape == self.numbers(self.release(mechanism, self.rows())).shape
+        assert len(ledger.chain()) == len(before) + 1
+        assert not ledger.entries()[-1].concerns(ledger.keys([0, 1])).any()
+        with pytest.raises(BudgetExceeded):  # where nobody can, that is said: it follows from what was asked before
+            self.release(mechanism, self.rows(), ledger=ledger, ids=newcomers)
+
+    def test_what_is_left_out_leaves_no_trace(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        mechanism = self.mechanism()
+        # Noise from a seed is no private release; here two of them are compared, and no ledger takes them.
+        monkeypatch.setattr(Ledger, "charge", lambda *_, **__: np.arange(N) > 0)
+        ledger = self.ledger(tmp_path)
+        one, other = (
+            self.numbers(self.release(mechanism, self.rows(first), ledger=ledger, generator=NoiseGenerator(7)))
+            for first in (1.0, -FAR)
+        )
+        np.testing.assert_array_equal(one, other)
+
+
+def _no_noise(law: Any, shape: Any, source: Any) -> Any:  # noqa: ARG001  as every law samples
+    return np.zeros(shape, dtype=np.int64)
+
+
+def _noting(pays: list[Any]) -> Any:
+    charge = Ledger.charge
+
+    def noted(ledger: Ledger, *arguments: Any, **options: Any) -> Any:
+        pays.append(charge(ledger, *arguments, **options))
+        return pays[-1]
+
+    return noted

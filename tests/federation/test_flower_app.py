@@ -1,8 +1,12 @@
 """The Flower app that is written, and the command that runs it, with a stand-in for Flower's own command."""
 
+import configparser
+import datetime
 import io
 import json
 import os
+import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -11,9 +15,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from kernfed.cli import flower_run
-from kernfed.cli.flower_app import write_app
+from kernfed.cli.flower_app import renew_certificates, write_app
 from kernfed.cli.flower_run import parse_settings, run_app
 from kernfed.errors import RunFailed
 from kernfed.federation.jobs import Job, job_settings
@@ -119,6 +124,91 @@ def test_scripts_make_certificates_and_keys_that_others_cannot_read(app: Path) -
     assert again.returncode == 1
     assert "exists already" in again.stderr
     assert (app / "certificates" / "ca.key").read_bytes() == before
+
+
+def certificate(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def test_certificates_are_renewed_by_the_same_authority(app: Path) -> None:
+    """The sites keep their ca.crt; before, one had to begin anew after a year."""
+    folder = app / "certificates"
+    subprocess.run([app / "make-certificates.sh", "link.example.org"], check=True, capture_output=True)
+    authority, first = (folder / "ca.crt").read_bytes(), certificate(folder / "server.pem")
+    told = renew_certificates(app)
+    second = certificate(folder / "server.pem")
+    assert (folder / "ca.crt").read_bytes() == authority
+    assert second.serial_number != first.serial_number
+    assert second.public_key() == first.public_key()
+    assert second.not_valid_after_utc >= first.not_valid_after_utc
+    assert 364 <= (second.not_valid_after_utc - datetime.datetime.now(datetime.UTC)).days <= 365
+    names = [one.extensions.get_extension_for_class(x509.SubjectAlternativeName).value for one in (first, second)]
+    assert names[0] == names[1]
+    assert second.issuer == certificate(folder / "ca.crt").subject
+    second.verify_directly_issued_by(certificate(folder / "ca.crt"))
+    assert "DNS:link.example.org" in told
+    assert not stat.S_IMODE((folder / "server.pem").stat().st_mode) & 0o077
+
+
+def test_an_authority_that_ends_is_renewed_with_its_key(app: Path) -> None:
+    """As apps of 0.1 have it, for a year: what it signs is valid for whoever has its old certificate or the new one."""
+    folder = app / "certificates"
+    subprocess.run([app / "make-certificates.sh"], check=True, capture_output=True)
+    short = f"req -x509 -new -key {folder}/ca.key -sha256 -days 30 -out {folder}/ca.crt"
+    extra = ["-subj", "/CN=kernfed authority", "-addext", "keyUsage=critical,keyCertSign,cRLSign"]
+    subprocess.run(["openssl", *short.split(), *extra], check=True, capture_output=True)
+    old = certificate(folder / "ca.crt")
+    told = renew_certificates(app)
+    new, server = certificate(folder / "ca.crt"), certificate(folder / "server.pem")
+    assert "give ca.crt to every site until then" in told
+    assert (new.not_valid_after_utc - datetime.datetime.now(datetime.UTC)).days > 3600
+    assert new.public_key() == old.public_key()
+    server.verify_directly_issued_by(old)
+    server.verify_directly_issued_by(new)
+
+
+def test_only_an_app_with_certificates_can_renew_them(app: Path, tmp_path: Path) -> None:
+    for folder in (app, tmp_path / "none"):
+        with pytest.raises(ValueError, match="holds no certificates of an app to renew"):
+            renew_certificates(folder)
+    subprocess.run([app / "make-certificates.sh"], check=True, capture_output=True)
+    (app / "certificates" / "ca.key").write_text("no key")
+    before = (app / "certificates" / "server.pem").read_bytes()
+    with pytest.raises(ValueError, match="cannot be renewed"):
+        renew_certificates(app)
+    assert (app / "certificates" / "server.pem").read_bytes() == before
+
+
+UNITS = sorted((Path(__file__).resolve().parents[2] / "deploy").glob("*.*"))
+
+
+def read_unit(path: Path) -> configparser.ConfigParser:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read_string(path.read_text())
+    return unit
+
+
+@pytest.mark.parametrize("name", ["kernfed-superlink.service", "kernfed-supernode@.service"])
+def test_units_start_their_part_again_whatever_ended_it(name: str) -> None:
+    """A node exits with 305 after a reboot, until the SuperLink has noticed that it was gone."""
+    unit = read_unit(next(path for path in UNITS if path.name == name))
+    assert unit["Service"]["Restart"] == "always"
+    assert unit["Unit"]["StartLimitIntervalSec"] == "0"  # it is tried for as long as it takes
+    assert 1 <= int(unit["Service"]["RestartSec"]) <= 60
+    assert unit["Install"]["WantedBy"] == "multi-user.target"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not on this machine")
+def test_units_are_understood_by_systemd(tmp_path: Path) -> None:
+    units = [path for path in UNITS if path.suffix in (".service", ".timer")]
+    for path in units:  # the programs are not installed where they will be
+        text = re.sub(r"/opt/kernfed/bin/\S+", "/bin/true", path.read_text())
+        (tmp_path / path.name.replace("@.", "@north.")).write_text(text)
+    files = sorted(map(str, tmp_path.iterdir()))
+    done = subprocess.run(["systemd-analyze", "verify", *files], capture_output=True, text=True, check=False)
+    own = [line for line in done.stderr.splitlines() if "kernfed" in line and "Failed to" not in line]
+    assert own == []
 
 
 @pytest.mark.parametrize("address", ["nowhere", "host:", ":1", "host:0", "host:70000", "host:x"])

@@ -45,7 +45,7 @@ def test_a_job_may_ask_for_privacy(data: Data, tmp_path: Path) -> None:
             ({"privacy": mechanism, "epsilon": 1.0}, "privacy as JSON says it all; leave epsilon out"),
             ({"privacy": "record-gaussian"}, "privacy record-gaussian needs epsilon"),
             ({"epsilon": 1.0}, "epsilon needs privacy element-laplace or"),
-            ({**named, "label_epsilon": 1.0}, "label-epsilon needs the public set of classes"),
+            ({**named, "label_epsilon": 1.0}, "label-epsilon needs classes A,B,...: all labels there can be"),
         ):
             with pytest.raises(ValueError, match=told):
                 run_job(federation, job(tmp_path, "3", **wrong))

@@ -19,7 +19,7 @@ from kernfed.federation.settings import (
 
 LEARNERS = ("folding", "ridge", "personal")
 #: What stands behind several settings, and is none of the learner by itself.
-JOINT = {"epsilon", "delta", "bounds", "d", "radius", "dimension", "basis", "label-epsilon"}
+JOINT = {"epsilon", "delta", "bounds", "d", "radius", "dimension", "basis", "label-epsilon", "classes"}
 
 
 def parameters(learner):
@@ -54,7 +54,7 @@ def test_nothing_given_is_the_learner_itself(learner):
 def test_each_setting_reaches_the_learner(learner):
     usual = make_learner(learner, Given()).get_params()
     for setting in learner_settings(learner).table:
-        if setting.name in (*JOINT, "privacy", "smoothing", "k"):
+        if setting.name in (*JOINT, "privacy", "smoothing", "k", "trusted-classes"):
             continue
         other = next((choice for choice in setting.choices if choice != setting.usual), None)
         if other is None:
@@ -63,6 +63,12 @@ def test_each_setting_reaches_the_learner(learner):
             )
         changed = make_learner(learner, Given({setting.name: other})).get_params()
         assert {name for name in usual if usual[name] != changed[name]} == {setting.argument}
+
+
+@pytest.mark.parametrize(("text", "labels"), [("3, cat", ("3", "cat")), ("all", "all")])
+def test_trusted_classes_are_labels_by_commas(text, labels):
+    learner = make_learner("folding", Given({"aggregate": "kth", "trusted-classes": text}))
+    assert learner.trusted_classes == labels
 
 
 @pytest.mark.parametrize(
@@ -76,6 +82,7 @@ def test_each_setting_reaches_the_learner(learner):
         ("folding", {"measure": "far"}, "--measure must be one of"),
         ("folding", {"batch-size": -1}, "--batch-size must be >= 1, got -1"),
         ("folding", {"k": 3}, "--k needs --aggregate kth"),
+        ("folding", {"trusted-classes": "a"}, "--trusted-classes needs --aggregate kth"),
         ("ridge", {"regularization": "1,few"}, "--regularization must be a number, or several"),
         ("ridge", {"bandwidth": "wide"}, "--bandwidth must be median or a number"),
         ("personal", {"weights": "1,few"}, "--weights must be a rule or C_Q,C_P"),

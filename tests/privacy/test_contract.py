@@ -1,7 +1,9 @@
 """The contract of mechanisms, kept by every mechanism there is."""
 
 import importlib
+import math
 import pkgutil
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,19 @@ class TestElementLaplace(MechanismContract):
     def boundary(self) -> float:
         return 1.0
 
+    def statistic(self, mechanism: Any, X: Rows) -> Any:
+        """Every element moves by the width of the bounds at most."""
+        return [(mechanism.release(X).values, 2.0)]
+
+    @staticmethod
+    def distance(one: Rows, other: Rows) -> float:
+        return float(np.abs(one - other).max())
+
+    def extremes(self) -> Any:
+        kind = type(self.mechanism())
+        ends = ((-1e30, 1e30, 2e26), (-1e-26, 1e-26, 2e-30), (0.0, 1e-30, 1e-30), (1e10, 1e10 + 4, 4.0))
+        return (*super().extremes(), *(kind(0.1, d, (low, high)) for low, high, d in ends))
+
 
 class TestElementStaircase(TestElementLaplace):
     name = "element-staircase"
@@ -53,6 +68,13 @@ class TestRecordGaussian(MechanismContract):
 
     def boundary(self) -> float:
         return 2.0
+
+    def statistic(self, mechanism: Any, X: Rows) -> Any:
+        """A row moves by twice the radius at most."""
+        return [(mechanism.release(X).values, 4.0)]
+
+    def extremes(self) -> Any:
+        return (*super().extremes(), *(replace(self.mechanism(), radius=radius) for radius in (1e-30, 1e30)))
 
 
 class TestProjectedGaussian(TestRecordGaussian):
@@ -77,9 +99,30 @@ class TestRecordMoments(MechanismContract):
     def boundary(self) -> float:
         return 2.0
 
+    def statistic(self, mechanism: Any, X: Rows) -> Any:
+        """Sum and second moment of a class, in units of the radius, move by sqrt(4.5) together."""
+        parts = [part.moments for part in mechanism.release(X, LABELS).classes]
+        sums = [(m.n * m.mean / 2.0, (m.scatter + m.n * np.outer(m.mean, m.mean)) / 4.0) for m in parts]
+        return [(np.concatenate([mean, second.ravel()]), math.sqrt(4.5)) for mean, second in sums]
+
+    def extremes(self) -> Any:
+        scales = [(1e-30, 1e-30), (1e30, 1e30), (1e30, 1e-30), (1e-30, 1e30)]
+        ends = (replace(self.mechanism(), radius=radius, spread=spread) for radius, spread in scales)
+        return (*super().extremes(), *ends)
+
 
 class TestCentredMoments(TestRecordMoments):
     method = "centred"
+
+    def statistic(self, mechanism: Any, X: Rows) -> Any:
+        """The sum moves by 2 radius, the second moment around what was released before by sqrt(2) spread^2."""
+        means = mechanism.release_means(X, LABELS).classes
+        centres = [replace(part, moments=replace(part.moments, joint_mean=np.array([0.3, -0.2]))) for part in means]
+        spreads = mechanism.release_spreads(X, LABELS, centres).classes
+        return [
+            *((part.moments.n * part.moments.mean, 4.0) for part in means),
+            *((part.moments.scatter, math.sqrt(2.0) * 1.0**2) for part in spreads),
+        ]
 
 
 class TestRecordRidge(MechanismContract):
@@ -96,6 +139,17 @@ class TestRecordRidge(MechanismContract):
 
     def boundary(self) -> float:
         return 2.0
+
+    def statistic(self, mechanism: Any, X: Rows) -> Any:
+        """X'X moves by sqrt(2) radius^2, X'y by 2 radius target_radius; here the target of the first row moves too."""
+        y = np.where(LABELS == 0, 1.0, -1.0)
+        y[0] = 1e300 * np.sign(X[0, 1])
+        moments = mechanism.release(X, y).moments
+        return [(moments.second, math.sqrt(2.0) * 4.0), (moments.cross, 4.0)]
+
+    def extremes(self) -> Any:
+        ends = [(1e-30, 1e-30), (1e30, 1e30), (1e30, 1e-30), (1e-30, 1e30)]
+        return (*super().extremes(), *(RecordRidge(1.0, 1e-5, *pair) for pair in ends))
 
     def test_a_target_far_out_moves_the_release_no_more_than_one_on_the_boundary(self) -> None:
         mechanism, X = self.mechanism(), self.rows(1.0)
@@ -117,6 +171,21 @@ class TestRecordEmbedding(MechanismContract):
     def boundary(self) -> float:
         return 1.0
 
+    def statistic(self, mechanism: Any, X: Rows) -> Any:
+        """The mean of features of norm 1 moves by 2/n."""
+        return [(mechanism.release(X).vector, 2.0 / N)]
+
+    def extremes(self) -> Any:
+        scales = (1e-30, 1e30, (1e-30, 1.0, 1e30))
+        ends = (RecordEmbedding(1.0, 1e-5, FourierFeatures(WIDTH, 8, scale, kind="paired")) for scale in scales)
+        return (*super().extremes(), *ends)
+
+    @pytest.mark.parametrize("bandwidth", [1e-300, 5e-324, 1e-31, 1e31, (1.0, 1e-300, 1.0)])
+    def test_bandwidths_have_ends(self, bandwidth: Any) -> None:
+        """A tiny one made the angle of a large row infinite, and of no other: a threshold on raw rows."""
+        with pytest.raises(InputError, match="bandwidth must be"):
+            RecordEmbedding(1.0, 1e-5, FourierFeatures(WIDTH, 8, bandwidth, kind="paired"))
+
     def test_a_row_far_out_moves_the_release_no_more_than_one_on_the_boundary(self) -> None:
         """Features have norm 1 wherever the row is: two of them are at most 2 apart, their mean 2/n."""
         assert self.change(1.0) > 0
@@ -132,6 +201,11 @@ class TestRandomizedLabels(MechanismContract):
     def release(self, mechanism: Any, X: Rows, **options: Any) -> Any:
         assert len(X) == N
         return mechanism.release(LABELS, **options)
+
+    def statistic(self, mechanism: Any, X: Rows) -> Any:
+        """One label is kept or replaced, also one that was never declared."""
+        numbers = mechanism.numbers(np.where(X[:, 0] > 0, 2, 7))
+        return [(numbers.astype(np.float64) / 2, 1.0)]
 
     def boundary(self) -> float:
         return 1.0
@@ -161,6 +235,17 @@ class TestRecordLogistic(MechanismContract):
 
     def boundary(self) -> float:
         return 2.0
+
+    def statistic(self, mechanism: Any, X: Rows) -> Any:
+        """The gradient of one round moves by 2 clip, in units of a row's length."""
+        one = replace(mechanism, rounds=1)
+        y = LABELS.copy()
+        y[0] = X[0, 1] > 0
+        return [(one.release(X, y, (0, 1)).coefficients, 4.0 * 2.0 / N)]
+
+    def extremes(self) -> Any:
+        scales = {"radius": 1e-30}, {"radius": 1e30}, {"rate": 1e30}, {"clip": 1e-30}
+        return (*super().extremes(), *(replace(self.mechanism(), **scale) for scale in scales))
 
 
 def test_every_mechanism_keeps_the_contract() -> None:

@@ -6,7 +6,21 @@ from typing import Annotated
 import typer
 
 from kernfed._version import __version__
-from kernfed.cli import audit, bench, data, demo, evaluate, flower_app, flower_run, plan, predict, report, train
+from kernfed.cli import (
+    audit,
+    bench,
+    data,
+    demo,
+    evaluate,
+    flower_app,
+    flower_run,
+    plan,
+    predict,
+    report,
+    site,
+    train,
+    verify_site,
+)
 from kernfed.cli.console import Json, TextTable, aligned, emit, format_seconds, note, progress
 from kernfed.cli.learning import LearningCommand, ReleasingCommand
 from kernfed.cli.outside import MARKUP, OpenCommands, OutsideCommand
@@ -34,11 +48,13 @@ command("train", cls=LearningCommand, epilog=train.EXAMPLE)(train.train)
 command("predict", epilog=predict.EXAMPLE)(predict.predict)
 command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
 command("audit", cls=ReleasingCommand, epilog=audit.EXAMPLE)(audit.audit)
+command("verify-site", epilog=verify_site.EXAMPLE)(verify_site.verify_site)
 command("report", epilog=report.EXAMPLE)(report.report)
 command("bench", epilog=bench.EXAMPLE, context_settings=ANYTHING)(bench.bench)
 command("flower-app", epilog=flower_app.EXAMPLE)(flower_app.flower_app)
 command("flower-run", epilog=flower_run.EXAMPLE)(flower_run.flower_run)
 app.add_typer(data.app)
+app.add_typer(site.app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -180,8 +180,7 @@ def _views(report: "AuditReport") -> list[TextTable | str]:
     rates = [f"TPR at {p.rate:.1%} FPR" for p in report.attacks[0].roc.points]
     views: list[TextTable | str] = [
         f"Audit of {report.subject}",
-        f"  {report.element}",
-        f"  {report.record}",
+        *report.promised(),
         "",
         TextTable(("attack", "AUC", *rates), rows),
         "",

@@ -1,6 +1,7 @@
 """``kernfed flower-app``: a Flower app that runs kernfed's learners, with what a secure deployment of it needs."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Annotated
 
@@ -83,26 +84,50 @@ _CERTIFICATES = """\
 # Makes an authority and the server's certificate:  ./make-certificates.sh [NAME-OR-ADDRESS ...]
 # The certificate is valid for localhost, 127.0.0.1 and what is named. Keep the *.key files secret; give ca.crt to
 # every site, over a way you trust.
+# The server's certificate ends after a year:  ./make-certificates.sh --renew  makes the next one, for the same names,
+# by the same authority, so that the sites keep their ca.crt. Restart the SuperLink, which reads it when it starts.
 set -euo pipefail
 cd "$(dirname "$0")"
 mkdir -p certificates
 cd certificates
-if [ -e ca.key ]; then
-    echo "certificates/ca.key exists already; remove the folder certificates to begin anew" >&2
-    exit 1
-fi
 umask 077
-names="DNS:localhost,IP:127.0.0.1"
-for name in "$@"; do
-    case "$name" in
-        *[!0-9.]*) names="$names,DNS:$name" ;;
-        *) names="$names,IP:$name" ;;
-    esac
-done
-openssl ecparam -name prime256v1 -genkey -noout -out ca.key
-openssl req -x509 -new -key ca.key -sha256 -days 365 -subj "/CN=kernfed authority" -out ca.crt \\
-    -addext "keyUsage=critical,keyCertSign,cRLSign"
-openssl ecparam -name prime256v1 -genkey -noout -out server.key
+year=365
+
+certify_authority() {  # its key stays, so that whatever it has signed stays valid
+    openssl req -x509 -new -key ca.key -sha256 -days $((10 * year)) -subj "/CN=kernfed authority" -out ca.crt.new \\
+        -addext "keyUsage=critical,keyCertSign,cRLSign"
+    mv ca.crt.new ca.crt
+}
+
+if [ "${1:-}" = "--renew" ]; then
+    if [ $# -ne 1 ] || [ ! -e ca.key ] || [ ! -e server.pem ]; then
+        echo "--renew stands alone, and needs the ca.key and server.pem in $(pwd) that were made before" >&2
+        exit 2
+    fi
+    names="$(openssl x509 -in server.pem -noout -ext subjectAltName | tail -n 1 | sed 's/IP Address:/IP:/g; s/ //g')"
+    if ! openssl x509 -in ca.crt -noout -checkend $((year * 86400)) > /dev/null; then
+        end="$(openssl x509 -in ca.crt -noout -enddate | cut -d= -f2)"
+        certify_authority
+        echo "the authority's certificate ends on $end: it was renewed with its key;" \\
+            "give ca.crt to every site until then"
+    fi
+else
+    if [ -e ca.key ]; then
+        echo "certificates/ca.key exists already; --renew makes the next certificate, and to begin anew remove the" \\
+            "folder certificates" >&2
+        exit 1
+    fi
+    names="DNS:localhost,IP:127.0.0.1"
+    for name in "$@"; do
+        case "$name" in
+            *[!0-9.]*) names="$names,DNS:$name" ;;
+            *) names="$names,IP:$name" ;;
+        esac
+    done
+    openssl ecparam -name prime256v1 -genkey -noout -out ca.key
+    certify_authority
+    openssl ecparam -name prime256v1 -genkey -noout -out server.key
+fi
 openssl req -new -key server.key -subj "/CN=kernfed server" -out server.csr
 {
     echo "basicConstraints=critical,CA:FALSE"
@@ -112,10 +137,13 @@ openssl req -new -key server.key -subj "/CN=kernfed server" -out server.csr
     echo "subjectKeyIdentifier=hash"
     echo "authorityKeyIdentifier=keyid"
 } > server.ext
-openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -sha256 -days 365 \\
-    -extfile server.ext -out server.pem 2> /dev/null
+openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -sha256 -days $year \\
+    -extfile server.ext -out server.pem.new 2> /dev/null
+openssl verify -CAfile ca.crt server.pem.new > /dev/null
+mv server.pem.new server.pem
 rm server.csr server.ext
-echo "certificates for $names are in $(pwd)"
+echo "certificates for $names are in $(pwd); that of the server ends on" \\
+    "$(openssl x509 -in server.pem -noout -enddate | cut -d= -f2)"
 """
 
 _NODE_KEY = """\
@@ -163,9 +191,16 @@ def flower_app(
     simulate: Annotated[
         int, typer.Option(help="Number of virtual sites, for Flower's simulation on one machine.", min=0)
     ] = 0,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Of an app that is there, make the server's next certificate, and no more.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Write a Flower app that trains and predicts with kernfed, and scripts for its certificates and keys."""
+    if renew:
+        told = renew_certificates(folder)
+        emit({"folder": folder, "told": told}, json, told, "Next: restart the SuperLink, which reads it when it starts")
+        return
     written = write_app(folder, address, results, simulate)
     following = ", Many virtual sites on one machine" if simulate else f"; first {folder}/make-certificates.sh"
     emit(
@@ -206,6 +241,22 @@ def write_app(
         if name.startswith("make-"):
             place.chmod(0o755)
     return list(files)
+
+
+def renew_certificates(folder: Path) -> str:
+    """Make the server's next certificate, by the authority that the sites know; returns what the script said.
+
+    An app of an earlier version gets the script of this one.
+    """
+    script = folder / "make-certificates.sh"
+    if not (folder / "certificates" / "ca.key").is_file() or not script.is_file():
+        raise InputError(f"{folder} holds no certificates of an app to renew; make them with {script}")
+    script.write_text(_CERTIFICATES, encoding="utf-8")
+    done = subprocess.run([script.resolve(), "--renew"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        told = done.stderr.strip() or done.stdout.strip()
+        raise InputError(f"the certificates in {folder} cannot be renewed: {told}")
+    return done.stdout.strip()
 
 
 def _configuration(results: Path) -> str:

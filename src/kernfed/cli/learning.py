@@ -91,7 +91,7 @@ class ReleasingCommand(LearningCommand):
         return _options([_parameter({"": setting}) for setting in PRIVACY if setting.name not in self.without])
 
     #: Settings of what comes after a release.
-    without = ("smoothing", "label-epsilon")
+    without = ("smoothing", "label-epsilon", "classes")
 
 
 def _options(parameters: list[Parameter]) -> list[Any]:

@@ -17,8 +17,8 @@ def outsized(rows: Mapping[str, float], max_share: float = MAX_SHARE) -> dict[st
 
     A site of that share makes the result alone: what the others have is as good as nothing.
 
-    >>> outsized({"a": 10, "b": 20, "c": 1e11})
-    {'c': "site 'c' says that it has 100,000,000,000 of 100,000,000,030 rows, above the max_share of 0.9: give a larger one if that is true"}
+    >>> outsized({"a": 10, "b": 20, "c": 970})["c"]
+    "site 'c' says that it has 970 of 1,000 rows; if that is true, give a max_share above 0.9"
     """
     check_number(max_share, "max_share", above=0, at_most=1)
     having = {site: count for site, count in rows.items() if count > 0}
@@ -26,7 +26,8 @@ def outsized(rows: Mapping[str, float], max_share: float = MAX_SHARE) -> dict[st
     if len(having) < 3:
         return {}
     return {
-        site: f"site {site!r} says that it has {count:,.0f} of {total:,.0f} rows, above the max_share of {max_share:g}: give a larger one if that is true"
+        site: f"site {site!r} says that it has {count:,.0f} of {total:,.0f} rows; "
+        f"if that is true, give a max_share above {max_share:g}"
         for site, count in having.items()
         if count > max_share * total
     }

@@ -41,9 +41,9 @@ def answer_survey(site: Site, payload: Payload, method: str) -> Payload:
     The schema has no labels where they are values to regress. ``method`` names the draws of the median distance.
     """
     values = payload.values
+    schema = site.schema().to_values()  # first: private labels are refused before anything is counted
     rows = site.some_rows()
     task = _task_of_labels(site, rows, values["task"])
-    schema = site.schema().to_values()
     if task == "regress":  # every value of y would be a class
         schema |= {"classes": {"dtype": "<i8", "labels": []}, "counts": []}
     median = 0.0
@@ -61,6 +61,8 @@ def _task_of_labels(site: Site, rows: Rows, asked: Any) -> str:
     task: str = asked if asked != "infer" else "regress" if kind == "f" else "classify"
     if task == "regress" and kind not in "fiub":
         raise Refused("bad labels", f"to regress y must be numbers, site {site.name!r} has dtype {rows.y.dtype}")
+    if task == "classify":
+        site.check_labels_are_classes()
     if task == "classify" and kind == "f" and (rows.y != np.floor(rows.y)).any():
         raise Refused("bad labels", f"site {site.name!r} has labels with fractions; use task='regress'")
     return task

@@ -2,19 +2,18 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from kernfed._median import median_by_rows
-from kernfed._validation import FloatArray, check_choice, check_count, check_rows
+from kernfed._validation import FloatArray, check_rows
 from kernfed.answer import Answer
 from kernfed.errors import InputError, NotConnected
 from kernfed.files import Savable
 from kernfed.kahm.aggregate import (
-    AGGREGATES,
     Explanation,
     Trusted,
     combine,
@@ -22,101 +21,19 @@ from kernfed.kahm.aggregate import (
     exposure,
     is_trusted,
     protects,
-    shared_labels,
     unprotected,
 )
 from kernfed.kahm.bank import Bank
-from kernfed.kahm.batches import PARTITIONS
 from kernfed.kahm.calibration import softmin
-from kernfed.kahm.folding import ABSENT, MEASURES
+from kernfed.kahm.folding import ABSENT
+from kernfed.kahm.members import TRUST, FoldingParameters, Member, SiteScores, place_classes
 from kernfed.kahm.projection import project
-from kernfed.kahm.spectrum import DTYPES
 from kernfed.promise import Terms
 
-#: What to do where too few sites hold a class for "kth" to protect it.
-TRUST = "let further sites with these classes take part, choose a smaller k, or name the classes in trusted_classes"
+__all__ = ["TRUST", "Connection", "FoldingModel", "FoldingParameters", "Member", "SiteScores", "place_classes"]
 
-
-@dataclass(frozen=True)
-class FoldingParameters:
-    """What all sites do alike."""
-
-    measure: str = "rms"
-    batch_size: int = 100
-    partition: str = "order"
-    layers: int = 1
-    subspace_dim: int | None = None
-    dtype: str = "float64"
-    aggregate: str = "min"
-    k: int = 2
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_choice(self.measure, "measure", MEASURES)
-        check_count(self.batch_size, "batch_size")
-        check_choice(self.partition, "partition", PARTITIONS)
-        check_count(self.layers, "layers")
-        if self.subspace_dim is not None:
-            check_count(self.subspace_dim, "subspace_dim")
-        check_choice(self.dtype, "dtype", DTYPES)
-        check_choice(self.aggregate, "aggregate", AGGREGATES)
-        check_count(self.k, "k")
-        check_count(self.seed, "seed", at_least=0)
-
-    def to_values(self) -> dict[str, Any]:
-        """Plain values for messages and files."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Member:
-    """One site as the model knows it: positions of its classes, and the state of its machines the model refers to.
-
-    ``temperature`` is what the site's own rows suggest for probabilities; None where there is one. ``left_out``:
-    labels that it holds beside these, and that are no classes of the model.
-    """
-
-    classes: tuple[int, ...]
-    generation: int
-    machines: int
-    rows: int
-    temperature: float | None = None
-    left_out: tuple[Any, ...] = ()
-
-    def held(self, classes: npt.NDArray[Any]) -> list[Any]:
-        """Labels that the site holds, sorted, as its machines are; ``classes`` (C,) are the model's."""
-        return sorted([*classes[list(self.classes)].tolist(), *self.left_out])
-
-    def columns(self, classes: npt.NDArray[Any]) -> list[int]:
-        """Which of the site's own classes are those in ``self.classes``, in their order."""
-        held = self.held(classes)
-        return [held.index(label) for label in classes[list(self.classes)].tolist()]
-
-
-def place_classes(
-    members: Mapping[str, Member], held: Mapping[str, Sequence[Any]], parameters: FoldingParameters, trusted: Trusted
-) -> tuple[npt.NDArray[Any], dict[str, Member]]:
-    """Classes (C,) of a model whose sites hold ``held`` (sorted labels), and the members with their places in them."""
-    classes = np.array(shared_labels(held, parameters.aggregate, parameters.k, trusted))
-    place = {label: number for number, label in enumerate(classes.tolist())}
-    return classes, {
-        name: replace(
-            member,
-            classes=tuple(place[label] for label in held[name] if label in place),
-            left_out=tuple(label for label in held[name] if label not in place),
-        )
-        for name, member in members.items()
-    }
-
-
-@dataclass(frozen=True)
-class SiteScores:
-    """Scores by site: values (Q, n, C), batch (Q, n, C) that gave them or -1, sites (Q,), and who is missing."""
-
-    values: FloatArray
-    batches: npt.NDArray[np.intp]
-    sites: tuple[str, ...]
-    missing: Mapping[str, str] = field(default_factory=dict)
+#: The share of all rows above which a site's word for them is not taken.
+_LARGE_SHARE = 0.9
 
 
 class Connection(Protocol):
@@ -212,10 +129,17 @@ class FoldingModel(Savable):
 
     @property
     def temperature_(self) -> float:
-        """The calibrated one, or the median of the members', weighted by rows; 1 where no site has two rows."""
+        """The calibrated one, or the median of the members', weighted by rows; 1 where no site has two rows.
+
+        Nobody can count a site's rows: one of three and more that claims above nine tenths of all weighs as the next.
+        """
         if self.calibrated_ is not None:
             return self.calibrated_
-        return median_by_rows((m.temperature, m.rows) for m in self.members_.values() if m.temperature is not None)
+        told = [(m.temperature, m.rows) for m in self.members_.values() if m.temperature is not None]
+        largest = sorted((rows for _, rows in told), reverse=True)
+        if len(told) > 2 and largest[0] > _LARGE_SHARE * sum(largest):
+            told = [(temperature, min(rows, largest[1])) for temperature, rows in told]
+        return median_by_rows(told)
 
     @property
     def unprotected_(self) -> npt.NDArray[Any]:

@@ -28,8 +28,9 @@ from kernfed.privacy.attacks import (
 from kernfed.privacy.audit_report import AuditReport
 from kernfed.privacy.density import MembershipScore, membership_score
 from kernfed.privacy.generator import NoiseGenerator, check_generator
-from kernfed.privacy.lower_bound import EpsilonBound, one_run_bound, split_bound
-from kernfed.privacy.mechanism import RecordGaussian
+from kernfed.privacy.lower_bound import EpsilonBound, gaussian_bound, one_run_bound, split_bound
+from kernfed.privacy.mechanism import ElementLaplace, RecordGaussian
+from kernfed.privacy.power import ErrorRate, gaussian_error, laplace_error, two_answers_error
 from kernfed.privacy.roc import Attack, check_confidence, check_scores, roc
 from kernfed.promise import Guarantee
 
@@ -110,15 +111,25 @@ def canary_bounds(
         included = coins.random((-(-_ELEMENTS * trials // width), width)) < 0.5
         low, high = (np.full(width, value) for value in element_canaries(mechanism))
         cases.append((run_canaries(release, law, high, low, included).ravel(), included.ravel(), element))
-    options: dict[str, Any] = {"confidence": 1.0 - (1.0 - confidence) / (2 * len(cases)), "seed": seed}
-    return tuple(
-        bound
-        for scores, bits, guarantee in cases
-        for bound in (
-            split_bound(scores[bits], scores[~bits], guarantee, **options),
-            one_run_bound(scores, bits, guarantee, **options),
-        )
-    )
+    gaussian = isinstance(mechanism, RecordGaussian)
+    count = 3 if gaussian else 2 * len(cases)
+    options: dict[str, Any] = {"confidence": 1.0 - (1.0 - confidence) / count, "seed": seed}
+    bounds = []
+    for scores, bits, guarantee in cases:
+        error = _best_error(mechanism, guarantee)
+        bounds.append(split_bound(scores[bits], scores[~bits], guarantee, error=error, **options))
+        bounds.append(one_run_bound(scores, bits, guarantee, **options))
+        if gaussian:
+            bounds.append(gaussian_bound(scores[bits], scores[~bits], guarantee, **options))
+    return tuple(bounds)
+
+
+def _best_error(mechanism: Mechanism, guarantee: Guarantee) -> ErrorRate:
+    """Errors of the best test under the mechanism's law; of a row with noise on its elements, the fewest possible."""
+    if isinstance(mechanism, RecordGaussian):
+        return gaussian_error(guarantee.delta)
+    laplace = isinstance(mechanism, ElementLaplace) and guarantee.unit == "element"
+    return laplace_error if laplace else two_answers_error
 
 
 def audit_answers(
@@ -192,15 +203,23 @@ def audit_pair(
     runs: int = 500,
     confidence: float = 0.95,
     seed: int = 0,
-) -> tuple[Attack, EpsilonBound]:
+    gaussian: bool = False,
+) -> tuple[Attack, *tuple[EpsilonBound, ...]]:
     """Attack any mechanism by repeated runs on ``rows`` (n, p) and on a ``neighbour`` that differs in one unit.
 
     ``run`` releases from the rows it gets and returns a score that should be larger for ``rows``, such as the released
-    numbers along the direction in which the two differ. Runs must be independent.
+    numbers along the direction in which the two differ. Runs must be independent. The attack is followed by the bound
+    by errors and, where the mechanism says that its noise is ``gaussian``, by that from mu; both hold with
+    ``confidence``.
     """
     first = check_rows(rows, "rows")
     second = check_rows(neighbour, "neighbour", width=first.shape[1])
     check_count(runs, "runs", at_least=4)
     inside, outside = (check_scores([run(data) for _ in range(runs)], "scores of run") for data in (first, second))
     attack = Attack("repeated runs", "both data sets, and the release", roc(inside, outside, confidence=confidence))
-    return attack, split_bound(inside, outside, guarantee, confidence=confidence, seed=seed)
+    if not gaussian:
+        return attack, split_bound(inside, outside, guarantee, confidence=confidence, seed=seed)
+    options: dict[str, Any] = {"confidence": 1.0 - (1.0 - confidence) / 2, "seed": seed}
+    error = gaussian_error(guarantee.delta)
+    by_errors = split_bound(inside, outside, guarantee, error=error, **options)
+    return attack, by_errors, gaussian_bound(inside, outside, guarantee, **options)

@@ -19,6 +19,7 @@ class AuditReport:
 
     ``private`` is False where the audited release itself is not private, as its ``Release.private`` says. ``released``
     says in words what such a release consists of and how many numbers that are; empty where only answers were attacked.
+    ``total`` is what all releases of the sites have come to for one person, by their ledgers, where that is known.
     """
 
     subject: str
@@ -29,8 +30,11 @@ class AuditReport:
     membership: MembershipScore | None = None
     private: bool = True
     released: str = ""
+    total: Guarantee | None = None
 
     def __post_init__(self) -> None:
+        if self.total is not None and (not isinstance(self.total, Guarantee) or self.total.unit != "record"):
+            raise InputError(f"total must be a Guarantee of unit 'record', got {self.total!r}")
         for name in ("element", "record"):
             guarantee = getattr(self, name)
             if not isinstance(guarantee, Guarantee) or guarantee.unit != name:
@@ -56,6 +60,16 @@ class AuditReport:
             else:
                 raise InputError(f"a finding must be an Attack, EpsilonBound or MembershipScore, got {finding!r}")
         return report
+
+    @property
+    def worst(self) -> Guarantee:
+        """What a person is left with: the total of the ledgers where it is known and more, else this record's."""
+        return self.record if self.total is None or self.total.epsilon < self.record.epsilon else self.total
+
+    def detects(self, unit: str) -> float | None:
+        """The smallest epsilon of a ``unit`` that these trials would most likely have refuted; None where none."""
+        known = [bound.detects for bound in self.bounds if bound.unit == unit and bound.detects is not None]
+        return min(known, default=None)
 
     @property
     def confidence(self) -> float:
@@ -97,10 +111,11 @@ class AuditReport:
         )
         if not claimed:
             return f"{start}; {achieved}; nothing bounds what other attacks achieve"
-        limit = attack_limit(self.record)
-        allowed = (
-            f"the stated record epsilon {stated_epsilon(self.record)} allows {limit:.3f} on average over the noise"
+        limit = attack_limit(self.worst)
+        which = (
+            "stated record epsilon" if self.worst is self.record else "epsilon that the ledgers have come to in all,"
         )
+        allowed = f"the {which} {stated_epsilon(self.worst)} allows {limit:.3f} on average over the noise"
         more = ", which is less: audit the mechanism itself" if low > limit else ""
         return f"{start}, as the noise was drawn once; {achieved}; {allowed}{more}"
 
@@ -111,14 +126,21 @@ class AuditReport:
         stated, ceiling = getattr(self, unit).epsilon, max(bound.ceiling for bound in bounds)
         limit = f", more than the {ceiling:.3g} that so many trials can show" if stated > ceiling else ""
         audited = round_down(max(bound.value for bound in bounds))
-        return f"audited {unit} epsilon >= {audited:g}, stated {stated_epsilon(getattr(self, unit))}{limit}"
+        smallest = self.detects(unit)
+        power = "" if smallest is None else f", where {round_up(smallest, 3):g} would most likely have been refuted"
+        return f"audited {unit} epsilon >= {audited:g}, stated {stated_epsilon(getattr(self, unit))}{limit}{power}"
 
     def __str__(self) -> str:
-        lines = [f"Audit of {self.subject}", f"  {self.element}", f"  {self.record}"]
+        lines = [f"Audit of {self.subject}", *self.promised()]
         if not self.private:
             lines.append("  marked not private: the guarantee does not hold")
         findings = (*self.attacks, *((self.membership,) if self.membership else ()), *self.bounds)
         return "\n".join([*lines, *(f"  {finding}" for finding in findings), f"Verdict: {self.verdict}"])
+
+    def promised(self) -> list[str]:
+        """Lines of what is promised: all releases together first, as a person has only one budget."""
+        total = [] if self.total is None else [f"  in all, {self.total}"]
+        return [*total, f"  {self.element}", f"  {self.record}"]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; an infinite epsilon, no guarantee, is None."""
@@ -134,6 +156,7 @@ class AuditReport:
             "membership": None if self.membership is None else asdict(self.membership),
             "private": self.private,
             "released": self.released,
+            "total": None if self.total is None else self.total.to_dict(),
         }
 
 

@@ -13,13 +13,10 @@ stay when rows are forgotten: who comes back under another number is the same pe
 """
 
 import base64
-import fcntl
 import hashlib
 import hmac
-import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,10 +27,10 @@ import numpy.typing as npt
 
 from kernfed._validation import check_choice, check_number
 from kernfed.errors import BudgetExceeded, InputError
+from kernfed.files import sync_folder
 from kernfed.privacy.accounting import Event, epsilon_for, event_from_dict, event_to_dict, repeated
+from kernfed.privacy.ledger_file import FORMAT, append_line, locked, read_lines
 from kernfed.promise import Guarantee, round_up
-
-_FORMAT = "kernfed privacy ledger 1"
 
 Keys = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
@@ -92,13 +89,13 @@ class Ledger:
             check_number(delta, "delta", above=0, below=1)
         if not self.path.exists():
             self._need(given)
-        with _locked(self.path) as descriptor:
-            lines = _read(descriptor, self.path)
+        with locked(self.path) as descriptor:
+            lines = read_lines(descriptor, self.path)
             if not lines:
                 self._need(given)
-                begun = {"format": _FORMAT, **given, **({} if secret is None else {"keyed": True})}
-                lines = [_append(descriptor, "", begun)]
-                _sync_folder(self.path.parent)
+                begun = {"format": FORMAT, **given, **({} if secret is None else {"keyed": True})}
+                lines = [append_line(descriptor, "", begun)]
+                sync_folder(self.path.parent)
         kept: dict[str, Any] = lines[0]
         if kept.get("keyed") and secret is None:
             raise InputError(f"the ledger {path} has keyed names: secret must be the key it was begun with")
@@ -132,8 +129,8 @@ class Ledger:
         if not private:
             raise InputError("a ledger takes private releases only, got one marked not private (seeded noise?)")
         keys = None if ids is None else self.keys(ids)
-        with _locked(self.path) as descriptor:
-            lines = _read(descriptor, self.path)
+        with locked(self.path) as descriptor:
+            lines = read_lines(descriptor, self.path)
             entries = _entries(lines)
             now = datetime.now(UTC).isoformat(timespec="seconds")
             if keys is None:
@@ -157,7 +154,7 @@ class Ledger:
                     f"over the budget of {self.epsilon:g} in {self.path}{twice}; answer from what was released before, "
                     "or add more noise"
                 )
-            last = _append(descriptor, lines[-1]["chain"], _line(made))
+            last = append_line(descriptor, lines[-1]["chain"], _line(made))
             if self.anchor is not None:
                 self.anchor(len(lines), last["chain"])
         return pays
@@ -174,8 +171,8 @@ class Ledger:
 
     def chain(self) -> tuple[str, ...]:
         """Hashes of all lines: the first belongs to no charge, the last is the head."""
-        with _locked(self.path) as descriptor:
-            return tuple(line["chain"] for line in _read(descriptor, self.path))
+        with locked(self.path) as descriptor:
+            return tuple(line["chain"] for line in read_lines(descriptor, self.path))
 
     def _costs(self, entries: Sequence[LedgerLine], shares: "Shares") -> "list[npt.NDArray[np.float64]]":
         """Epsilon that each person of each share has come to once it has paid, with all that was charged before."""
@@ -195,8 +192,8 @@ class Ledger:
 
     def entries(self) -> tuple[LedgerLine, ...]:
         """Everything charged so far."""
-        with _locked(self.path) as descriptor:
-            return tuple(_entries(_read(descriptor, self.path)))
+        with locked(self.path) as descriptor:
+            return tuple(_entries(read_lines(descriptor, self.path)))
 
     def spent(self, ids: Ids | None = None) -> Guarantee:
         """What the releases so far cost together: the person who paid most, of ``ids`` or of all."""
@@ -291,78 +288,3 @@ def _entries(lines: Sequence[dict[str, Any]]) -> list[LedgerLine]:
             persons = None if keys is None else np.frombuffer(bytearray(base64.b64decode(keys)), dtype="<u8")
             entries.append(LedgerLine(events, persons, line["data"], line["time"], line["note"], line.get("by", "row")))
     return entries
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[int]:
-    """Descriptor of the file, created for its owner only, with a lock that the system drops when a process dies."""
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _read(descriptor: int, path: Path) -> list[dict[str, Any]]:
-    """All lines, checked. A last line that is torn was being written when a process died: it is cut off.
-
-    Its release never left, since the noise is drawn after the line is on disk. A last line that is whole and only lacks
-    its newline counts, and gets one: its release may have left before somebody stripped the file.
-    """
-    with os.fdopen(os.dup(descriptor), "rb") as file:
-        file.seek(0)
-        content = file.read()
-    complete, _, torn = content.rpartition(b"\n")
-    if torn and _is_whole(torn):
-        os.write(descriptor, b"\n")
-        complete = content
-    elif torn:
-        os.ftruncate(descriptor, len(content) - len(torn))
-    if torn:
-        os.fsync(descriptor)
-    lines, chain = [], ""
-    for number, raw in enumerate(complete.split(b"\n") if complete else [], start=1):
-        try:
-            line = json.loads(raw)
-            body = {name: value for name, value in line.items() if name != "chain"}
-            chain = _chain(chain, body)
-            if line["chain"] != chain or (number == 1 and line["format"] != _FORMAT):
-                raise ValueError
-        except (ValueError, KeyError, AttributeError):
-            raise InputError(
-                f"the ledger {path} is damaged at line {number}: what was spent is not known. "
-                "Restore it from a copy; nothing is released until then"
-            ) from None
-        lines.append(line)
-    return lines
-
-
-def _is_whole(text: bytes) -> bool:
-    """Whether a line is complete: it reads as one, hash and all."""
-    try:
-        return isinstance(json.loads(text)["chain"], str)
-    except (ValueError, KeyError, TypeError):
-        return False
-
-
-def _append(descriptor: int, previous: str, body: dict[str, Any]) -> dict[str, Any]:
-    """One line, whole and on disk before this returns."""
-    line = {**body, "chain": _chain(previous, body)}
-    text = (json.dumps(line) + "\n").encode()
-    while text:
-        text = text[os.write(descriptor, text) :]
-    os.fsync(descriptor)
-    return line
-
-
-def _chain(previous: str, body: dict[str, Any]) -> str:
-    return hashlib.sha256((previous + json.dumps(body, sort_keys=True)).encode()).hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -5,7 +5,7 @@ kinds exchanged (Kairouz, Oh and Viswanath 2015). Errors counted over trials bou
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from kernfed._random import generator
 from kernfed._validation import check_count, check_number
 from kernfed.errors import InputError
 from kernfed.privacy.noise import Floats
+from kernfed.privacy.power import ErrorRate, epsilon_of_mu, gaussian_error, mu_from_rates, smallest_refuted
 from kernfed.privacy.roc import check_confidence, check_scores, upper_rates
 from kernfed.promise import Guarantee, delta_words, round_up
 
@@ -32,6 +33,9 @@ class EpsilonBound:
     """With ``confidence`` no epsilon below ``value`` makes the mechanism (epsilon, delta)-private for the ``unit``.
 
     ``ceiling`` is what a perfect attack would have shown with as many trials: a guarantee above it cannot be refuted.
+    ``detects`` is the smallest true epsilon that so many trials would most likely have shown to contradict the stated
+    one; None where no epsilon would, or where it is not known. ``mu`` is what the value was made of where the noise is
+    taken to be Gaussian, as the mechanism says; where it is not, the value says that the mechanism is not what it says.
     """
 
     value: float
@@ -41,16 +45,20 @@ class EpsilonBound:
     confidence: float
     method: str
     trials: int
+    detects: float | None = None
+    mu: float | None = None
 
     def contradicts(self, guarantee: Guarantee) -> bool:
         """Whether the guarantee is refuted; nothing is said of the other unit nor of a larger delta."""
         return self.unit == guarantee.unit and guarantee.delta <= self.delta and self.value > guarantee.epsilon
 
     def __str__(self) -> str:
+        estimate = "" if self.mu is None else f"mu >= {round_down(self.mu):g}, "
+        power = "" if self.detects is None else f", {self.detects:.3g} or more would most likely have been refuted"
         return (
-            f"{self.unit}: epsilon >= {round_down(self.value):g} at delta {delta_words(self.delta)} with "
+            f"{self.unit}: {estimate}epsilon >= {round_down(self.value):g} at delta {delta_words(self.delta)} with "
             f"{100 * self.confidence:.4g} % confidence ({self.method}, {self.trials} trials, at most "
-            f"{self.ceiling:.3g} could show)"
+            f"{self.ceiling:.3g} could show{power})"
         )
 
 
@@ -86,17 +94,86 @@ def _bounds(
 ) -> Floats:
     fpr = upper_rates(alarms, others, (1.0 - confidence) / 2)
     fnr = upper_rates(misses, members, (1.0 - confidence) / 2)
+    return _epsilon(fpr, fnr, delta)
+
+
+def _epsilon(fpr: Floats, fnr: Floats, delta: float) -> Floats:
+    """Epsilon below which no mechanism allows a test with these error rates."""
     ratio = np.maximum((1.0 - fnr - delta) / fpr, (1.0 - fpr - delta) / fnr)
     return np.log(np.maximum(ratio, 1.0))
 
 
 def split_bound(
-    members: npt.ArrayLike, others: npt.ArrayLike, guarantee: Guarantee, *, confidence: float = 0.95, seed: int = 0
+    members: npt.ArrayLike,
+    others: npt.ArrayLike,
+    guarantee: Guarantee,
+    *,
+    confidence: float = 0.95,
+    seed: int = 0,
+    error: ErrorRate | None = None,
 ) -> EpsilonBound:
     """Lower bound from scores of independent trials with the record (``members``, (n,)) and without it (``others``).
 
     A threshold is chosen on a random half of each and judged on the other half. ``guarantee`` gives unit and delta.
+    ``error`` tells the errors of the best test under the law of the noise, for ``detects``.
     """
+    best = _best_threshold(
+        members, others, guarantee, confidence, seed, lambda fpr, fnr: _epsilon(fpr, fnr, guarantee.delta)
+    )
+    (n, m), alpha, delta = best.trials, (1.0 - confidence) / 2, guarantee.delta
+
+    def shown(fpr: float, fnr: float) -> float:
+        return float(_epsilon(np.array([fpr]), np.array([fnr]), delta)[0])
+
+    value = shown(*best.rates)
+    none = (float(upper_rates(np.zeros(1), trials, alpha)[0]) for trials in (m, n))
+    detects = None if error is None else smallest_refuted(guarantee.epsilon, n, m, shown, error, alpha)
+    method = "errors of a test"
+    return EpsilonBound(value, shown(*none), delta, guarantee.unit, confidence, method, n + m, detects)
+
+
+def gaussian_bound(
+    members: npt.ArrayLike, others: npt.ArrayLike, guarantee: Guarantee, *, confidence: float = 0.95, seed: int = 0
+) -> EpsilonBound:
+    """Lower bound from the same trials where the noise is Gaussian by its own statement (Nasr et al. 2023).
+
+    Such noise keeps one number mu, and every test has ``Phi^-1(TPR) <= Phi^-1(FPR) + mu``: a test that errs in a tenth
+    of all trials tells as much as one that hardly ever errs, so that far fewer trials are needed than for an epsilon
+    whose noise may be any. Epsilon is then that of mu at the guarantee's delta.
+    """
+    best = _best_threshold(members, others, guarantee, confidence, seed, _mus)
+    (n, m), alpha, delta = best.trials, (1.0 - confidence) / 2, guarantee.delta
+
+    def shown(fpr: float, fnr: float) -> float:
+        return epsilon_of_mu(mu_from_rates(fpr, fnr), delta)
+
+    none = (float(upper_rates(np.zeros(1), trials, alpha)[0]) for trials in (m, n))
+    detects = smallest_refuted(guarantee.epsilon, n, m, shown, gaussian_error(delta), alpha) if delta > 0 else None
+    mu, method = mu_from_rates(*best.rates), "mu of Gaussian noise"
+    return EpsilonBound(shown(*best.rates), shown(*none), delta, guarantee.unit, confidence, method, n + m, detects, mu)
+
+
+def _mus(fpr: Floats, fnr: Floats) -> Floats:
+    return np.array([mu_from_rates(float(one), float(other)) for one, other in zip(fpr, fnr, strict=True)])
+
+
+@dataclass(frozen=True)
+class _Tested:
+    """Upper bounds on the false positive and false negative rate of a test, and trials with and without the record."""
+
+    rates: tuple[float, float]
+    trials: tuple[int, int]
+
+
+def _best_threshold(
+    members: npt.ArrayLike,
+    others: npt.ArrayLike,
+    guarantee: Guarantee,
+    confidence: float,
+    seed: int,
+    worth: Callable[[Floats, Floats], Floats],
+) -> _Tested:
+    """The threshold of most ``worth(fpr, fnr)`` on a random half of the scores, judged on the other half."""
     inside, outside = check_scores(members, "members", at_least=2), check_scores(others, "others", at_least=2)
     _check_guarantee(guarantee)
     check_confidence(confidence)
@@ -104,14 +181,16 @@ def split_bound(
     (train_in, test_in), (train_out, test_out) = (_halves(scores, rng) for scores in (inside, outside))
     levels = np.linspace(0.0, 1.0, _THRESHOLDS)
     thresholds = np.unique(np.quantile(np.concatenate([train_in, train_out]), levels, method="higher"))
-    options = (guarantee.delta, confidence)
-    bounds = _bounds(*_errors(train_out, train_in, thresholds), *options)
-    chosen = thresholds[[int(bounds.argmax())]]
-    value = float(_bounds(*_errors(test_out, test_in, chosen), *options)[0])
-    none = np.zeros(1, dtype=np.intp)
-    ceiling = float(_bounds(none, len(test_out), none, len(test_in), *options)[0])
-    trials = len(test_in) + len(test_out)
-    return EpsilonBound(value, ceiling, guarantee.delta, guarantee.unit, confidence, "errors of a test", trials)
+    chosen = thresholds[[int(worth(*_upper_rates(train_out, train_in, thresholds, confidence)).argmax())]]
+    fpr, fnr = _upper_rates(test_out, test_in, chosen, confidence)
+    return _Tested((float(fpr[0]), float(fnr[0])), (len(test_in), len(test_out)))
+
+
+def _upper_rates(others: Floats, members: Floats, thresholds: Floats, confidence: float) -> tuple[Floats, Floats]:
+    """Upper bounds on the rate of false alarms and of misses at every threshold."""
+    alarms, outside, misses, inside = _errors(others, members, thresholds)
+    alpha = (1.0 - confidence) / 2
+    return upper_rates(alarms, outside, alpha), upper_rates(misses, inside, alpha)
 
 
 def _halves(scores: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:

@@ -16,6 +16,8 @@ from kernfed.report.officer import officer_sections, protection, release_words, 
 from kernfed.report.sections import traffic_section
 
 _KEYS = {"subject", "element", "record", "attacks", "bounds"}
+#: What audits of earlier versions do not have; each may be None.
+_LATER = {"total", "detects", "mu"}
 #: What JSON may have for a plain type, and how that is called.
 _PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
     str: ((str,), "a text"),
@@ -79,9 +81,9 @@ def _decoded_fields(kind: Any, value: Any, where: str) -> Any:
     hints = get_type_hints(kind)
     start = f"{where}." if where else ""
     for name in hints:
-        if name not in value:
+        if name not in value and name not in _LATER:
             raise InputError(f"{start}{name} is missing")
-    parts = {name: _decoded(hint, value[name], start + name) for name, hint in hints.items()}
+    parts = {name: _decoded(hint, value.get(name), start + name) for name, hint in hints.items()}
     try:
         return kind(**parts)
     except ValueError as error:
@@ -110,6 +112,9 @@ def _sentence(verdict: str) -> str:
 
 def _facts(audit: AuditReport) -> tuple[Fact, ...]:
     facts = []
+    if audit.total is not None:
+        words = f"at δ {delta_words(audit.total.delta)}, by the ledgers"
+        facts.append(Fact("All releases", f"ε {stated_epsilon(audit.total)}", words))
     for name, guarantee in (("element", audit.element), ("record", audit.record)):
         kept = "as stated" if audit.private else "stated, and does not hold"
         words = f"at δ {delta_words(guarantee.delta)}, {kept}"
@@ -126,13 +131,13 @@ def _facts(audit: AuditReport) -> tuple[Fact, ...]:
 
 def _worst_case(audit: AuditReport) -> Fact:
     """What the guarantee of a record allows at worst: no yes or no could say it."""
-    name, worth = "Right about a person", protection(audit.record)
+    name, worth = "Right about a person", protection(audit.worst)
     if not audit.private:
         return Fact(name, "no limit", "the release is marked not private: neither guarantee holds")
-    if math.isinf(audit.record.epsilon):
+    if math.isinf(audit.worst.epsilon):
         return Fact(name, "no limit", "no guarantee is claimed for one record")
     note = f"of guesses at worst{f': {worth}' if worth else ''}; chance gives 50 %"
-    return Fact(name, told_apart(audit.record), note)
+    return Fact(name, told_apart(audit.worst), note)
 
 
 def _attack_figures(audit: AuditReport) -> tuple[Figure, ...]:

@@ -5,6 +5,7 @@ The words are written here once; ``markdown.py`` and ``html.py`` only set them.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kernfed.errors import InputError
@@ -31,7 +32,7 @@ def officer_sections(audit: AuditReport, traffic: Iterable[Mapping[str, Any]] | 
         Section(
             "Under which guarantee",
             () if audit.private else (_NOT_PRIVATE,),
-            claims=guarantee_claims(audit.element, audit.record, private=audit.private),
+            claims=_claims(audit),
         ),
         _attacks(audit),
         _agreement(audit),
@@ -50,6 +51,20 @@ def guarantee_claims(element: Guarantee, record: Guarantee, *, private: bool = T
     return _guarantee_claim(element, private), _guarantee_claim(record, private)
 
 
+def _claims(audit: AuditReport) -> tuple[Claim, ...]:
+    """What all releases together leave a person with, where that is known, before what this one promises by itself.
+
+    An attacker has all of them, so that how often one is right is said of the total and of nothing less.
+    """
+    single = guarantee_claims(audit.element, audit.record, private=audit.private)
+    if audit.total is None:
+        return single
+    total = replace(_guarantee_claim(audit.total, audit.private), title="All releases of a site together")
+    words = "Of this release alone: "
+    pairs = zip(single, (audit.element, audit.record), strict=True)
+    return (total, *(replace(claim, statement=words + _pair_words(guarantee)) for claim, guarantee in pairs))
+
+
 def _guarantee_claim(guarantee: Guarantee, private: bool) -> Claim:
     holds, worth = private and math.isfinite(guarantee.epsilon), protection(guarantee)
     status = "no guarantee"
@@ -59,13 +74,22 @@ def _guarantee_claim(guarantee: Guarantee, private: bool) -> Claim:
     return Claim(_UNITS[guarantee.unit], _promised(guarantee), status, holds and not worth, assumptions=given)
 
 
-def _promised(guarantee: Guarantee) -> str:
+def _pair_words(guarantee: Guarantee) -> str:
+    """Epsilon, delta and for whom they are, in a sentence."""
     if math.isinf(guarantee.epsilon):
         return f"No guarantee at delta {delta_words(guarantee.delta)} for {guarantee.adjacency}."
-    worth = protection(guarantee)
     return (
         f"Differential privacy with epsilon {stated_epsilon(guarantee)} and delta {delta_words(guarantee.delta)} for "
-        f"{guarantee.adjacency}. An attacker who knows everything else, and to whom both cases are equally "
+        f"{guarantee.adjacency}."
+    )
+
+
+def _promised(guarantee: Guarantee) -> str:
+    if math.isinf(guarantee.epsilon):
+        return _pair_words(guarantee)
+    worth = protection(guarantee)
+    return (
+        f"{_pair_words(guarantee)} An attacker who knows everything else, and to whom both cases are equally "
         f"likely, tells which is true in at most {told_apart(guarantee)} of cases; guessing is right in 50 %."
         + (f" That is {worth}." if worth else "")
     )
@@ -200,14 +224,25 @@ def _agreement(audit: AuditReport) -> Section:
             f"{round_down(bound.value):g}",
             stated_epsilon(getattr(audit, bound.unit)),
             f"{bound.ceiling:.3g}",
+            "none" if bound.detects is None else f"{bound.detects:.3g}",
             f"{bound.trials:,}",
         )
         for bound in audit.bounds
     )
-    head = ("unit", "judged by", "audited epsilon is at least", "stated epsilon", "most that could show", "trials")
+    head = (
+        "unit",
+        "judged by",
+        "audited epsilon is at least",
+        "stated epsilon",
+        "most that could show",
+        "refuted from",
+        "trials",
+    )
     words = (
         "An audited epsilon above the stated one would prove the guarantee wrong. One below does not prove it right: "
-        "the guarantee rests on mathematics, the audit looks for mistakes in carrying it out."
+        "the guarantee rests on mathematics, the audit looks for mistakes in carrying it out. A true epsilon as large "
+        "as the column 'refuted from' says, or larger, would most likely have been found out by so many trials; a "
+        "smaller one may pass."
     )
     return Section(title, (words,), tables=(PageTable(head, rows, title),))
 
@@ -222,6 +257,6 @@ def _untested(audit: AuditReport) -> str:
     return (
         "This was not tested. A bound on epsilon needs many draws of the noise with and without a row, and here it was "
         "drawn once. The stated guarantee allows attacks on a record an area under the curve of "
-        f"{attack_limit(audit.record):.3f} on average over the noise; figures above that are a reason to audit the "
+        f"{attack_limit(audit.worst):.3f} on average over the noise; figures above that are a reason to audit the "
         "mechanism itself, figures below it prove nothing."
     )

@@ -1,20 +1,30 @@
 """FedAvg and FedProx on the ridge objective: the first-order methods FedNewton compares itself with."""
 
+from collections.abc import Callable
+
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray
 from kernfed.ridge.local import LocalRidge
 
 
 def descend(
-    local: LocalRidge, weights: FloatArray, *, steps: int, rate: float, proximal: float, regularization: float
+    local: LocalRidge,
+    weights: FloatArray,
+    *,
+    steps: int,
+    rate: float,
+    proximal: float,
+    regularization: float,
+    before_step: Callable[[], None] = lambda: None,
 ) -> FloatArray:
     """Weights (M, C) after gradient steps on one site's objective, FedNewton (1), from the common ``weights``.
 
     ``V <- V - rate (H_j V - b_j + proximal (V - W))``: FedProx; proximal = 0 is FedAvg. In FedNewton's experiments
-    ``steps`` is 2 and the first common weights are the average of the local solutions.
+    ``steps`` is 2 and the first common weights are the average of the local solutions. ``before_step`` may end it.
     """
     current = weights
     for _ in range(steps):
+        before_step()
         gradient = local.apply(current, regularization) - local.linear
         current = current - rate * (gradient + proximal * (current - weights))
     return current

@@ -261,6 +261,15 @@ class Server:
         self.setting, self.key = setting_of(header), header.key
         self._side = self.setting.implementation.combiner(self.setting, parts)
 
+    def check(self, message: bytes, site: int, queries: int) -> None:
+        """Refuse a message that is not of ``site``, for these keys and so many queries, before others are combined."""
+        header, _ = unpack(message, "scores")
+        _check_same(header, self.setting, self.key, f"the message of site {site}")
+        if (header.site, header.queries) != (site, queries):
+            raise ProtocolError(
+                f"expected {queries} queries of site {site}, got {header.queries} of site {header.site}"
+            )
+
     def combine(self, messages: Sequence[bytes]) -> bytes:
         """The answer from the messages of sites, at most one per site; sites may be missing."""
         if not messages:

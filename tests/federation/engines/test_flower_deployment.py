@@ -35,7 +35,7 @@ SITES = ("north", "south", "east")
 SOON, LONG, KILLED = 60.0, 300.0, 30.0
 
 #: Put before every process: only loopback may be reached, and what the node at a port starts may be told to pretend to
-#: be of another version.
+#: speak another protocol.
 GUARD = """
 import os, sys
 
@@ -57,10 +57,10 @@ def _hook(event, arguments):
 
 sys.addaudithook(_hook)
 for word in sys.argv:
-    pretended = os.path.join(os.path.dirname(__file__), "version-" + word.rpartition(":")[2])
+    pretended = os.path.join(os.path.dirname(__file__), "protocol-" + word.rpartition(":")[2])
     if word.startswith("127.0.0.1:") and os.path.exists(pretended):
-        import kernfed._version
-        kernfed._version.__version__ = open(pretended).read()
+        import kernfed.federation.protocol.message
+        kernfed.federation.protocol.message.PROTOCOL = int(open(pretended).read())
 """
 
 
@@ -322,18 +322,21 @@ def test_after_restarts_the_sites_evaluate_and_forget_from_their_stores(deployme
     assert kernfed.load(trained).sites == ("east", "north", "south")
 
 
-def test_other_versions_and_broken_sites_fail_the_run_by_name(deployment: Deployment) -> None:
-    """Our command says that the run failed, whatever ``flwr run`` said: names, reasons and the way to the error."""
-    pretended = deployment.folder / "guard" / f"version-{deployment.port + 1 + SITES.index('south')}"
-    pretended.write_text("99.0")
+def test_other_protocols_and_broken_sites_fail_the_run_by_name(deployment: Deployment) -> None:
+    """Our command says that the run failed, whatever ``flwr run`` said: names and reasons."""
+    pretended = deployment.folder / "guard" / f"protocol-{deployment.port + 1 + SITES.index('south')}"
+    pretended.write_text("99")
     (deployment.folder / "east.csv").rename(deployment.folder / "lost.csv")
     told = deployment.shell("kernfed flower-run app train --set sites=north,south,east --set seed=1", code=1)
     assert re.search(r"run \d+ failed \(finished:failed\)", told)
     assert "site south is missing" in told
-    assert "comes from kernfed '99.0'" in told
+    assert "this is protocol 99" in told
     assert "site east is missing (error): DataError" in told
     assert "east.csv: there is no such file" in told
-    assert re.search(r'File ".*kernfed/data/read.py", line \d+, in read_table', told)
+    way = re.compile(r'File ".*kernfed/data/read.py", line \d+, in read_table')
+    assert not way.search(told)  # where it happened is for whoever runs the site
+    assert way.search((deployment.folder / "east.log").read_text())
+    assert str(deployment.folder / "east.csv") not in told
     assert "north.csv" not in told
 
 

@@ -526,11 +526,13 @@ def test_randomised_labels_are_drawn_once_and_told_instead_of_the_true_ones(data
         assert charges(federation) == 2
 
 
-def test_labels_that_were_not_declared_are_refused(data: Data) -> None:
+def test_labels_that_were_not_declared_count_as_the_first_one(data: Data) -> None:
+    """To refuse them would tell of one row with certainty: 2 is drawn as 0 would be, and nobody is told."""
     with Federation.local(data) as federation:
-        with pytest.raises(TooFewReplies, match="label 2, which is not among the declared ones"):
-            learner(GAUSSIAN, labels=RandomizedLabels(1.0, (0, 1))).fit(federation)
-        assert charges(federation) == 0
+        model = learner(GAUSSIAN, labels=RandomizedLabels(1.0, (0, 1))).fit(federation)
+        assert model.classes_.tolist() == [0, 1]
+        assert model.members_["a"].rows == len(data["a"][1])
+        assert charges(federation) == 2
 
 
 def test_small_classes_are_judged_by_randomised_labels(data: Data) -> None:

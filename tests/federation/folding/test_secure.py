@@ -5,7 +5,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 import kernfed as kf
-from kernfed.errors import NotConnected, StaleModel, TooFewReplies
+from kernfed.errors import MissingSites, NotConnected, StaleModel, TooFewReplies
 from kernfed.federation import Fault, Policy
 from kernfed.secure import classify
 
@@ -57,7 +57,8 @@ def test_missing_sites_policies_and_stale_models(digits):
         federation.engine.faults["site-3"] = Fault("dead")
         with pytest.raises(TooFewReplies, match="site-3"):
             model.predict(queries, secure="plain")
-        assert len(model.predict(queries, secure="plain", min_replies=9)) == len(queries)
+        with pytest.warns(MissingSites, match="'site-3': site 'site-3' cannot be reached"):
+            assert len(model.predict(queries, secure="plain", min_replies=9)) == len(queries)
         federation.engine.faults.clear()
         newer = model.forget("site-1", rows=[0])
         with pytest.raises(StaleModel):

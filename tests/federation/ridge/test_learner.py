@@ -95,7 +95,7 @@ def test_no_rounds_is_the_average_of_local_solutions(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_order_of_sites_and_number_of_threads_change_no_bit(method):
-    data = class_sites((60, 20, 5000))
+    data = class_sites((600, 20, 5000))
     options = {"rounds": 2, "regularization": 0.1, "n_components": 600}  # products large enough to be spread
     reference = fit(method, data, **options).weights_
     np.testing.assert_array_equal(fit(method, dict(reversed(data.items())), **options).weights_, reference)

@@ -123,7 +123,10 @@ def test_what_cannot_be_had_is_said(settings: Any, told: str) -> None:
     ("policy", "told"),
     [
         ({"max_record_epsilon": 2.0}, "at most 2 at delta 1e-05"),
-        ({"mechanisms": ("record-moments",), "max_record_epsilon": 9.0}, "releases by record-moments, not by 'record-ridge'"),
+        (
+            {"mechanisms": ("record-moments",), "max_record_epsilon": 9.0},
+            "releases by record-moments, not by 'record-ridge'",
+        ),
         ({"private_labels": True, "max_record_epsilon": 9.0}, "requires randomised labels"),
     ],
 )

@@ -12,6 +12,9 @@ from kernfed.federation import Federation, FoldingLearner, RidgeLearner
 from kernfed.federation.testing.auditing import audit_mechanism, audit_model
 from kernfed.privacy import ElementLaplace, NoiseGenerator, RandomizedLabels, RecordGaussian, RecordMoments, RecordRidge
 from kernfed.privacy.audit_report import attack_limit
+from kernfed.promise import round_up
+from kernfed.report import officer_page
+from kernfed.report.audits import audit_from_json
 from oracles.federation import sites_data
 
 GAUSSIAN, MOMENTS = RecordGaussian(1.0, 1e-5, 3.0), RecordMoments(1.0, 1e-5, 3, radius=3.0)
@@ -104,14 +107,55 @@ def test_models_say_what_they_promise(halves: Any, tmp_path: Path) -> None:
                 assert report.verdict.startswith("no guarantee is claimed; the best attack tried")
             else:
                 assert report.verdict.startswith("not tested: no lower bound on epsilon was computed, as the noise was")
-                limit = attack_limit(report.record)
-                assert f"record epsilon {record:g} allows {limit:.3f} on average" in report.verdict
+                assert model.privacy is not None
+                assert report.total is not None
+                assert (report.total.epsilon, report.total.delta) == max(model.privacy.spent.values())
+                assert report.worst.epsilon >= record
+                words = "stated record epsilon" if report.worst is report.record else "ledgers have come to in all,"
+                allowed = (
+                    f"{words} {round_up(report.worst.epsilon):g} allows {attack_limit(report.worst):.3f} on average"
+                )
+                assert allowed in report.verdict
     assert (
         audit_model(FoldingLearner(hold="machines").fit(Federation.local({"a": (X, y)})), (X, y), outside)
         .attacks[0]
         .roc.auc
         > 0.6
     )
+
+
+def test_a_model_is_audited_against_all_that_its_sites_have_spent(halves: Any, tmp_path: Path) -> None:
+    """A model with 10.2 spent said epsilon 3 and "at most 95.26 %": the ledgers' total comes first and limits."""
+    (X, y), outside = halves
+    with Federation.local({"a": (X, y)}, store=tmp_path) as federation:
+        for radius in (1.0, 2.0, 4.0, 5.0):
+            model = learner(RecordGaussian(3.0, 1e-5, radius), hold="machines").fit(federation)
+    report = audit_model(model, (X, y), outside)
+    assert report.record.epsilon == 3.0
+    assert report.total is not None
+    assert report.worst is report.total
+    assert report.total.epsilon > 6
+    lines = str(report).splitlines()
+    assert lines[1].startswith("  in all, record: (")
+    assert report.verdict.count("allows") == 1
+    page = officer_page(report)
+    assert page.index("All releases of a site together") < page.index("One element") < page.index("One record")
+    assert "95.26" not in page
+    assert audit_from_json(report.to_json()) == report
+
+
+def test_moments_of_another_epsilon_are_found_out_by_mu(halves: Any) -> None:
+    """At default trials errors alone let 12 pass as 3."""
+    stated, true = (RecordMoments(epsilon, 1e-5, 3, radius=3.0) for epsilon in (3.0, 12.0))
+    report, _ = audit_mechanism(learner(stated), *halves, release=true.release)
+    assert [bound.method for bound in report.contradicted] == ["mu of Gaussian noise"]
+    assert report.contradicted[0].value > 6
+    honest, _ = audit_mechanism(learner(stated), *halves, release=stated.release)
+    assert not honest.contradicted
+    smallest = honest.detects("record")
+    assert smallest is not None
+    assert 3 < smallest < 12
+    assert f"where {round_up(smallest, 3):g} would most likely have been refuted" in honest.verdict
 
 
 def test_what_cannot_be_audited_is_said(halves: Any) -> None:

@@ -178,7 +178,7 @@ def test_bad_questions_are_refused(sites, name, payload):
 )
 def test_answers_that_cannot_be_right_are_not_used(arrays):
     with pytest.raises(ValueError, match="expected"):
-        calibrating._check("a", Payload(arrays))
+        calibrating._check(Payload(arrays), 1 / FACTORS)
 
 
 def test_a_private_model_gets_no_temperature_of_raw_rows(rng: np.random.Generator) -> None:

@@ -50,6 +50,7 @@ def averaging_round(site: Site, payload: Payload) -> Payload:
     sizes = layer_sizes(parameters.model, rows.X.shape[1], parameters.hidden, len(classes))
     if [array.shape for array in weights] != weight_shapes(sizes):
         raise Refused("bad question", f"the weights do not fit layers of {sizes} units")
+    site.allow(steps=parameters.local_epochs * -(-len(rows.y) // parameters.batch_size))
     X = Scaling(payload.arrays["mean"], payload.arrays["scale"]).apply(rows.X, parameters.dtype)
     draws = generator(parameters.seed, site.name, "averaging", str(values["round"]))
     with single_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # looked at below
@@ -62,6 +63,7 @@ def averaging_round(site: Site, payload: Payload) -> Payload:
             batch_size=parameters.batch_size,
             proximal=parameters.proximal,
             draws=draws,
+            check=site.check_time,
         )
     if not np.isfinite(loss) or not all(np.isfinite(array).all() for array in trained):
         raise Refused(

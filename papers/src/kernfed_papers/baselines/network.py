@@ -4,7 +4,7 @@ Weights are a tuple (W1, b1, W2, b2, ...) of matrices (inputs, outputs) and vect
 units between layers: one layer is the linear softmax, two are the multilayer perceptron with one hidden layer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -80,14 +80,17 @@ def train(
     batch_size: int,
     proximal: float,
     draws: np.random.Generator,
+    check: Callable[[], None] = lambda: None,
 ) -> tuple[Weights, float]:
     """Stochastic gradient descent from ``weights``; returns the weights after it and the mean loss on the way.
 
-    With ``proximal`` > 0 the objective has FedProx's term ``proximal / 2 |w - weights|^2`` (Li et al. 2020).
+    With ``proximal`` > 0 the objective has FedProx's term ``proximal / 2 |w - weights|^2`` (Li et al. 2020). ``check``
+    is called before every step, and may end it by raising.
     """
     start, current = weights, [array.copy() for array in weights]
     total = 0.0
     for chosen in _batches(len(y), epochs, batch_size, draws):
+        check()
         loss, gradient = loss_and_gradient(tuple(current), X[chosen], y[chosen])
         total += loss * len(chosen)
         for array, slope, anchor in zip(current, gradient, start, strict=True):

@@ -24,7 +24,7 @@ from kernfed.federation.folding.questions import (
 from kernfed.federation.folding.secure import secure_predict
 from kernfed.federation.folding.warn import warn_if_temporary
 from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.schema import Schema, agree, label_kind
+from kernfed.federation.protocol.schema import Schema, agree, label_kind, odd_sites
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.folding import ABSENT
 from kernfed.kahm.model import FoldingModel, Member, SiteScores, place_classes
@@ -152,7 +152,8 @@ class FoldingConnection:
             if site in known.missing:
                 raise InputError(f"site {site!r} does not answer: {known.missing[site].reason}")
             schemas = {name: Schema.from_values(payload.values) for name, payload in known}
-            schema = agree(schemas)
+            odd = odd_sites(schemas)  # those that are members already must not keep others out
+            schema = agree({name: own for name, own in schemas.items() if name == site or name not in odd})
             if schema.width != model.n_features_in_:
                 raise InputError(f"site {site!r} has {schema.width} columns, the model has {model.n_features_in_}")
             return self._refresh(model, site, schemas[site])

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from kernfed._random import generator
 from kernfed._threads import single_blas_thread
 from kernfed.errors import FileFormatError, InputError, Refused
@@ -39,6 +41,7 @@ from kernfed.kahm.model import FoldingParameters
 def folding_schema(site: Site, payload: Payload) -> Payload:
     """The site's schema by labels that are randomised first, each once."""
     recipe = read_recipe(payload.values["privacy"])
+    site.check_labels_are_classes()
     with releasing_by(site, recipe) as permit:
         return Payload(values=site.schema(labelled_rows(permit)).to_values())
 
@@ -47,7 +50,9 @@ def folding_schema(site: Site, payload: Payload) -> Payload:
 def folding_fit(site: Site, payload: Payload) -> Payload:
     """Make machines of the site's classes; what is told of them is counts, and a temperature for probabilities."""
     values = payload.values
+    site.check_labels_are_classes()
     handle, parameters = _read_handle(values, values["privacy"])
+    site.allow(steps=parameters.layers)
     about: dict[str, Any] = {}
     if values["privacy"] is None:
         machines = _fit_rows(site, handle, parameters)
@@ -84,6 +89,7 @@ def _fit_rows(site: Site, handle: str, parameters: FoldingParameters) -> SiteMac
     kept = _kept(site, handle, parameters, rows.digest)
     if kept is not None:
         return kept
+    _allow_machines(site, parameters, int(np.unique(rows.y, return_counts=True)[1].max()))
     return _keep(site, handle, fit_batches(rows, parameters, *divide(rows, parameters, site.name)))
 
 
@@ -97,7 +103,13 @@ def _fit_released(site: Site, handle: str, parameters: FoldingParameters, recipe
         kept = _kept(site, handle, parameters, fingerprint(site, rows, randomized=recipe.labels is not None))
         if kept is not None:
             return kept
+        _allow_machines(site, parameters, len(rows.y) if recipe.by_row else recipe.rows_per_class)
         return _keep(site, handle, fit_released(permit, recipe, parameters))
+
+
+def _allow_machines(site: Site, parameters: FoldingParameters, largest: int) -> None:
+    """Refuse machines whose matrices, of N by N for a batch of N rows of the ``largest`` class, are too large."""
+    site.allow(numbers=3 * min(parameters.batch_size, largest) ** 2)
 
 
 def _kept(site: Site, handle: str, parameters: FoldingParameters, data: str) -> SiteMachines | None:

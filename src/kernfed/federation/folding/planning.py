@@ -66,7 +66,7 @@ def _trained(training: Training, schema: Schema, counts: Sequence[int]) -> Paylo
         "temperature": f"{1.0:.16e}" if max(counts) > 1 else None,
     }
     if training.terms is not None:
-        about["privacy"] = dict.fromkeys(("element", "record", "spent"), pair)
+        about["privacy"] = {**dict.fromkeys(("element", "record", "spent"), pair), "charges": [f"{1:016d}"]}
     return Payload(values=about)
 
 

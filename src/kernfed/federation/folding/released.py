@@ -17,7 +17,6 @@ from kernfed.errors import InputError, Refused
 from kernfed.federation.folding.machines import SiteMachines, divide, extended, fit_batches, reduced
 from kernfed.federation.folding.recipe import Recipe
 from kernfed.federation.release.asked import check_task
-from kernfed.federation.release.books import people_of
 from kernfed.federation.release.permit import Permit, record_promise, releasing
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
@@ -54,7 +53,7 @@ def _randomized(permit: Permit, labels: RandomizedLabels, rows: Rows) -> Rows:
     true = replace(rows, X=labels.numbers(rows.y).astype(np.float64)[:, None])
 
     def compute(part: Rows, ledger: Ledger) -> FloatArray:
-        drawn = labels.release(part.y, ledger=ledger, ids=people_of(part)).values
+        drawn = labels.release(part.y, ledger=ledger, ids=part.people).values
         return labels.numbers(drawn).astype(np.float64)[:, None]
 
     numbers = permit.row_by_row(true, compute, mechanism=labels)[:, 0].astype(np.intp)
@@ -74,7 +73,7 @@ def released_material(permit: Permit, recipe: Recipe, parameters: FoldingParamet
             return _fabricated(permit, recipe, mechanism, rows, parameters.seed), rows
 
         def compute(part: Rows, ledger: Ledger) -> FloatArray:
-            return mechanism.release(part.X, ledger=ledger, ids=people_of(part)).values
+            return mechanism.release(part.X, ledger=ledger, ids=part.people).values
 
         return replace(rows, X=permit.row_by_row(rows, compute)), rows
     except InputError as error:  # parameters that do not fit the site's columns
@@ -85,7 +84,7 @@ def _fabricated(permit: Permit, recipe: Recipe, mechanism: RecordMoments, rows: 
     """Rows fabricated from the released moments; their ids are numbers of no person."""
 
     def compute(ledger: Ledger) -> Record:
-        return moments_to_record(mechanism.release(rows.X, rows.y, ledger=ledger, ids=people_of(rows)).classes)
+        return moments_to_record(mechanism.release(rows.X, rows.y, ledger=ledger, ids=rows.people).classes)
 
     classes = moments_from_record(permit.once(rows, compute))
     draws = int(generator(seed, permit.site.name, "fabricate").integers(2**31))

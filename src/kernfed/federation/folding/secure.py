@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from kernfed._validation import FloatArray
 from kernfed.errors import ProtocolError, Refused
-from kernfed.federation.asking import Federation
+from kernfed.federation.asking import Federation, Replies, leave_out, warn_missing
 from kernfed.federation.folding.questions import raise_if_unusable, scores_question
 from kernfed.federation.folding.scoring import scores
 from kernfed.federation.protocol.message import Payload
@@ -47,12 +47,38 @@ def secure_predict(
     key = np.frombuffer(holder.site_key, dtype=np.uint8)
     values = {**asked.values, "positions": positions, "labels": labels_to_values(model.classes_)}
     question = Payload({**asked.arrays, "key": key}, values)
+    server = Server(holder.evaluation_keys)
+
+    def check(site: str, payload: Payload) -> None:
+        server.check(payload.arrays["message"].tobytes(), positions[site], len(X))
+
     needed = 0 if min_replies is None else min_replies
-    replies = federation.ask("secure_scores", question, sites=model.sites, timeout=timeout, min_replies=needed)
+    replies = federation.ask(
+        "secure_scores", question, sites=model.sites, timeout=timeout, min_replies=needed, check=check
+    )
     raise_if_unusable("secure_scores", replies, everybody=min_replies is None)
-    messages = [payload.arrays["message"].tobytes() for _, payload in replies]
-    answer = Server(holder.evaluation_keys).combine(messages)
+    replies, answer = _combine(server, replies, min_replies)
+    missing = {site: refusal.reason for site, refusal in replies.missing.items()}
+    warn_missing(missing, "the others answer", stacklevel=4)
     return np.asarray(model.classes_[holder.decide(answer)])
+
+
+def _combine(server: Server, replies: Replies, min_replies: int | None) -> tuple[Replies, bytes]:
+    """The answer from all messages; where they cannot be combined, from those that can be by themselves."""
+    messages = {site: payload.arrays["message"].tobytes() for site, payload in replies}
+    try:
+        return replies, server.combine(list(messages.values()))
+    except Exception:  # what a scheme raises at what is no ciphertext
+        reasons: dict[str, str] = {}
+        for site, message in messages.items():
+            try:
+                server.combine([message])
+            except Exception as error:
+                reasons[site] = f"the message of site {site!r} was refused: {error}"
+        if not reasons:
+            raise
+    left = leave_out("secure_scores", replies, reasons, min_replies)
+    return left, server.combine([messages[site] for site, _ in left])
 
 
 @task("secure_scores", leaves="encrypted", under_privacy="released", queries=True, locked=False)

@@ -7,7 +7,6 @@ from kernfed.federation.personal.tasks import read_kernel, read_problem
 from kernfed.federation.protocol.message import Payload, digest
 from kernfed.federation.protocol.task import task
 from kernfed.federation.release.asked import check_task, read_mechanism
-from kernfed.federation.release.books import people_of
 from kernfed.federation.release.permit import releasing, statement
 from kernfed.federation.site.site import Site
 from kernfed.federation.survey import check_rows_of, read_targets
@@ -31,7 +30,7 @@ def release_embedding(site: Site, payload: Payload) -> Payload:
         compared = kernel.rows(saturate(rows.X), saturate(read_targets(problem, rows)))
 
         def compute(ledger: Ledger) -> Record:
-            embedding = mechanism.release(compared, ledger=ledger, ids=people_of(rows))
+            embedding = mechanism.release(compared, ledger=ledger, ids=rows.people)
             return Record({"vector": embedding.vector}, {"n": embedding.n, "noise": embedding.noise})
 
         record = permit.once(rows, compute, key=digest(kernel.to_values()))

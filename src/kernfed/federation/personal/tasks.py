@@ -11,6 +11,7 @@ other rows or another problem come, or rows are forgotten.
 """
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,9 @@ def statistics(site: Site, payload: Payload) -> Payload:
         arrays |= {f"statistics.{name}": array for name, array in own.to_arrays().items()}
         arrays["penalty"] = np.array([row_penalty(problem, rows.X, targets, bool(values["intercept"]))])
     if values["kernel"] is not None:
-        arrays |= _embeddings(site, rows, read_kernel(values), targets, halves=bool(values.get("halves")))
+        kernel = read_kernel(values)
+        allow_kernel(site, kernel)
+        arrays |= _embeddings(site, rows, kernel, targets, halves=bool(values.get("halves")))
     return Payload(arrays)
 
 
@@ -59,6 +62,7 @@ def forms(site: Site, payload: Payload) -> Payload:
     """q_tk (B,) against embeddings (B, D); NaN where the site has one row only."""
     problem, rows = _posed(site, payload.values)
     kernel = read_kernel(payload.values)
+    allow_kernel(site, kernel)
     means = payload.arrays["means"]
     if means.ndim != 2 or means.shape[1] != kernel.dimension or not np.isfinite(means).all():
         raise Refused("bad question", f"means must be finite with {kernel.dimension} columns, got {means.shape}")
@@ -89,11 +93,20 @@ def gradient(site: Site, payload: Payload) -> Payload:
     parameters = payload.arrays["parameters"]
     if parameters.ndim != 2 or not np.isfinite(parameters).all():
         raise Refused("bad question", f"parameters must be a finite matrix, got shape {parameters.shape}")
+    if payload.values["kind"] != "logistic":
+        _allow_network(site, problem, payload.values["hidden"], len(parameters) * len(rows.y))
     try:
         losses, slopes = _kept_risk(site, problem, rows, payload.values)(parameters.copy())  # torch may write to it
     except ImportError as error:
         raise Refused("missing extra", f"site {site.name!r}: {error}") from None
     return Payload({"losses": np.asarray(losses, dtype=np.float64), "gradients": np.asarray(slopes)})
+
+
+def _allow_network(site: Site, problem: Problem, hidden: Any, copies: int) -> None:
+    """Refuse layers larger than the policy allows, or activations of ``copies`` rows that it does not hold at once."""
+    sizes = [problem.n_features, *(check_count(size, "hidden") for size in hidden), problem.n_targets]
+    site.allow(features=max(sizes), steps=len(sizes))
+    site.allow(numbers=sum(one * other for one, other in pairwise(sizes)) + copies * max(sizes))
 
 
 # Reading questions ------------------------------------------------------------------------------------------------
@@ -118,7 +131,21 @@ def read_kernel(values: Mapping[str, Any]) -> EmbeddingKernel:
 def _posed(site: Site, values: Mapping[str, Any]) -> tuple[Problem, Rows]:
     """The problem in a question, and the site's rows for it."""
     problem = read_problem(values)
-    return problem, check_rows_of(site, problem, site.rows())
+    rows = check_rows_of(site, problem, site.rows())
+    allow_problem(site, problem, len(rows.y))
+    return problem, rows
+
+
+def allow_problem(site: Site, problem: Problem, rows: int) -> None:
+    """Refuse, before it starts, a problem larger than the policy allows: features of all rows, and their moments."""
+    M, C = problem.n_features, problem.n_targets
+    made = (problem.width + rows) * M if problem.features == "fourier" else 0
+    site.allow(features=M, numbers=3 * min(max(rows, 1), M + C) * (M + C) + made)
+
+
+def allow_kernel(site: Site, kernel: EmbeddingKernel) -> None:
+    """Refuse an embedding larger than the policy allows, before it is made."""
+    site.allow(features=kernel.n_components if kernel.kind == "fourier" else 0, numbers=kernel.width * kernel.dimension)
 
 
 def _embeddings(

@@ -38,12 +38,8 @@ def check_task(site: Site, task: str) -> None:
 
     Whether targets are among given classes would tell of them, so this is decided before any of them is looked at.
     """
-    if site.policy.require_privacy and task == "classify" and site.policy.labels == "targets":
-        raise Refused(
-            "policy",
-            f"the labels of site {site.name!r} are targets, of which none is told; ask with task='regress'",
-            public=True,
-        )
+    if task == "classify":
+        site.check_labels_are_classes()
 
 
 def terms_of(mechanism: Mechanism, width: int, task: str) -> Terms:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernfed.errors import InputError, Refused
 from kernfed.federation.release.kept import FOLDER, ledger_mark, read_release
@@ -27,12 +26,6 @@ LEDGER, SECRET = "ledger.jsonl", "secret.key"
 _SECRET_BYTES = 32
 # The budget that the ledger of a site without one is begun with. It is not used: spending is recorded, never too much.
 _NO_LIMIT = 1e9
-
-
-def people_of(rows: Rows) -> npt.NDArray[Any]:
-    """Who stands behind each row (n,): the persons that the site names, or else every row its own person."""
-    persons: npt.NDArray[Any] | None = getattr(rows, "persons", None)
-    return rows.ids if persons is None else persons
 
 
 def open_ledger(site: Site, rows: Rows | None = None, *, thorough: bool = False) -> Ledger:
@@ -51,7 +44,7 @@ def open_ledger(site: Site, rows: Rows | None = None, *, thorough: bool = False)
                 f"site {site.name!r} has released data, but its ledger {place} is missing: what was "
                 "spent is not known. Restore it; nothing is released until then",
             )
-        secret = _secret(site, mark)
+        secret = _secret(site, mark, begun=begun)
         budget = () if begun else (limit or _NO_LIMIT, policy.record_delta)
         try:
             ledger = Ledger(place, *budget, secret=secret, by=_known_by(rows), leave_out=True)
@@ -73,7 +66,7 @@ def open_ledger(site: Site, rows: Rows | None = None, *, thorough: bool = False)
 
 def _known_by(rows: Rows | None) -> str:
     """Whether persons are known by a name of their own, or by the id of their one row."""
-    return "row" if rows is None or np.array_equal(people_of(rows), rows.ids) else "person"
+    return "row" if rows is None or np.array_equal(rows.people, rows.ids.astype(np.str_)) else "person"
 
 
 def _check_marks(site: Site, ledger: Ledger, mark: Any, *, thorough: bool) -> None:
@@ -116,15 +109,14 @@ def _has_ledger(site: Site) -> bool:
 # The key of the names ---------------------------------------------------------------------------------------------
 
 
-def _secret(site: Site, mark: dict[str, Any] | None) -> bytes:
-    """The key of the hashes of persons, made once and kept for the site's own eyes."""
+def _secret(site: Site, mark: dict[str, Any] | None, *, begun: bool) -> bytes:
+    """The key of the hashes of persons, made once, before the ledger is begun, and kept for the site's own eyes."""
     place = site.store.path / SECRET
-    if not place.exists() and mark is None:
+    secret = place.read_bytes() if place.exists() else b""
+    if mark is None and (not secret or (len(secret) != _SECRET_BYTES and not begun)):  # none, or one of a killed write
+        place.unlink(missing_ok=True)
         _write_secret(place)
-    try:
         secret = place.read_bytes()
-    except FileNotFoundError:
-        secret = b""
     if len(secret) != _SECRET_BYTES or (mark is not None and _fingerprint(secret) != mark["key"]):
         raise Refused(
             "ledger",

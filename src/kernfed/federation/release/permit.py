@@ -21,7 +21,7 @@ import numpy as np
 from kernfed._validation import FloatArray
 from kernfed.errors import BudgetExceeded, InputError, Refused
 from kernfed.federation.protocol.message import digest
-from kernfed.federation.release.books import LEDGER, charges, open_ledger, people_of, spent
+from kernfed.federation.release.books import LEDGER, charges, open_ledger, spent
 from kernfed.federation.release.kept import FOLDER, ledger_mark, read_release, row_marks, rows_of, write_rows
 from kernfed.federation.site.authorise import check_mechanism, check_record
 from kernfed.federation.site.rows import Rows
@@ -38,7 +38,6 @@ __all__ = [
     "charges",
     "check_release",
     "open_ledger",
-    "people_of",
     "record_promise",
     "releasing",
     "spent",
@@ -64,7 +63,7 @@ class Permit:
     def once(self, rows: Rows, compute: Callable[[Ledger], Record], *, key: str = "") -> Record:
         """What ``compute(ledger)`` once released of these ``rows``: from the store ever after.
 
-        ``compute`` calls the mechanism's ``release(..., ledger=ledger, ids=people_of(rows))``, which charges before it
+        ``compute`` calls the mechanism's ``release(..., ledger=ledger, ids=rows.people)``, which charges before it
         draws, and returns what is to be kept. ``key`` tells apart releases of one mechanism, such as two features of
         the same rows.
         """

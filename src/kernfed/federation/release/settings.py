@@ -10,7 +10,7 @@ from kernfed.errors import InputError
 from kernfed.federation.settings import Given, Setting
 
 #: What every mechanism takes, and what each takes beside it. A setting that would do nothing is refused.
-_ALWAYS = ("epsilon", "label-epsilon")
+_ALWAYS = ("epsilon", "label-epsilon", "classes")
 _TAKES = {
     "element-laplace": ("bounds", "d", "smoothing"),
     "element-staircase": ("bounds", "d", "smoothing"),
@@ -47,7 +47,12 @@ PRIVACY = (
         "Steps on the noisy rows of element-* and record-gaussian: a number, none, or coupled_bootstrap "
         "(the default), which decides from noisy rows.",
     ),
-    Setting("label-epsilon", "Randomise labels with this epsilon; the set of classes stays public.", 0.0),
+    Setting("label-epsilon", "Randomise labels with this epsilon, among --classes.", 0.0),
+    Setting(
+        "classes",
+        "All labels there can be, for --label-epsilon: A,B,... or a JSON list. Public, and not read from the data; a "
+        "label that is not among them counts as the first.",
+    ),
 )
 #: Of learners whose mechanism is given whole.
 MECHANISM = Setting(
@@ -86,13 +91,37 @@ def _beside(given: Given) -> dict[str, Any]:
     """What is not the mechanism's: steps of smoothing, and the labels."""
     arguments: dict[str, Any] = {"smoothing": _steps(given)} if given.get("smoothing") is not None else {}
     own, shown = given.get("label-epsilon"), given.shown("label-epsilon")
+    declared = given.get("classes")
     if own is None:
+        if declared is not None:
+            raise InputError(f"{given.shown('classes')} is for {shown}; without it, leave it out")
         return arguments
-    if given.classes is None:
+    epsilon = check_number(own, shown, above=0)
+    if declared is None:
         raise InputError(
-            f"{shown} needs the public set of classes, which a job does not know: use the learner in Python"
+            f"{shown} needs {given.shown('classes')} A,B,...: all labels there can be, which are public and must not "
+            "be read from the data"
         )
-    return {**arguments, "labels": privacy.RandomizedLabels(check_number(own, shown, above=0), given.classes)}
+    return {**arguments, "labels": privacy.RandomizedLabels(epsilon, _classes(declared, given))}
+
+
+def _classes(text: str, given: Given) -> tuple[Any, ...]:
+    """Declared classes: a JSON list as it is, else numbers where all are whole ones and labels are not text."""
+    shown = given.shown("classes")
+    if text.lstrip().startswith("["):
+        try:
+            return tuple(json.loads(text))
+        except json.JSONDecodeError as error:
+            raise InputError(f"{shown} must be A,B,... or a JSON list of labels: {error}") from None
+    parts = [part.strip() for part in text.split(",")]
+    words = any(isinstance(label, str) for label in given.classes or ())
+    if not words and all(_is_whole(part) for part in parts):
+        return tuple(map(int, parts))
+    return tuple(parts)
+
+
+def _is_whole(text: str) -> bool:
+    return text.removeprefix("-").isascii() and text.removeprefix("-").isdigit()
 
 
 def _check_settings(given: Given) -> None:

@@ -66,9 +66,7 @@ class Expected:
     def check_mass(self, mass: float) -> None:
         """Refuse another mass than that of the surveyed rows."""
         if not abs(mass - self.mass) <= _EXACT * self.mass:
-            raise InputError(
-                f"the rows surveyed have mass {self.mass:.12g}, got {mass:.12g}; did they change?"
-            )
+            raise InputError(f"the rows surveyed have mass {self.mass:.12g}, got {mass:.12g}; did they change?")
 
     def check_rows(self, rows: int) -> None:
         """Refuse another number of rows than surveyed."""

@@ -8,7 +8,6 @@ from kernfed.errors import InputError, Refused
 from kernfed.federation.protocol.message import Payload, digest
 from kernfed.federation.protocol.task import task
 from kernfed.federation.release.asked import check_task, read_mechanism
-from kernfed.federation.release.books import people_of
 from kernfed.federation.release.permit import releasing, statement
 from kernfed.federation.ridge.tasks import read_parameters
 from kernfed.federation.site.site import Site
@@ -37,7 +36,7 @@ def release_sums(site: Site, payload: Payload) -> Payload:
 
         def compute(ledger: Ledger) -> Record:
             mapped = rows.X if features is None else features.transform(saturate(rows.X))
-            sums = mechanism.release(mapped, targets, ledger=ledger, ids=people_of(rows))
+            sums = mechanism.release(mapped, targets, ledger=ledger, ids=rows.people)
             scalars = np.array([float(sums.moments.n), sums.regularization])
             return Record({"second": sums.moments.second, "cross": sums.moments.cross, "scalars": scalars})
 

@@ -42,7 +42,9 @@ def survey(site: Site, payload: Payload) -> Payload:
 def means(site: Site, payload: Payload) -> Payload:
     """Mass, means of features (M,) and of targets (C,): what an intercept needs of the site."""
     parameters = read_parameters(payload.values)
-    return Payload({"means": _own_means(parameters, check_rows_of(site, parameters, site.rows())).to_array()})
+    rows = check_rows_of(site, parameters, site.rows())
+    allow_problem(site, parameters, 1)
+    return Payload({"means": _own_means(parameters, rows).to_array()})
 
 
 @task("ridge_start", leaves="statistics")
@@ -84,8 +86,17 @@ def gradient_steps(site: Site, payload: Payload) -> Payload:
     steps = check_count(values["steps"], "steps", at_least=0)
     if steps == 0:
         return Payload(objective)
+    site.allow(steps=steps)
     rate = check_number(values["rate"], "rate", above=0)
-    result = descend(local, weights, steps=steps, rate=rate, proximal=proximal, regularization=regularization)
+    result = descend(
+        local,
+        weights,
+        steps=steps,
+        rate=rate,
+        proximal=proximal,
+        regularization=regularization,
+        before_step=site.check_time,
+    )
     return Payload({"result": result, **objective})
 
 
@@ -94,6 +105,7 @@ def moments(site: Site, payload: Payload) -> Payload:
     """Moments of all features and targets: M^2 numbers, from which rows can be recovered if there are few."""
     parameters = read_parameters(payload.values)
     rows = check_rows_of(site, parameters, site.rows())
+    allow_problem(site, parameters, parameters.n_features)
     read_targets(parameters, rows)
     weights = parameters.row_weights(rows.y)
     own = _own_means(parameters, rows) if parameters.fit_intercept else None
@@ -135,6 +147,17 @@ def read_parameters(values: Mapping[str, Any]) -> RidgeParameters:
         raise Refused("bad question", f"the parameters cannot be followed: {error}") from None
 
 
+def allow_problem(site: Site, parameters: RidgeParameters, height: int) -> None:
+    """Refuse, before it starts, a problem larger than the policy allows; its matrices are ``height`` by M, and copied.
+
+    Beside them it needs the frequencies (p, M), and one solution (M, C) for every regularisation.
+    """
+    M, C = parameters.n_features, parameters.n_targets
+    solutions = len(parameters.regularization) * M * C
+    frequencies = parameters.width * M if parameters.features == "fourier" else 0
+    site.allow(features=M, numbers=3 * (height + C) * (M + C) + solutions + frequencies)
+
+
 def _read_problem(payload: Payload) -> tuple[RidgeParameters, Means | None]:
     """The problem in a question and, where it has an intercept, the means of all sites' rows."""
     parameters = read_parameters(payload.values)
@@ -154,6 +177,7 @@ def _own_means(parameters: RidgeParameters, rows: Rows) -> Means:
 def _prepare(site: Site, parameters: RidgeParameters, around: Means | None) -> LocalRidge:
     """The site's part of the problem for the rows it has now, factored where it is not there yet."""
     rows = check_rows_of(site, parameters, site.rows())
+    allow_problem(site, parameters, min(len(rows.y), parameters.n_features))
     read_targets(parameters, rows)  # rows may have come since the survey
     handle = digest(problem_values(parameters, around))
     kept = _read(site, handle)

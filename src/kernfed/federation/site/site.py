@@ -134,10 +134,20 @@ class Site:
 
     def without_small_classes(self, rows: Rows) -> Rows:
         """Rows of the classes that the policy lets the site speak of."""
-        if self.policy.min_rows_per_class == 1 or not len(rows.y):
+        if self.policy.min_rows_per_class == 1 or not len(rows.y) or self._targets_are_secret:
             return rows
         labels, counts = np.unique(rows.y, return_counts=True)
         return rows.take(np.isin(rows.y, labels[counts >= self.policy.min_rows_per_class]))
+
+    @property
+    def _targets_are_secret(self) -> bool:
+        """Whether labels are targets of which nothing may be told, not even which of them are equal."""
+        return self.policy.require_privacy and self.policy.labels == "targets"
+
+    def check_labels_are_classes(self) -> None:
+        """Refuse to take secret targets for classes; it follows from the policy alone."""
+        if self._targets_are_secret:
+            raise privacy_refusal(self.name, "its labels are targets, of which none is told; ask with task='regress'")
 
     def schema(self, rows: Rows | None = None) -> Schema:
         """Description of the site's data, or of ``rows`` made of them; labels are told where the policy lets them be.
@@ -152,7 +162,7 @@ class Site:
                 f"the policy of site {self.name!r} requires randomised labels, this learner takes them as public",
                 public=True,
             )
-        if self.policy.require_privacy and self.policy.labels == "targets":
+        if self._targets_are_secret:
             return self.data.schema(None)
         return self.data.schema(self.rows())
 

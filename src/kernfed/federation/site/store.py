@@ -4,7 +4,8 @@ state.json            rows forgotten and queries answered
 rows.safetensors      rows that were added after the site was set up
 <learner>/<handle>    what a learner left: machines, membership, factors
 releases/<name>       what was released under differential privacy, so that it is released once
-ledger.jsonl          what these releases cost: the privacy ledger
+ledger.jsonl          what these releases cost: the privacy ledger; state.json has its head and number of charges
+secret.key            key of the hashes that stand for persons in the ledger
 answers/<id>          answers to questions that changed something, so that a repeated question changes nothing
 
 Every file carries a checksum of its content, so that a damaged one is noticed and never used.

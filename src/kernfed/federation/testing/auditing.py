@@ -88,8 +88,9 @@ def audit_model(
     if getattr(model, "hold", "machines") == "sites" and model.connection is None:
         raise InputError("the machines of this model are at its sites; audit it there, or make it with hold='machines'")
     element, record = _stated(model)
+    total = _spent(model)
     size = f"{len(model.classes_)} classes and {model.n_features_in_} columns"
-    return AuditReport(f"the answers of a {type(model).__name__} of {size}", element, record).plus(
+    return AuditReport(f"the answers of a {type(model).__name__} of {size}", element, record, total=total).plus(
         *_answers(model, inside, outside, {"confidence": confidence, "seed": seed})
     )
 
@@ -102,6 +103,15 @@ def _stated(model: Any) -> tuple[Guarantee, Guarantee]:
             Guarantee(math.inf, 0.0, "record", "one row replaced by any other"),
         )
     return terms.element, terms.record
+
+
+def _spent(model: Any) -> Guarantee | None:
+    """What the ledger of the site that spent most has come to, all its releases together; None where none is told."""
+    terms = getattr(model, "privacy", None)
+    if terms is None or not terms.spent:
+        return None
+    epsilon, delta = max(terms.spent.values())
+    return Guarantee(epsilon, delta, "record", "one person's rows replaced, over all releases of a site")
 
 
 def _answers(model: Any, inside: Labelled, outside: Labelled, options: dict[str, Any]) -> Any:
@@ -141,7 +151,7 @@ def _audit_moments(
         return moments_score(mechanism, released, towards, signs)
 
     element, record = mechanism.guarantees(width)
-    attack, bound = audit_pair(run, first, second, record, runs=runs, **options)
+    attack, *bounds = audit_pair(run, first, second, record, runs=runs, gaussian=True, **options)
     subject = f"moments of classes by {describe_mechanism(mechanism_to_values(mechanism))}, rows of {width} elements"
     k = basis.shape[1]
     each = k + k * (k + 1) // 2
@@ -149,7 +159,7 @@ def _audit_moments(
         f"the noisy mean and covariance of each of {classes:,} classes in {k:,} coordinates, {each:,} numbers a "
         f"class and {classes * each:,} in all, with the number of rows of each"
     )
-    return AuditReport(subject, element, record, (attack,), (bound,), released=numbers)
+    return AuditReport(subject, element, record, (attack,), tuple(bounds), released=numbers)
 
 
 def moments_score(

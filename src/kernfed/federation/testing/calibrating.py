@@ -4,21 +4,23 @@ Sites find a temperature each, from their own classes and machines, and the medi
 answer for the rows that each kept aside, as for any query. Rows travel as in an evaluation, and labels do not.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from kernfed._validation import check_finite
+from kernfed._validation import FloatArray, check_finite
 from kernfed.errors import InputError, Refused
-from kernfed.federation.asking import Federation
+from kernfed.federation.asking import Federation, leave_out
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.task import task
+from kernfed.federation.shares import MAX_SHARE, outsized
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
 from kernfed.federation.testing.evaluation import ask_held_out, labelled_rows
-from kernfed.federation.testing.predictors import model_questions
-from kernfed.files import Record, from_record, labels_from_values, labels_to_values
+from kernfed.federation.testing.predictors import model_questions, read_model
+from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.calibration import temperature_losses
 from kernfed.kahm.model import FoldingModel
 
@@ -26,13 +28,27 @@ from kernfed.kahm.model import FoldingModel
 FACTORS = 2.0 ** (np.arange(-64, 65) / 8)
 
 
+#: How far beyond what the other sites would choose the temperature may go: an octave, in eighths.
+_REACH = 8
+#: More rows than this are a lie.
+_MOST_ROWS = 2**40
+
+
 def calibrate(
-    model: FoldingModel, federation: Federation, *, min_replies: int | None = None, timeout: float = 600.0
+    model: FoldingModel,
+    federation: Federation,
+    *,
+    min_replies: int | None = None,
+    timeout: float = 600.0,
+    max_share: float = MAX_SHARE,
 ) -> FoldingModel:
     """The same model with the temperature that makes the labels of the rows kept aside most likely.
 
     Needs sites that keep rows aside (``Federation.local(..., holdout=0.2)``). Labels that the model does not know, and
     classes without an answer, are left out. Predicted labels do not change; evaluate on other rows than these.
+
+    A site whose losses cannot be, or that claims above ``max_share`` of all rows, is missing. With three and more sites
+    none can drive the temperature further than an octave beyond what the others would choose by themselves.
     """
     if not isinstance(model, FoldingModel):
         raise InputError(f"only the probabilities of a FoldingModel have a temperature, got a {type(model).__name__}")
@@ -43,6 +59,7 @@ def calibrate(
         )
     options: Any = {"min_replies": min_replies, "timeout": timeout}
     temperatures = replace(model, calibrated_=None).temperature_ * FACTORS
+    scored: dict[str, FloatArray] = {}
     if model.connection is not None:
         scored, _ = ask_held_out(model, federation, model.scores, options)
         values = {"classes": labels_to_values(model.classes_)}
@@ -55,21 +72,60 @@ def calibrate(
         assert isinstance(question, Payload)
         questions = Payload({**question.arrays, "temperatures": temperatures}, question.values)
         name = "calibrate_model"
-    replies = federation.ask(name, questions, check=_check, **options)
-    if not sum(int(payload.arrays["rows"]) for _, payload in replies):
+
+    def check(site: str, payload: Payload) -> None:
+        _check(payload, 1 / temperatures)
+        if site in scored:
+            _check_scored(payload, scored[site], temperatures)
+
+    replies = federation.ask(name, questions, check=check, **options)
+    claimed = {site: int(payload.arrays["rows"]) for site, payload in replies}
+    replies = leave_out(name, replies, outsized(claimed, max_share), min_replies)
+    if not sum(claimed[site] for site, _ in replies):
         raise InputError(
             "no site kept rows aside to calibrate on, with labels that the model knows: make the sites with holdout=0.2"
         )
-    losses = sum((payload.arrays["losses"] for _, payload in replies), np.zeros(len(FACTORS)))
-    return replace(model, calibrated_=float(temperatures[np.argmin(losses)]))
+    losses = [payload.arrays["losses"] for site, payload in replies if claimed[site]]
+    return replace(model, calibrated_=float(temperatures[_best(losses)]))
 
 
-def _check(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
+def _best(losses: Sequence[FloatArray]) -> int:
+    """Which temperature is best for the losses (129,) of all sites, as far as no site by itself decides it.
+
+    The best of their sum, at most an octave beyond the second smallest and second largest of those that sites would
+    choose alone, with a log-normal prior of deviation 1 around their usual one.
+    """
+    best = int(np.argmin(np.sum(losses, axis=0)))
+    if len(losses) < 3:
+        return best
+    own = sorted(int(np.argmin(loss + np.log(FACTORS) ** 2 / 2)) for loss in losses)
+    return int(np.clip(best, max(0, own[1] - _REACH), min(len(FACTORS) - 1, own[-2] + _REACH)))
+
+
+def _check_scored(payload: Payload, scores: FloatArray, temperatures: FloatArray) -> None:
+    """Refuse losses of more rows than were sent, or larger than any labels of these have at their scores (n, C)."""
+    if payload.arrays["rows"] > len(scores):
+        raise InputError(
+            f"the losses must be of the {len(scores):,} rows that were asked, got {payload.arrays['rows']}"
+        )
+    finite = np.isfinite(scores)
+    worst = np.argmax(np.where(finite, scores, -np.inf), axis=1) if len(scores) else np.zeros(0, dtype=np.intp)
+    limits = temperature_losses(scores, worst, temperatures)
+    if (payload.arrays["losses"] > limits * (1 + 1e-9) + 1e-9).any():
+        raise InputError("no labels of the rows that were asked have such losses")
+
+
+def _check(payload: Payload, rates: FloatArray) -> None:
+    """Refuse what is not a loss at every temperature: it is convex in ``rates``, the inverse temperatures."""
     losses, rows = payload.arrays["losses"], payload.arrays["rows"]
     if losses.shape != FACTORS.shape or rows.shape != () or not np.isfinite(losses).all() or (losses < 0).any():
         raise InputError(f"expected {len(FACTORS)} losses of at least 0, got {losses.shape}")
-    if rows.dtype.kind != "i" or rows < 0:
+    if rows.dtype.kind != "i" or not 0 <= rows <= _MOST_ROWS:
         raise InputError(f"expected a number of rows, got {rows}")
+    share = (rates[1:-1] - rates[2:]) / (rates[:-2] - rates[2:])
+    chords = losses[2:] + share * (losses[:-2] - losses[2:])
+    if (losses[1:-1] > chords + 1e-9 * (1 + np.maximum(losses[:-2], losses[2:]))).any():
+        raise InputError("a loss must be convex in the inverse temperature")
 
 
 @task("calibrate_scores", leaves="counts")
@@ -86,7 +142,7 @@ def calibrate_scores(site: Site, payload: Payload) -> Payload:
 def calibrate_model(site: Site, payload: Payload) -> Payload:
     """Losses of a model that came with the question, on the held-out rows, at every temperature."""
     arrays = {name: array for name, array in payload.arrays.items() if name != "temperatures"}
-    model = from_record(Record(arrays, payload.values["model"]))
+    model = read_model(site, arrays, payload.values["model"], len(site.held_out().y))
     if not isinstance(model, FoldingModel) or model.banks_ is None:
         raise Refused("bad question", f"a {type(model).__name__} has no temperature to find here")
     rows = labelled_rows(site, model.classes_)

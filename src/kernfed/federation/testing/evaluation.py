@@ -12,18 +12,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_column_names
+from kernfed._validation import FloatArray, check_column_names, check_rows
 from kernfed.errors import InputError, Refused, SchemaMismatch
-from kernfed.federation.asking import Federation
+from kernfed.federation.asking import Federation, leave_out
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.task import task
+from kernfed.federation.shares import MAX_SHARE, outsized
 from kernfed.federation.site.rows import Rows, check_site_rows
 from kernfed.federation.site.site import Site
 from kernfed.federation.testing.outcomes import BINS, Evaluation, Outcome, count_outcomes
-from kernfed.federation.testing.predictors import NOTHING_ASIDE, is_regressor, model_questions, site_predictors
+from kernfed.federation.testing.predictors import (
+    NOTHING_ASIDE,
+    is_regressor,
+    model_questions,
+    read_model,
+    site_predictors,
+)
 from kernfed.federation.testing.regression import RegressionEvaluation, evaluate_regressor, regression_rows
-from kernfed.files import Record, from_record, labels_from_values, labels_to_values
+from kernfed.files import labels_from_values, labels_to_values
 
+#: Rows that a site may test on beside each that it learned from: a share of 0.8 kept aside.
+_MOST_ASIDE = 4
+#: More rows than this are a lie; sums of them stay exact.
+_MOST_ROWS = 2**40
 #: Classes that a message names.
 _SHOWN = 10
 
@@ -35,24 +46,30 @@ def evaluate(
     *,
     min_replies: int | None = None,
     timeout: float = 600.0,
+    max_share: float = MAX_SHARE,
 ) -> Evaluation | RegressionEvaluation:
     """Accuracy, confusion and calibration of ``model`` at every site; of a regressor its errors and R^2.
 
     Without ``holdout`` each site tests on the rows it kept aside (``Federation.local(..., holdout=0.2)``); with
     ``{site: (X, y)}`` on these, which the caller holds anyway. A ``PersonalModel`` is tested at each site by the site's
     own predictor; sites that have none are listed in ``missing`` and not asked, so ``min_replies`` counts the others.
+
+    Nobody can check what a site counts on rows of its own. Counts that contradict each other are refused, and so is one
+    of three and more sites that claims above ``max_share`` of all rows; look at sites one by one, too.
     """
     options: Any = {"min_replies": min_replies, "timeout": timeout}
     if is_regressor(model):
         if holdout is not None:
             return regression_rows(model, holdout)
-        return evaluate_regressor(model, federation, **options)
+        return evaluate_regressor(model, federation, **options, max_share=max_share)
     if holdout is not None:
         return evaluate_rows(model, holdout)
     if getattr(model, "connection", None) is not None:
         return _evaluate_by_scores(model, federation, options)
     questions, missing = model_questions(model, federation.sites)
     replies = federation.ask("evaluate", questions, check=_checker(len(model.classes_)), **options)
+    claimed = {site: _outcome(payload).rows for site, payload in replies}
+    replies = leave_out("evaluate", replies, outsized(claimed, max_share), min_replies)
     missing |= {site: refusal.reason for site, refusal in replies.missing.items()}
     return _tested(model.classes_, {site: _outcome(payload) for site, payload in replies}, missing)
 
@@ -107,7 +124,8 @@ def _evaluate_by_scores(model: Any, federation: Federation, options: Any) -> Eva
         return Evaluation(model.classes_, {}, missing)
     classes = labels_to_values(model.classes_)
     questions = {site: Payload({"probabilities": own}, {"classes": classes}) for site, own in answered.items()}
-    counted = federation.ask("evaluate_scores", questions, check=_checker(len(model.classes_)), **options)
+    sent = {site: len(own) for site, own in answered.items()}
+    counted = federation.ask("evaluate_scores", questions, check=_checker(len(model.classes_), sent), **options)
     missing |= {site: refusal.reason for site, refusal in counted.missing.items()}
     return _tested(model.classes_, {site: _outcome(payload) for site, payload in counted}, missing)
 
@@ -118,8 +136,10 @@ def ask_held_out(
     """Answers (n, C) to each site's held-out rows, fetched as queries and answered together; and who sent none."""
 
     def check(site: str, payload: Payload) -> None:
-        if payload.arrays["X"].ndim != 2 or payload.arrays["X"].shape[1] != model.n_features_in_:
-            raise InputError(f"site {site!r} sent queries of shape {payload.arrays['X'].shape}")
+        rows = check_rows(payload.arrays["X"], "the rows kept aside", width=model.n_features_in_, min_rows=0)
+        learned = model.members_[site].rows
+        if len(rows) > _MOST_ASIDE * learned:  # all sites answer for them, from what they answer a day
+            raise InputError(f"a site that learned from {learned:,} rows may test on {_MOST_ASIDE} times as many")
 
     queries = federation.ask("held_out_queries", Payload(), sites=model.sites, check=check, **options)
     missing = {site: refusal.reason for site, refusal in queries.missing.items()}
@@ -131,15 +151,39 @@ def ask_held_out(
     return {site: own for (site, _), own in zip(queries, np.split(answers, ends[:-1]), strict=True)}, missing
 
 
-def _checker(classes: int) -> Any:
-    def check(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
+def _checker(classes: int, sent: Mapping[str, int] | None = None) -> Any:
+    """A check of counts: that they are some, agree with each other, and are of the rows ``sent``, where these are."""
+
+    def check(site: str, payload: Payload) -> None:
         confusion, calibration = payload.arrays["confusion"], payload.arrays["calibration"]
         if confusion.shape != (classes + 1, classes) or calibration.shape != (BINS, 3):
             raise InputError(f"counts have shapes {confusion.shape} and {calibration.shape}")
         if confusion.dtype != np.int64 or (confusion < 0).any() or not np.isfinite(calibration).all():
             raise InputError("counts must be integers of at least 0")
+        if confusion.astype(np.float64).sum() > _MOST_ROWS:
+            raise InputError(f"a site tests on at most {_MOST_ROWS:,} rows")
+        outcome = _outcome(payload)
+        _check_calibration(outcome)
+        if sent is not None and outcome.rows != sent[site]:
+            raise InputError(f"the counts must be of the {sent[site]:,} rows that were asked, got {outcome.rows:,}")
 
     return check
+
+
+def _check_calibration(outcome: Outcome) -> None:
+    """Refuse counts by confidence that are not those of the confusion, or confidences that are not of their bins."""
+    rows, correct, confidence = outcome.calibration.T
+    if (rows < 0).any() or (correct < 0).any() or (correct > rows).any():
+        raise InputError("counts by confidence must be at least 0, and those correct no more than all")
+    if (rows.sum(), correct.sum()) != (outcome.rows, outcome.correct):
+        raise InputError(
+            f"counts by confidence are of {rows.sum():,.0f} rows, {correct.sum():,.0f} correct, and those by class of "
+            f"{outcome.rows:,} and {outcome.correct:,}"
+        )
+    edges = np.arange(BINS + 1) / BINS
+    slack = 1e-6 * rows + 1e-9
+    if (confidence < edges[:-1] * rows - slack).any() or (confidence > edges[1:] * rows + slack).any():
+        raise InputError("confidences must add up to what their bins can hold")
 
 
 def _outcome(payload: Payload) -> Outcome:
@@ -179,7 +223,7 @@ def evaluate_scores(site: Site, payload: Payload) -> Payload:
 @task("evaluate", leaves="counts")
 def evaluate_model(site: Site, payload: Payload) -> Payload:
     """Counts of a model that came with the question, on the held-out rows."""
-    model = from_record(Record(payload.arrays, payload.values["model"]))
+    model = read_model(site, payload.arrays, payload.values["model"], len(site.held_out().y))
     rows = labelled_rows(site, model.classes_)
     empty = np.zeros((0, len(model.classes_)))
     return _counts(count_outcomes(model.classes_, rows.y, model.predict_proba(rows.X) if len(rows.y) else empty))

@@ -1,6 +1,6 @@
 """Who answers at a site, and with what: the model itself, or of a personalised model the site's own predictor."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -8,7 +8,8 @@ import numpy.typing as npt
 from kernfed.answer import Answer
 from kernfed.errors import InputError
 from kernfed.federation.protocol.message import Payload
-from kernfed.files import to_record
+from kernfed.federation.site.site import Site
+from kernfed.files import Record, from_record, to_record
 
 #: What is told where nothing can be tested.
 NOTHING_ASIDE = (
@@ -90,6 +91,18 @@ def model_questions(model: Any, sites: Sequence[str]) -> tuple[Payload | dict[st
     if not is_personal(model):
         return _question(model), missing
     return {site: _question(predictor) for site, predictor in predictors.items()}, missing
+
+
+def read_model(site: Site, arrays: Mapping[str, npt.NDArray[Any]], values: Any, rows: int) -> Any:
+    """The model in a question that is to predict so many ``rows``, if the site's policy allows one of its size."""
+    site.allow(numbers=sum(int(array.size) for array in arrays.values()))
+    model = from_record(Record(arrays, values))
+    problem = getattr(model, "problem", getattr(model, "parameters", None))
+    features = int(getattr(problem, "n_features", 0))
+    site.allow(features=features, numbers=(rows + int(getattr(problem, "width", 0))) * features)
+    hidden = getattr(model, "hidden", ())
+    site.allow(features=max(hidden, default=0), steps=len(hidden))
+    return model
 
 
 def _check_predicts(model: Any) -> None:

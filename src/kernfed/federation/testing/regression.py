@@ -10,13 +10,22 @@ import numpy.typing as npt
 
 from kernfed._validation import check_column_names, check_count, check_number
 from kernfed.errors import InputError, Refused
-from kernfed.federation.asking import Federation
+from kernfed.federation.asking import Federation, leave_out
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.task import task
+from kernfed.federation.shares import MAX_SHARE, outsized
 from kernfed.federation.site.rows import check_site_rows
 from kernfed.federation.site.site import Site
-from kernfed.federation.testing.predictors import NOTHING_ASIDE, is_regressor, model_questions, site_predictors
-from kernfed.files import Record, from_record
+from kernfed.federation.testing.predictors import (
+    NOTHING_ASIDE,
+    is_regressor,
+    model_questions,
+    read_model,
+    site_predictors,
+)
+
+#: More rows than this are a lie; sums of them stay exact.
+_MOST_ROWS = 2**40
 
 
 @dataclass(frozen=True)
@@ -109,11 +118,18 @@ def error_sums(truth: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> ErrorSum
 
 
 def evaluate_regressor(
-    model: Any, federation: Federation, *, min_replies: int | None = None, timeout: float = 600.0
+    model: Any,
+    federation: Federation,
+    *,
+    min_replies: int | None = None,
+    timeout: float = 600.0,
+    max_share: float = MAX_SHARE,
 ) -> RegressionEvaluation:
     """Errors of ``model`` at every site, on the rows it kept aside."""
     questions, missing = model_questions(model, federation.sites)
     replies = federation.ask("evaluate_regression", questions, check=_check, min_replies=min_replies, timeout=timeout)
+    claimed = {site: payload.values["rows"] for site, payload in replies}
+    replies = leave_out("evaluate_regression", replies, outsized(claimed, max_share), min_replies)
     missing |= {site: refusal.reason for site, refusal in replies.missing.items()}
     return _tested({site: ErrorSums(**payload.values) for site, payload in replies}, missing)
 
@@ -145,10 +161,12 @@ def _numbers(values: npt.NDArray[Any], site: str) -> npt.NDArray[Any]:
 
 def _check(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
     sums = ErrorSums(**payload.values)
-    check_count(sums.rows, "rows", at_least=0)
+    check_count(sums.rows, "rows", at_least=0, at_most=_MOST_ROWS)
     for name in ("squared", "absolute", "spread"):
         check_number(getattr(sums, name), name, at_least=0)
     check_number(sums.mean, "mean")
+    if sums.absolute**2 > sums.rows * sums.squared * (1 + 1e-9):  # Cauchy-Schwarz
+        raise InputError(f"no {sums.rows:,} errors have squares of {sums.squared:g} and sizes of {sums.absolute:g}")
 
 
 def _told(sums: ErrorSums) -> dict[str, float | int | None]:
@@ -163,7 +181,7 @@ def _told(sums: ErrorSums) -> dict[str, float | int | None]:
 @task("evaluate_regression", leaves="statistics")
 def evaluate_regression(site: Site, payload: Payload) -> Payload:
     """Sums of errors of a model that came with the question, on the held-out rows."""
-    model = from_record(Record(payload.arrays, payload.values["model"]))
+    model = read_model(site, payload.arrays, payload.values["model"], len(site.held_out().y))
     if not is_regressor(model):
         raise Refused("bad question", f"a {type(model).__name__} that classifies has no errors to add up")
     rows = site.held_out()

@@ -26,7 +26,7 @@ from kernfed.federation.verify.twins import SHAPES, Difference, Twins, other_row
 #: Refusals of a question that the task could not make sense of.
 _NOT_FOLLOWED = ("bad question", "refused", "error")
 #: Of a hundred questions so many are honest, so many changed gently; the rest is changed wildly.
-_HONEST, _GENTLE = 40, 75
+_HONEST, _GENTLE = 45, 80
 #: Differences of one kind that are kept.
 _KEPT = 200
 
@@ -87,15 +87,17 @@ def check_noninterference(
             shape = shapes[number % len(shapes)]
             others = other_rows(rows, policy, shape, draws)
             twins = Twins(name, policy, rows, others, seed=seed + number, shape=shape, columns=tuple(columns))
-            _ask_pair(check, twins, known, draws, number)
+            _ask_pair(check, twins, known, policy, number, draws)
             check.pairs += 1
             if advance is not None:
                 advance()
     return check
 
 
-def _ask_pair(check: Check, twins: Twins, recording: Recording, draws: np.random.Generator, number: int) -> None:
-    for place, (task, payload) in enumerate(_story(recording, draws, number)):
+def _ask_pair(
+    check: Check, twins: Twins, recording: Recording, policy: Policy, number: int, draws: np.random.Generator
+) -> None:
+    for place, (task, payload) in enumerate(_story(recording, policy, number, draws)):
         question = Question("verify", f"{number}-{place}", task, payload, f"caller {draws.integers(3)}")
         try:
             data = encode_question(question)
@@ -117,16 +119,18 @@ def _followed(reply: Reply | None) -> bool:
     return reply is not None and (reply.refusal is None or reply.refusal.code not in _NOT_FOLLOWED)
 
 
-def _story(recording: Recording, draws: np.random.Generator, number: int) -> Iterator[tuple[str, Payload]]:
+def _story(
+    recording: Recording, policy: Policy, number: int, draws: np.random.Generator
+) -> Iterator[tuple[str, Payload]]:
     """A few questions in a row: what needs machines comes after their training, and some come twice.
 
-    Every task has its turn; those that privacy refuses have it one time in eight.
+    Every task has its turn; those that are refused by policy or for privacy have it one time in eight.
     """
     machines = trainings(recording)
-    open_tasks = [name for name in task_names() if _answers(name)]
-    shut_tasks = [name for name in task_names() if not _answers(name)]
+    open_tasks = [name for name in task_names() if policy.allows(name) and _answers(name)]
+    shut_tasks = [name for name in task_names() if name not in open_tasks]
     for step in range(2):
-        tasks = shut_tasks if shut_tasks and draws.integers(8) == 0 else open_tasks
+        tasks = shut_tasks if not open_tasks or (shut_tasks and draws.integers(8) == 0) else open_tasks
         task = tasks[(2 * number + step) % len(tasks)]
         honest = recording.get(task, (Payload(),))
         payload = honest[draws.integers(len(honest))]

@@ -62,24 +62,24 @@ def crafted(task: str, payload: Payload, draws: np.random.Generator, *, wild: bo
         _change_wildly(values, draws)
     else:
         _change_gently(values, draws)
-    if task == "folding_fit" and draws.integers(8):
-        _agree(values)
+    if draws.integers(8):
+        agree(task, values)
     return Payload(arrays, values)
 
 
-def _agree(values: Values) -> None:
+def agree(task: str, values: Values) -> None:
     """Give the parameters of a training the handle that belongs to them, or sites follow no further."""
     parameters, recipe = values.get("parameters"), values.get("privacy")
-    if isinstance(parameters, dict):
+    if task == "folding_fit" and isinstance(parameters, dict):
         values["handle"] = digest(parameters if recipe is None else {**parameters, "privacy": recipe})
 
 
-def _leaves(values: Any) -> Iterator[tuple[Any, Any]]:
+def leaves(values: Any) -> Iterator[tuple[Any, Any]]:
     """Places (container, key) of everything inside, containers too."""
     pairs = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
     for key, value in list(pairs):
         yield values, key
-        yield from _leaves(value)
+        yield from leaves(value)
 
 
 def _change_gently(values: Values, draws: np.random.Generator) -> None:
@@ -88,14 +88,12 @@ def _change_gently(values: Values, draws: np.random.Generator) -> None:
     def put(home: Any, key: Any, value: Any) -> Callable[[], None]:
         return lambda: home.__setitem__(key, value)
 
-    for home, key in _leaves(values):
+    for home, key in leaves(values):
         old = home[key]
         if key == "seed":
             changes.append(put(home, key, int(draws.integers(1000))))
         elif isinstance(old, float) and key in _SCALES:
             changes.append(put(home, key, old * float(draws.uniform(0.2, 1.0))))
-        elif isinstance(old, float) and key == "bandwidth":
-            changes.append(put(home, key, old * float(10.0 ** draws.integers(-300, 300))))
         elif type(old) is int and key in _COUNTS:
             changes.append(put(home, key, max(1, old + int(draws.integers(-3, 4)))))
         elif key == "regularization" and isinstance(old, list):
@@ -105,7 +103,7 @@ def _change_gently(values: Values, draws: np.random.Generator) -> None:
 
 
 def _change_wildly(values: Values, draws: np.random.Generator) -> None:
-    places = list(_leaves(values))
+    places = list(leaves(values))
     for _ in range(int(draws.integers(1, 3))):
         home, key = places[draws.integers(len(places))] if places else (values, "x")
         kind = draws.integers(8)

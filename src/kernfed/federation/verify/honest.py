@@ -183,7 +183,8 @@ def _folding_sessions(facts: Facts, epsilon: float, delta: float) -> Iterator[Ca
             settings |= {"rows_per_class": 6, "measure": "rms"}
             schemes = ("plain", "bfv") if mechanism is mechanisms[0] else ("plain",)  # keys take long
             yield lambda f, s=settings, n=schemes: _used(FoldingLearner(**s).fit(f), f, facts, *n)
-            yield lambda f, s=settings: FoldingLearner(hold="machines", **s).fit(f)
+            if mechanism is mechanisms[0] or mechanism is mechanisms[2]:
+                yield lambda f, s=settings: FoldingLearner(hold="machines", **s).fit(f)
     yield lambda f: _used(FoldingLearner(measure="rms").fit(f), f, facts)
     yield lambda f: _tested(FoldingLearner().fit(f), f)
     yield lambda f: _tested(FoldingLearner(hold="machines").fit(f), f)

@@ -54,7 +54,8 @@ def other_rows(rows: Rows, policy: Policy, shape: str, draws: np.random.Generato
     """
     X = _shaped(rows.X.astype(np.float64), shape, draws)
     limit = float(np.finfo(rows.X.dtype).max)
-    return Rows(np.clip(X, -limit, limit).astype(rows.X.dtype), _other_labels(rows.y, policy, shape, draws), rows.ids)
+    labels = _other_labels(rows.y, policy, shape, draws)
+    return replace(rows, X=np.clip(X, -limit, limit).astype(rows.X.dtype), y=labels)
 
 
 def _shaped(X: npt.NDArray[np.float64], shape: str, draws: np.random.Generator) -> npt.NDArray[np.float64]:
@@ -118,7 +119,7 @@ class Twins:
         self, name: str, policy: Policy, rows: Rows, others: Rows, *, seed: int = 0, shape: str = "", **about: Any
     ) -> None:
         self.shape = shape
-        self.sites = tuple(Site(name, part.X, part.y, ids=part.ids, policy=policy, **about) for part in (rows, others))
+        self.sites = tuple(site_of(name, policy, part, **about) for part in (rows, others))
         self.tapes = (Tape(seed), Tape(seed))
         self._name = name
 
@@ -149,6 +150,11 @@ class Twins:
             return None
         told = f"{len(first)} and {len(second)} charges" if len(first) != len(second) else "charges of other amounts"
         return Difference("the ledger", told, self.shape)
+
+
+def site_of(name: str, policy: Policy, rows: Rows, **about: Any) -> Site:
+    """A site with these rows and an empty store that vanishes with it."""
+    return Site(name, rows.X, rows.y, ids=rows.ids, policy=policy, persons=rows.persons, **about)
 
 
 def _charges(site: Site) -> list[Any]:
@@ -188,7 +194,3 @@ def _payloads_differ(first: Reply, second: Reply) -> str:
 def _different_keys(values: Mapping[str, Any], others: Mapping[str, Any]) -> str:
     return next((name for name in {**values, **others} if values.get(name) != others.get(name)), "")
 
-
-def renamed(question: Question, identity: str) -> Question:
-    """The same question under another id."""
-    return replace(question, id=identity)

@@ -1,0 +1,176 @@
+"""``kernfed site``: what is done at a site itself, by whoever holds its rows: forgetting some, adding others."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernfed.cli.console import Json, emit
+from kernfed.cli.running import Command
+from kernfed.cli.tables import DataFile, Features, Label, RowIds, read_queries, read_rows, row_numbers
+from kernfed.errors import InputError
+
+if TYPE_CHECKING:
+    from kernfed.data import Table
+    from kernfed.federation.site.site import Site
+
+app = typer.Typer(
+    name="site", help="At a site itself: forget rows, add rows. Nobody can ask for it.", no_args_is_help=True
+)
+FORGET_EXAMPLE = "Example: kernfed site forget --store store/a --name a --data rows.parquet --label y --rows 3,17"
+ADD_EXAMPLE = "Example: kernfed site add --store store/a --name a --data rows.parquet --label y --new more.parquet"
+
+Store = Annotated[Path, typer.Option(help="The site's store, or the folder of stores that has it.")]
+Name = Annotated[str, typer.Option(help="Name of the site.")]
+PolicyFile = Annotated[Path | None, typer.Option("--policy", help="The site's policy, a site.toml.")]
+Persons = Annotated[str | None, typer.Option("--person", help="Column that says whose row it is, and is no feature.")]
+#: What changes for everybody else, and when.
+_LATER = "The number of rows that the site tells changes with the next training."
+
+
+@app.command("forget", cls=Command, epilog=FORGET_EXAMPLE)
+def forget(
+    store: Store,
+    name: Name,
+    data: DataFile,
+    label: Label,
+    rows: Annotated[str, typer.Option(help="Rows to forget, by id, with commas; without --id by number from 0.")],
+    features: Features = None,
+    ids: RowIds = None,
+    persons: Persons = None,
+    policy: PolicyFile = None,
+    json: Json = False,
+) -> None:
+    """Never use these rows again, and delete whatever the store holds of them.
+
+    Models that held them are fitted again without them. What was released of them stays released, and stays paid.
+    """
+    import numpy as np
+
+    from kernfed.federation.protocol.message import Payload
+
+    table = read_rows(data, features=features, label=label, site=None, ids=ids)
+    numbers = _numbers(rows, table)
+    site = _open(store, name, data, features, label, ids, persons, policy)
+    before = _state(site)
+    site.as_owner("forget_rows", Payload({"ids": np.array(numbers, dtype=np.int64)}))
+    _tell("forgotten", len(set(numbers)), site, before, json)
+
+
+@app.command("add", cls=Command, epilog=ADD_EXAMPLE)
+def add(
+    store: Store,
+    name: Name,
+    data: DataFile,
+    label: Label,
+    new: Annotated[Path, typer.Option(help="Table of the rows to add, with the same columns.")],
+    features: Features = None,
+    ids: RowIds = None,
+    persons: Persons = None,
+    policy: PolicyFile = None,
+    json: Json = False,
+) -> None:
+    """Keep further rows in the site's store; they are used from the next question on.
+
+    Ids are those of the column --id, or go on from the largest one. With --person a person who comes again under
+    another id goes on paying from the same budget.
+    """
+    from kernfed.federation.protocol.message import Payload
+    from kernfed.files import labels_to_values
+
+    table = read_rows(data, features=features, label=label, site=None, ids=ids)
+    added = _new_rows(new, table, features, label, ids, persons)
+    assert added.y is not None
+    site = _open(store, name, data, features, label, ids, persons, policy)
+    before = _state(site)
+    arrays: dict[str, Any] = {"X": added.X}
+    if added.ids is not None:
+        arrays["ids"] = row_numbers(added.ids)
+    people = None if added.persons is None else added.persons.tolist()
+    site.as_owner("add_rows", Payload(arrays, {"y": labels_to_values(added.y), "persons": people}))
+    _tell("added", len(added), site, before, json)
+
+
+# The site ---------------------------------------------------------------------------------------------------------
+
+
+def _open(
+    store: Path,
+    name: str,
+    data: Path,
+    features: str | None,
+    label: str,
+    ids: str | None,
+    persons: str | None,
+    policy: Path | None,
+) -> "Site":
+    """The site with its rows and its store, which must be there."""
+    from dataclasses import replace
+
+    from kernfed.data import read_table
+    from kernfed.federation.site.policy import Policy
+    from kernfed.federation.site.site import Site
+    from kernfed.federation.site.store import SiteStore
+
+    rules = Policy() if policy is None else Policy.read(policy)
+
+    def read() -> "Table":
+        table = read_table(data, features=features, label=label, ids=ids, persons=persons)
+        return table if table.ids is None else replace(table, ids=row_numbers(table.ids))
+
+    return Site(name, read, store=SiteStore(_place(store, name)), policy=rules)
+
+
+def _place(store: Path, name: str) -> Path:
+    """The folder of the site's store: the one named, or inside it the one that a local federation makes."""
+    from urllib.parse import quote
+
+    for place in (store / f"site-{quote(name, safe='')}", store):
+        if (place / "state.json").is_file():
+            return place
+    raise InputError(f"--store must be the store of site {name!r}, {store} holds none; name the folder it has kept")
+
+
+def _numbers(rows: str, table: "Table") -> list[int]:
+    """Ids of the rows that are named, as the site has them."""
+    import numpy as np
+
+    words = [word.strip() for word in rows.split(",") if word.strip()]
+    if not words:
+        raise InputError("--rows must name at least one row, got none")
+    if table.ids is not None and table.ids.dtype.kind not in "iu":
+        named: list[int] = row_numbers(np.array(words)).tolist()
+        return named
+    try:
+        return [int(word) for word in words]
+    except ValueError:
+        raise InputError(f"--rows must be ids with commas, such as 3,17, got {rows!r:.60}") from None
+
+
+def _new_rows(
+    path: Path, table: "Table", features: str | None, label: str, ids: str | None, persons: str | None
+) -> "Table":
+    from kernfed.data import read_table
+
+    if persons is None:
+        return read_queries(table, path, features, label=label, ids=ids)
+    return read_table(path, features=features or list(table.columns), label=label, ids=ids, persons=persons)
+
+
+def _state(site: "Site") -> tuple[dict[str, int], set[str]]:
+    """Generations of models, and names of releases, in the site's store."""
+    return dict(site.store.read_state()["generations"]), set(site.store.names("releases"))
+
+
+def _tell(verb: str, rows: int, site: "Site", before: tuple[dict[str, int], set[str]], as_json: bool) -> None:
+    generations, releases = _state(site)
+    models = sum(number != before[0].get(handle) for handle, number in generations.items())
+    gone = len(before[1] - releases)
+    emit(
+        {"site": site.name, verb: rows, "models": models, "releases_deleted": gone, "later": _LATER},
+        as_json,
+        f"{rows:,} row{'' if rows == 1 else 's'} {verb} at site {site.name!r}",
+        f"  models fitted again, whose earlier state is void: {models:,}",
+        f"  releases deleted from the store, which stay paid: {gone:,}",
+        _LATER,
+    )

@@ -1,0 +1,101 @@
+"""``kernfed verify-site``: what a site can be made to tell, tested on its own policy and rows."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernfed.cli.console import Json, TextTable, emit, note, progress
+from kernfed.cli.tables import DataFile, Features, Label, RowIds, Seed, check_output, read_rows, row_numbers
+from kernfed.errors import InputError
+
+if TYPE_CHECKING:
+    from kernfed.federation.verify.inspect import Inspection
+
+EXAMPLE = "Example: kernfed verify-site site.toml --data rows.parquet --label y --out page.html"
+_HELD = {True: "held", False: "LEAKS", None: "does not apply"}
+
+
+def verify_site(
+    policy: Annotated[Path, typer.Argument(help="The site's policy, a site.toml.")],
+    data: DataFile,
+    label: Label,
+    features: Features = None,
+    ids: RowIds = None,
+    name: Annotated[str, typer.Option(help="Name of the site.")] = "site",
+    pairs: Annotated[int, typer.Option(help="Pairs of sites that are compared.", min=1)] = 200,
+    seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="Page to write, .html or .md.")] = None,
+    json: Json = False,
+) -> None:
+    """Test that nothing but releases leaves a site, and say what each question can be made to tell.
+
+    Questions, honest and crafted, go to the site beside one with other rows and the same public facts, and every attack
+    that once worked is tried. The site's own store and budget are not touched. Exit code 1 means that something leaks.
+    """
+    from kernfed.federation.site.policy import Policy
+    from kernfed.federation.site.rows import check_site_rows
+    from kernfed.federation.verify.inspect import inspect_site, steps
+
+    if out is not None:
+        if out.suffix.lower() not in (".html", ".md"):
+            raise InputError(f"--out must end in .html or .md, got {out.name}")
+        check_output("--out", out, policy, data)
+    rules = Policy.read(policy)
+    table = read_rows(data, features=features, label=label, site=None, ids=ids)
+    numbers = None if table.ids is None else row_numbers(table.ids)
+    rows = check_site_rows(table.X, table.y, numbers, name)
+    with progress("inspecting", steps(pairs)) as advance:
+        inspection = inspect_site(
+            rows, rules, name=name, columns=tuple(table.columns), pairs=pairs, seed=seed, advance=advance
+        )
+    if out is not None:
+        _write_page(out, inspection)
+    emit(inspection.to_json(), json, *_views(inspection))
+    if out is not None:
+        note(f"wrote {out}")
+    if not inspection.holds:
+        raise typer.Exit(1)
+
+
+def _write_page(place: Path, inspection: "Inspection") -> None:
+    from kernfed.files import atomic_path
+    from kernfed.report.inspections import site_page, site_report
+
+    if place.suffix.lower() == ".html":
+        from kernfed.report import write_html
+
+        write_html(site_report(inspection), place)
+        return
+    with atomic_path(place) as temporary:
+        temporary.write_text(site_page(inspection), encoding="utf-8")
+
+
+def _views(inspection: "Inspection") -> list[TextTable | str]:
+    from kernfed.federation.verify.inspect import REMAINING, policy_lines
+
+    check = inspection.check
+    told = [(line.task, line.verdict, line.why) for line in inspection.tasks if line.verdict != "refused"]
+    refused = [line.task for line in inspection.tasks if line.verdict == "refused"]
+    attacks = [(outcome.attack, _HELD[outcome.held], outcome.told) for outcome in inspection.outcomes]
+    views: list[Any] = [
+        f"What site {inspection.site!r} can be made to tell",
+        "",
+        *(f"  LEAK  {leak}" for leak in inspection.leaks),
+        *([""] if inspection.leaks else []),
+        TextTable(("question", "what it tells", "why"), told),
+        f"Refused: {', '.join(refused) or 'none'}",
+        "",
+        TextTable(("policy", ""), list(policy_lines(inspection.policy).items())),
+        "",
+        f"Noninterference: {check.pairs:,} pairs of sites, {check.questions:,} questions to each, "
+        f"{inspection.tested_rows:,} of {inspection.rows:,} rows; {len(check.differences):,} replies differ",
+        "",
+        TextTable(("attack", "outcome", "what happened"), attacks),
+        "",
+        "What remains:",
+        *(f"  {line}" for line in REMAINING),
+        "",
+        f"Verdict: {inspection.verdict}",
+    ]
+    return views

@@ -1,0 +1,81 @@
+"""The file of a ledger: lines of JSON, each with a hash over itself and the line before, locked, synced and checked."""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kernfed.errors import InputError
+
+FORMAT = "kernfed privacy ledger 1"
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[int]:
+    """Descriptor of the file, created for its owner only, with a lock that the system drops when a process dies."""
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_lines(descriptor: int, path: Path) -> list[dict[str, Any]]:
+    """All lines, checked. A last line that is torn was being written when a process died: it is cut off.
+
+    Its release never left, since the noise is drawn after the line is on disk. A last line that is whole and only lacks
+    its newline counts, and gets one: its release may have left before somebody stripped the file.
+    """
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        file.seek(0)
+        content = file.read()
+    complete, _, torn = content.rpartition(b"\n")
+    if torn and _is_whole(torn):
+        os.write(descriptor, b"\n")
+        complete = content
+    elif torn:
+        os.ftruncate(descriptor, len(content) - len(torn))
+    if torn:
+        os.fsync(descriptor)
+    lines, chain = [], ""
+    for number, raw in enumerate(complete.split(b"\n") if complete else [], start=1):
+        try:
+            line = json.loads(raw)
+            body = {name: value for name, value in line.items() if name != "chain"}
+            chain = _chain(chain, body)
+            if line["chain"] != chain or (number == 1 and line["format"] != FORMAT):
+                raise ValueError
+        except (ValueError, KeyError, AttributeError):
+            raise InputError(
+                f"the ledger {path} is damaged at line {number}: what was spent is not known. "
+                "Restore it from a copy; nothing is released until then"
+            ) from None
+        lines.append(line)
+    return lines
+
+
+def _is_whole(text: bytes) -> bool:
+    """Whether a line is complete: it reads as one, hash and all."""
+    try:
+        return isinstance(json.loads(text)["chain"], str)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def append_line(descriptor: int, previous: str, body: dict[str, Any]) -> dict[str, Any]:
+    """One line, whole and on disk before this returns."""
+    line = {**body, "chain": _chain(previous, body)}
+    text = (json.dumps(line) + "\n").encode()
+    while text:
+        text = text[os.write(descriptor, text) :]
+    os.fsync(descriptor)
+    return line
+
+
+def _chain(previous: str, body: dict[str, Any]) -> str:
+    return hashlib.sha256((previous + json.dumps(body, sort_keys=True)).encode()).hexdigest()

@@ -1,0 +1,86 @@
+"""The page of an inspected site: what it can be made to tell, to whom, at which epsilon. An officer signs it."""
+
+from kernfed.federation.verify.inspect import REMAINING, Inspection, policy_lines
+from kernfed.report.content import Fact, PageTable, ReportData, Section
+from kernfed.report.markdown import render_markdown
+
+#: How the outcome of an attack is written.
+_HELD = {True: "held", False: "LEAKS", None: "does not apply"}
+
+
+def site_report(inspection: Inspection) -> ReportData:
+    """The page of an inspection."""
+    policy, check = inspection.policy, inspection.check
+    cap = "none" if policy.max_record_epsilon is None else f"{policy.max_record_epsilon:g}"
+    facts = (
+        Fact("verdict", "holds" if inspection.holds else "leaks", f"{len(inspection.leaks)} findings"),
+        Fact("epsilon of a person", cap, f"at delta {policy.record_delta:g}, over all releases"),
+        Fact("pairs of sites", f"{check.pairs:,}", f"{check.questions:,} questions each"),
+        Fact("attacks", str(len(inspection.outcomes)), f"{sum(o.held is False for o in inspection.outcomes)} worked"),
+    )
+    return ReportData("site", f"What site {inspection.site!r} can be made to tell", inspection.verdict, facts, _sections(inspection))
+
+
+def site_page(inspection: Inspection) -> str:
+    """The page as Markdown."""
+    page = site_report(inspection)
+    return render_markdown(page.title, page.lead, page.sections)
+
+
+def _sections(inspection: Inspection) -> tuple[Section, ...]:
+    check = inspection.check
+    found = Section(
+        "What was found",
+        () if inspection.leaks else ("Nothing that leaves depends on rows, other than through a release.",),
+        points=inspection.leaks,
+    )
+    tasks = PageTable(
+        ("question", "what it tells", "why"), tuple((t.task, t.verdict, t.why) for t in _ordered(inspection))
+    )
+    asked = [
+        (task, f"{check.asked[task]:,}", f"{check.entered[task]:,}", f"{check.followed[task]:,}")
+        for task in sorted(check.asked)
+    ]
+    tested = f"{inspection.tested_rows:,} of {inspection.rows:,}" if inspection.tested_rows < inspection.rows else "all"
+    return (
+        found,
+        Section("What each question tells", tables=(tasks,)),
+        Section(
+            "The policy",
+            tables=(PageTable(("setting", "value"), tuple(policy_lines(inspection.policy).items())),),
+        ),
+        Section(
+            "Noninterference",
+            (
+                f"{check.pairs:,} pairs of sites were asked the same {check.questions:,} questions, honest and crafted. "
+                f"One has the rows of this site ({tested} rows, {inspection.columns:,} columns), the other one rows with "
+                "the same public facts: huge, constant, equal, far away, nearly singular, or a trillionth off. What "
+                "mechanisms release came from a tape, the same for both. Every reply has to be the same bytes, and "
+                "every charge to the ledger the same.",
+            ),
+            tables=(
+                PageTable(("question", "asked", "run", "followed"), tuple(asked), "Questions to each pair", folded=True),
+            ),
+        ),
+        Section(
+            "Attacks",
+            tables=(
+                PageTable(
+                    ("attack", "outcome", "what happened"),
+                    tuple((o.attack, _HELD[o.held], o.told) for o in inspection.outcomes),
+                ),
+            ),
+        ),
+        Section("What remains", points=REMAINING),
+        Section(
+            "Signed",
+            ("Valid for this policy, this version of kernfed and tables of these columns; inspect again when one changes.",),
+            points=("Name and date: ______________________________",),
+        ),
+    )
+
+
+def _ordered(inspection: Inspection) -> list[object]:
+    """What tells most comes first."""
+    order = {"rows as they are": 0, "released": 1, "public": 2, "refused": 3}
+    return sorted(inspection.tasks, key=lambda line: (order[line.verdict], line.task))
