@@ -370,5 +370,14 @@ def test_commands_answer_a_hostile_file_with_one_sentence(saved, tmp_path, comma
         app([command, *arguments[command]])
     told = capsys.readouterr().err
     assert end.value.code == 2
-    assert "is damaged: OverflowError" in told
+    assert "is damaged: InputError: numbers must be finite" in told
     assert len(told.strip().splitlines()) == 1
+
+
+def test_rows_of_batches_are_numbers_in_a_line(tmp_path, rng):
+    WideKAHM(batch_size=20, random_state=1).fit(rng.standard_normal((60, 5))).save(tmp_path / "wide.kfd")
+    arrays = load_file(tmp_path / "wide.kfd")
+    arrays["batch_rows"] = arrays["batch_rows"][None]
+    rewrite(tmp_path / "wide.kfd", arrays=arrays)
+    with pytest.raises(FileFormatError, match="batch_rows must be the 60 numbers of rows, each once"):
+        kernfed.load(tmp_path / "wide.kfd")

@@ -195,14 +195,18 @@ def _read(place: Path) -> tuple[dict[str, npt.NDArray[Any]], Any]:
 
 
 def _strict_json(text: str) -> Any:
-    """Parsed JSON, whose numbers are finite: Python would also read NaN, Infinity and 1e999."""
+    """Parsed JSON, whose numbers are finite: Python would also read NaN, Infinity, 1e999 and 400 digits."""
 
     def finite(digits: str) -> float:
         if not math.isfinite(number := float(digits)):
             raise InputError(f"numbers must be finite, got {digits[:20]}")
         return number
 
-    return json.loads(text, parse_float=finite, parse_constant=finite)
+    def whole(digits: str) -> int:
+        finite(digits)
+        return int(digits)
+
+    return json.loads(text, parse_float=finite, parse_constant=finite, parse_int=whole)
 
 
 @contextmanager

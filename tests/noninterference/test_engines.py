@@ -45,17 +45,17 @@ def flower(make: Callable[[Any], Site], place: Any) -> Engine:
     from federation.flower_grid import InProcessGrid, client_app
     from kernfed.federation.engines.flower import FlowerEngine
 
-    app = client_app(lambda context: make(place))
+    app = client_app(lambda _: make(place))
     return FlowerEngine(InProcessGrid(app, {11: {"site": "site"}}))
 
 
-def flower_without_site(make: Callable[[Any], Site], place: Any) -> Engine:
+def flower_without_site(_: Callable[[Any], Site], place: Any) -> Engine:
     """The site cannot even be set up."""
     pytest.importorskip("flwr", reason="needs the extra [flower]")
     from federation.flower_grid import InProcessGrid, client_app
     from kernfed.federation.engines.flower import FlowerEngine
 
-    def fail(context: Any) -> Site:
+    def fail(_: Any) -> Site:
         raise InputError(f"row {place[0]} holds {place[2]!r}")
 
     return FlowerEngine(InProcessGrid(client_app(fail), {11: {"site": "site"}}))
@@ -89,7 +89,7 @@ def test_rows_are_not_told_by_an_engine_either(through: Any) -> None:
         X = scale * np.random.default_rng(0).uniform(-1, 1, size=(12, 3))
         site = Site("site", X, np.arange(12) % 3, policy=policy(tasks=("describe", "ridge_survey", "machines")))
         tasks = ("describe", "ridge_survey", "machines", "ridge_release")
-        engine = through(lambda place, site=site: site, None)
+        engine = through(lambda _, site=site: site, None)
         for task in tasks:
             question = encode_question(Question("run", task, task, recording("public classes")[task][0]))
             replies.append(engine.carry(question, ["site"], 30.0)["site"])

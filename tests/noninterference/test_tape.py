@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kernfed.federation.verify.tape import Tape, playing, taped_mechanisms
 from kernfed.kernels.fourier import FourierFeatures
 from kernfed.privacy import (
     ElementLaplace,
@@ -18,7 +19,6 @@ from kernfed.privacy import (
     RecordRidge,
 )
 from kernfed.privacy.names import MECHANISMS, mechanism_name
-from kernfed.federation.verify.tape import Tape, playing, taped_mechanisms
 
 ROWS = 8
 MADE: list[Any] = [

@@ -135,10 +135,19 @@ def test_bad_settings_are_refused(changes, message):
     [
         (np.full((3, 2), np.nan), [0, 1, 1], None, "finite"),
         (np.ones((3, 2)), [0, 1], None, "label for each of the 3 rows"),
-        (np.ones((3, 2)), [0, 1, 7], None, "only the public classes, got 7"),
         (np.ones((3, 2)), [0, 1, 1], [0, 1], "site of each of the 3 rows"),
     ],
 )
 def test_bad_rows_are_refused(X, y, sites, message):
     with pytest.raises(ValueError, match=message):
         RecordLogistic(1.0, 1e-5, radius=1.0).release(X, y, [0, 1], sites=sites)
+
+
+def test_a_label_that_is_no_class_counts_as_the_first_one():
+    """It is protected with its row, so an error would tell of one row with certainty."""
+    X = np.random.default_rng(1).standard_normal((6, 2))
+    one, other = (
+        RecordLogistic(1.0, 1e-5, radius=1.0, rounds=3).release(X, y, [0, 1], generator=NoiseGenerator(2)).coefficients
+        for y in ([0, 1, 7, 1, 0, -3], [0, 1, 0, 1, 0, 0])
+    )
+    np.testing.assert_array_equal(one, other)

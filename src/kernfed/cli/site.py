@@ -1,5 +1,6 @@
 """``kernfed site``: what is done at a site itself, by whoever holds its rows: forgetting some, adding others."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -7,10 +8,12 @@ import typer
 
 from kernfed.cli.console import Json, emit
 from kernfed.cli.running import Command
-from kernfed.cli.tables import DataFile, Features, Label, RowIds, read_queries, read_rows, row_numbers
+from kernfed.cli.tables import DataFile, Features, Label, Persons, RowIds, Seed, read_queries, row_numbers
 from kernfed.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kernfed.data import Table
     from kernfed.federation.site.site import Site
 
@@ -22,8 +25,8 @@ ADD_EXAMPLE = "Example: kernfed site add --store store/a --name a --data rows.pa
 
 Store = Annotated[Path, typer.Option(help="The site's store, or the folder of stores that has it.")]
 Name = Annotated[str, typer.Option(help="Name of the site.")]
+HoldOut = Annotated[float, typer.Option(help="Share of rows that the site keeps aside, as it was set up.")]
 PolicyFile = Annotated[Path | None, typer.Option("--policy", help="The site's policy, a site.toml.")]
-Persons = Annotated[str | None, typer.Option("--person", help="Column that says whose row it is, and is no feature.")]
 #: What changes for everybody else, and when.
 _LATER = "The number of rows that the site tells changes with the next training."
 
@@ -39,6 +42,8 @@ def forget(
     ids: RowIds = None,
     persons: Persons = None,
     policy: PolicyFile = None,
+    holdout: HoldOut = 0.0,
+    seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Never use these rows again, and delete whatever the store holds of them.
@@ -47,11 +52,12 @@ def forget(
     """
     import numpy as np
 
+    from kernfed.data import read_table
     from kernfed.federation.protocol.message import Payload
 
-    table = read_rows(data, features=features, label=label, site=None, ids=ids)
-    numbers = _numbers(rows, table)
-    site = _open(store, name, data, features, label, ids, persons, policy)
+    read = partial(read_table, data, features=features, label=label, ids=ids, persons=persons)
+    numbers = _numbers(rows, read())
+    site = _open(store, name, read, policy, holdout=holdout, seed=seed)
     before = _state(site)
     site.as_owner("forget_rows", Payload({"ids": np.array(numbers, dtype=np.int64)}))
     _tell("forgotten", len(set(numbers)), site, before, json)
@@ -68,6 +74,8 @@ def add(
     ids: RowIds = None,
     persons: Persons = None,
     policy: PolicyFile = None,
+    holdout: HoldOut = 0.0,
+    seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Keep further rows in the site's store; they are used from the next question on.
@@ -75,13 +83,14 @@ def add(
     Ids are those of the column --id, or go on from the largest one. With --person a person who comes again under
     another id goes on paying from the same budget.
     """
+    from kernfed.data import read_table
     from kernfed.federation.protocol.message import Payload
     from kernfed.files import labels_to_values
 
-    table = read_rows(data, features=features, label=label, site=None, ids=ids)
-    added = _new_rows(new, table, features, label, ids, persons)
+    read = partial(read_table, data, features=features, label=label, ids=ids, persons=persons)
+    added = _new_rows(new, read(), features, label, ids, persons)
     assert added.y is not None
-    site = _open(store, name, data, features, label, ids, persons, policy)
+    site = _open(store, name, read, policy, holdout=holdout, seed=seed)
     before = _state(site)
     arrays: dict[str, Any] = {"X": added.X}
     if added.ids is not None:
@@ -95,30 +104,22 @@ def add(
 
 
 def _open(
-    store: Path,
-    name: str,
-    data: Path,
-    features: str | None,
-    label: str,
-    ids: str | None,
-    persons: str | None,
-    policy: Path | None,
+    store: Path, name: str, read: "Callable[[], Table]", policy: Path | None, *, holdout: float, seed: int
 ) -> "Site":
     """The site with its rows and its store, which must be there."""
     from dataclasses import replace
 
-    from kernfed.data import read_table
     from kernfed.federation.site.policy import Policy
     from kernfed.federation.site.site import Site
     from kernfed.federation.site.store import SiteStore
 
     rules = Policy() if policy is None else Policy.read(policy)
 
-    def read() -> "Table":
-        table = read_table(data, features=features, label=label, ids=ids, persons=persons)
+    def numbered() -> "Table":
+        table = read()
         return table if table.ids is None else replace(table, ids=row_numbers(table.ids))
 
-    return Site(name, read, store=SiteStore(_place(store, name)), policy=rules)
+    return Site(name, numbered, store=SiteStore(_place(store, name)), policy=rules, holdout=holdout, seed=seed)
 
 
 def _place(store: Path, name: str) -> Path:

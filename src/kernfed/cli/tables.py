@@ -27,6 +27,7 @@ SiteColumn = Annotated[str | None, typer.Option("--site", help="Column that name
 RowIds = Annotated[
     str | None, typer.Option("--id", help="Column that names rows, in ledgers of releases too, and is no feature.")
 ]
+Persons = Annotated[str | None, typer.Option("--person", help="Column that says whose row it is, and is no feature.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn.", min=0)]
 #: Name of the only site where no column names sites.
 ONE_SITE = "all"

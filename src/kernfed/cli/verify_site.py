@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernfed.cli.console import Json, TextTable, emit, note, progress
-from kernfed.cli.tables import DataFile, Features, Label, RowIds, Seed, check_output, read_rows, row_numbers
+from kernfed.cli.tables import DataFile, Features, Label, Persons, RowIds, Seed, check_output, row_numbers
 from kernfed.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def verify_site(
     label: Label,
     features: Features = None,
     ids: RowIds = None,
+    persons: Persons = None,
     name: Annotated[str, typer.Option(help="Name of the site.")] = "site",
     pairs: Annotated[int, typer.Option(help="Pairs of sites that are compared.", min=1)] = 200,
     seed: Seed = 0,
@@ -33,6 +34,7 @@ def verify_site(
     Questions, honest and crafted, go to the site beside one with other rows and the same public facts, and every attack
     that once worked is tried. The site's own store and budget are not touched. Exit code 1 means that something leaks.
     """
+    from kernfed.data import read_table
     from kernfed.federation.site.policy import Policy
     from kernfed.federation.site.rows import check_site_rows
     from kernfed.federation.verify.inspect import inspect_site, steps
@@ -42,9 +44,10 @@ def verify_site(
             raise InputError(f"--out must end in .html or .md, got {out.name}")
         check_output("--out", out, policy, data)
     rules = Policy.read(policy)
-    table = read_rows(data, features=features, label=label, site=None, ids=ids)
+    table = read_table(data, features=features, label=label, ids=ids, persons=persons)
+    assert table.y is not None
     numbers = None if table.ids is None else row_numbers(table.ids)
-    rows = check_site_rows(table.X, table.y, numbers, name)
+    rows = check_site_rows(table.X, table.y, numbers, name, table.persons)
     with progress("inspecting", steps(pairs)) as advance:
         inspection = inspect_site(
             rows, rules, name=name, columns=tuple(table.columns), pairs=pairs, seed=seed, advance=advance

@@ -31,7 +31,7 @@ def _load_hull(kind: type) -> Any:
         model = _with_parameters(kind, record)
         machines = unpack_machines(record.arrays)
         rows, numbers = sum(machine.n_rows for machine in machines), record.arrays["batch_rows"]
-        if numbers.dtype != np.int64 or not np.array_equal(np.sort(numbers.ravel()), np.arange(rows)):
+        if numbers.dtype != np.int64 or numbers.ndim != 1 or not np.array_equal(np.sort(numbers), np.arange(rows)):
             raise InputError(f"batch_rows must be the {rows} numbers of rows, each once")
         if kind is not WideKAHM and len(machines) != 1:
             raise InputError(f"a {kind.__name__} has one machine, got {len(machines)}")

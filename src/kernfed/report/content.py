@@ -144,7 +144,7 @@ class Section:
 
 @dataclass(frozen=True)
 class ReportData:
-    """A whole report. kind : what it is about, "model", "audit" or "results". lead : the one sentence to remember."""
+    """A whole report. kind : what it is about: "model", "audit", "site", "results". lead : the sentence to remember."""
 
     kind: str
     title: str

@@ -1,6 +1,6 @@
 """The page of an inspected site: what it can be made to tell, to whom, at which epsilon. An officer signs it."""
 
-from kernfed.federation.verify.inspect import REMAINING, Inspection, policy_lines
+from kernfed.federation.verify.inspect import REMAINING, Inspection, TaskLine, policy_lines
 from kernfed.report.content import Fact, PageTable, ReportData, Section
 from kernfed.report.markdown import render_markdown
 
@@ -18,7 +18,9 @@ def site_report(inspection: Inspection) -> ReportData:
         Fact("pairs of sites", f"{check.pairs:,}", f"{check.questions:,} questions each"),
         Fact("attacks", str(len(inspection.outcomes)), f"{sum(o.held is False for o in inspection.outcomes)} worked"),
     )
-    return ReportData("site", f"What site {inspection.site!r} can be made to tell", inspection.verdict, facts, _sections(inspection))
+    return ReportData(
+        "site", f"What site {inspection.site!r} can be made to tell", inspection.verdict, facts, _sections(inspection)
+    )
 
 
 def site_page(inspection: Inspection) -> str:
@@ -28,59 +30,42 @@ def site_page(inspection: Inspection) -> str:
 
 
 def _sections(inspection: Inspection) -> tuple[Section, ...]:
+    nothing = "Of all that was tried, nothing that left depended on rows other than through a release."
+    told = tuple((line.task, line.verdict, line.why) for line in _ordered(inspection))
+    attacks = tuple((outcome.attack, _HELD[outcome.held], outcome.told) for outcome in inspection.outcomes)
+    valid = "Valid for this policy, this version of kernfed and these columns; inspect again when one of them changes."
+    return (
+        Section("What was found", () if inspection.leaks else (nothing,), points=inspection.leaks),
+        Section("What each question tells", tables=(PageTable(("question", "what it tells", "why"), told),)),
+        Section(
+            "The policy", tables=(PageTable(("setting", "value"), tuple(policy_lines(inspection.policy).items())),)
+        ),
+        _noninterference(inspection),
+        Section("Attacks", tables=(PageTable(("attack", "outcome", "what happened"), attacks),)),
+        Section("What remains", points=REMAINING),
+        Section("Signed", (valid,), points=("Name and date: ______________________________",)),
+    )
+
+
+def _noninterference(inspection: Inspection) -> Section:
     check = inspection.check
-    found = Section(
-        "What was found",
-        () if inspection.leaks else ("Nothing that leaves depends on rows, other than through a release.",),
-        points=inspection.leaks,
+    tested = f"{inspection.tested_rows:,} of {inspection.rows:,}" if inspection.tested_rows < inspection.rows else "all"
+    words = (
+        f"{check.pairs:,} pairs of sites were asked the same {check.questions:,} questions, honest and crafted. One "
+        f"has the rows of this site ({tested} rows, {inspection.columns:,} columns), the other one rows with the same "
+        "public facts: huge, constant, equal, far away, nearly singular, or a trillionth off. What mechanisms release "
+        "came from a tape, the same for both. Every reply has to be the same bytes, and every charge to the ledger the "
+        "same."
     )
-    tasks = PageTable(
-        ("question", "what it tells", "why"), tuple((t.task, t.verdict, t.why) for t in _ordered(inspection))
-    )
-    asked = [
+    asked = tuple(
         (task, f"{check.asked[task]:,}", f"{check.entered[task]:,}", f"{check.followed[task]:,}")
         for task in sorted(check.asked)
-    ]
-    tested = f"{inspection.tested_rows:,} of {inspection.rows:,}" if inspection.tested_rows < inspection.rows else "all"
-    return (
-        found,
-        Section("What each question tells", tables=(tasks,)),
-        Section(
-            "The policy",
-            tables=(PageTable(("setting", "value"), tuple(policy_lines(inspection.policy).items())),),
-        ),
-        Section(
-            "Noninterference",
-            (
-                f"{check.pairs:,} pairs of sites were asked the same {check.questions:,} questions, honest and crafted. "
-                f"One has the rows of this site ({tested} rows, {inspection.columns:,} columns), the other one rows with "
-                "the same public facts: huge, constant, equal, far away, nearly singular, or a trillionth off. What "
-                "mechanisms release came from a tape, the same for both. Every reply has to be the same bytes, and "
-                "every charge to the ledger the same.",
-            ),
-            tables=(
-                PageTable(("question", "asked", "run", "followed"), tuple(asked), "Questions to each pair", folded=True),
-            ),
-        ),
-        Section(
-            "Attacks",
-            tables=(
-                PageTable(
-                    ("attack", "outcome", "what happened"),
-                    tuple((o.attack, _HELD[o.held], o.told) for o in inspection.outcomes),
-                ),
-            ),
-        ),
-        Section("What remains", points=REMAINING),
-        Section(
-            "Signed",
-            ("Valid for this policy, this version of kernfed and tables of these columns; inspect again when one changes.",),
-            points=("Name and date: ______________________________",),
-        ),
     )
+    counts = PageTable(("question", "asked", "run", "followed"), asked, "Questions to each pair", folded=True)
+    return Section("Noninterference", (words,), tables=(counts,))
 
 
-def _ordered(inspection: Inspection) -> list[object]:
+def _ordered(inspection: Inspection) -> list[TaskLine]:
     """What tells most comes first."""
     order = {"rows as they are": 0, "released": 1, "public": 2, "refused": 3}
     return sorted(inspection.tasks, key=lambda line: (order[line.verdict], line.task))

@@ -270,7 +270,7 @@ def test_endless_words_make_short_sentences(field: str) -> None:
         (FileNotFoundError(2, "No such file or directory", "/data/secret ward/x.npy"), "No such file or directory"),
         (StoreError("/srv/my site/state.json is missing; restore it"), "StoreError: state.json is missing; restore it"),
         (ValueError("'/a/b.npz' and then ~/c d/e.csv"), "e.csv"),
-        (ValueError("first\n  File \"/x/y.py\", line 3, in read\n    secret = 1"), "ValueError: first"),
+        (ValueError('first\n  File "/x/y.py", line 3, in read\n    secret = 1'), "ValueError: first"),
         (ValueError("half a row/column: 1/2"), "half a row/column: 1/2"),
     ],
 )

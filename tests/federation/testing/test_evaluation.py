@@ -438,3 +438,11 @@ def test_a_site_counts_only_for_a_model_that_predicts(rng):
         record = to_record(kf.PersonalLearner(gains=False).fit(federation))
         whole = Payload(record.arrays, {"model": dict(record.values)})
         assert set(federation.ask("evaluate", whole, min_replies=0).missing) == set(data)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -0.5, 3.0])
+def test_probabilities_that_are_none_are_refused(value):
+    """Weights of 1e300 in a file make NaN of every score, which used to end in an index out of bounds."""
+    probabilities = np.array([[0.5, 0.5], [value, 0.5]])
+    with pytest.raises(ValueError, match="probabilities must be between 0 and 1"):
+        count_outcomes(np.array([0, 1]), np.array([0, 1]), probabilities)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray, IntArray
+from kernfed.errors import InputError
 
 #: Confidence bins of the calibration counts.
 BINS = 10
@@ -116,6 +117,8 @@ class Evaluation:
 
 def count_outcomes(classes: npt.NDArray[Any], labels: npt.NDArray[Any], probabilities: FloatArray) -> Outcome:
     """Outcome of probabilities (n, C) for rows with true ``labels`` (n,)."""
+    if not ((probabilities >= 0) & (probabilities <= 1 + 1e-6)).all():  # also refuses NaN, which weights of 1e300 make
+        raise InputError("a model's probabilities must be between 0 and 1, and are not; its numbers are too large")
     position = {label: number for number, label in enumerate(classes.tolist())}
     truth = np.array([position.get(label, len(classes)) for label in labels.tolist()], dtype=np.intp)
     predicted = probabilities.argmax(axis=1)

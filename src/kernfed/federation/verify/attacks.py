@@ -1,125 +1,33 @@
 """Attacks that once worked, run against a site's own policy and rows in stores that vanish afterwards.
 
 Each returns whether the site held, with a sentence that holds nothing of a row. Where a policy does not offer what an
-attack is about, it does not apply.
+attack is about, it does not apply. Those on labels, values and persons are here, those on guards in ``doors``.
 """
 
 import copy
 import re
-import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from kernfed._random import generator
-from kernfed.errors import InputError, KernfedError
-from kernfed.federation.protocol.message import Payload, Question, Reply, decode_reply, encode_question
-from kernfed.federation.release.books import LEDGER, open_ledger
-from kernfed.federation.site.authorise import FIXED_REASONS
-from kernfed.federation.site.policy import Policy
-from kernfed.federation.site.rows import Rows
+from kernfed.errors import KernfedError
+from kernfed.federation.protocol.message import Payload
+from kernfed.federation.release.books import open_ledger
 from kernfed.federation.site.site import Site
-from kernfed.federation.verify.crafted import agree, leaves, trainings
-from kernfed.federation.verify.honest import Recording, asked_promise
-from kernfed.federation.verify.twins import Twins, other_rows, site_of
+from kernfed.federation.verify.crafted import agree, leaves
+from kernfed.federation.verify.doors import many_names, no_cap, readable_scores, tampered_ledger, words_of_tables
+from kernfed.federation.verify.target import Outcome, Target, Verdict, ask_twins
+from kernfed.federation.verify.twins import other_rows, site_of
 from kernfed.files import labels_to_values
-from kernfed.privacy import ElementLaplace, RecordGaussian
-from kernfed.privacy.accounting import epsilon_for
-from kernfed.privacy.values import mechanism_to_values
+from kernfed.privacy.accounting import Event, epsilon_for
 
-#: Codes of refusals that follow from policy and question alone.
-_PUBLIC_CODES = ("policy", "limit", "unknown task", "refused")
-#: Something that can be in a cell and in no sentence of ours.
-_CELL = "cell-4711"
 #: How the note of a charge ends.
 _ROWS_CHARGED = re.compile(r", (\d+) rows\Z")
 #: Tasks that release something, each by mechanisms of its own.
 RELEASING = ("folding_fit", "folding_schema", "ridge_release", "personal_release")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of an attack: whether the site held (None where the attack does not apply), and what happened."""
-
-    attack: str
-    held: bool | None
-    told: str
-
-
-@dataclass
-class Target:
-    """A site under attack: its name, policy, rows, columns, and honest questions to begin with."""
-
-    name: str
-    policy: Policy
-    rows: Rows
-    recording: Recording
-    columns: tuple[str, ...] = ()
-    _asked: int = field(default=0, repr=False)
-
-    @property
-    def secret_labels(self) -> bool:
-        """Whether nothing of labels may be told."""
-        return self.policy.require_privacy and (self.policy.private_labels or self.policy.labels == "targets")
-
-    def site(self) -> Site:
-        """The site with its rows and an empty store."""
-        return site_of(self.name, self.policy, self.rows, columns=self.columns)
-
-    def twins(self, others: Rows) -> Twins:
-        """The site beside one with other rows."""
-        return Twins(self.name, self.policy, self.rows, others, columns=self.columns)
-
-    def question(self, task: str, payload: Payload, caller: str = "attacker") -> tuple[Question, bytes]:
-        """A question under an id of its own, and its bytes."""
-        self._asked += 1
-        question = Question("attack", f"attack {self._asked}", task, payload, caller)
-        return question, encode_question(question)
-
-    def ask(self, site: Site, task: str, payload: Payload, caller: str = "attacker") -> Reply:
-        """The site's reply."""
-        question, data = self.question(task, payload, caller)
-        return decode_reply(site.answer(data), question, self.name)
-
-    def honest(self, task: str) -> tuple[Payload, ...]:
-        """Honest payloads of a task; none where no learner asks it."""
-        return self.recording.get(task, ())
-
-
-def run_attacks(target: Target, advance: Callable[[], None] | None = None) -> list[Outcome]:
-    """All attacks, in their order."""
-    outcomes = []
-    for name, attack in ATTACKS.items():
-        held, told = attack(target)
-        outcomes.append(Outcome(name, held, told))
-        if advance is not None:
-            advance()
-    return outcomes
-
-
-Verdict = tuple[bool | None, str]
-
-
-def _sentence_is_public(reply: Reply) -> bool:
-    """Whether a reply says nothing of rows by refusing."""
-    refusal = reply.refusal
-    return refusal is None or refusal.code in _PUBLIC_CODES or FIXED_REASONS.get(refusal.code) == refusal.reason
-
-
-def _ask_twins(target: Target, others: Rows, questions: list[tuple[str, Payload]]) -> str:
-    """What differs, or is said in a refusal, when two sites are asked; nothing where all is well."""
-    twins = target.twins(others)
-    for task, payload in questions:
-        question, data = target.question(task, payload)
-        reply, difference = twins.ask(question, data)
-        if difference is not None:
-            return f"{difference.task}: {difference.what}"
-        if target.policy.require_privacy and reply is not None and not _sentence_is_public(reply):
-            return f"{task}: a refusal of its own words"
-    return ""
 
 
 # Labels -----------------------------------------------------------------------------------------------------------
@@ -139,7 +47,7 @@ def wrong_classes(target: Target) -> Verdict:
                     home[key] = "classify"
             questions.append((task, Payload(payload.arrays, values)))
     shuffled = other_rows(target.rows, target.policy, "other", generator(1, "verify", "labels"))
-    wrong = _ask_twins(target, shuffled, questions)
+    wrong = ask_twins(target, shuffled, questions)
     return not wrong, wrong or f"{len(questions)} questions, refused or answered alike whatever the labels are"
 
 
@@ -172,7 +80,7 @@ def undeclared_label(target: Target) -> Verdict:
         if set(others.y.tolist()) - set(target.rows.y.tolist()):
             break
     questions = [(task, payload) for task in RELEASING for payload in target.honest(task)[:4]]
-    wrong = _ask_twins(target, others, questions)
+    wrong = ask_twins(target, others, questions)
     return not wrong, wrong or "a label that was not declared is not noticed"
 
 
@@ -192,7 +100,7 @@ def overflow(target: Target) -> Verdict:
         questions += [(task, payload) for payload in target.honest(task)[:6]]
     draws = generator(3, "verify", "overflow")
     for shape in ("largest", "denormal", "one far away"):
-        wrong = _ask_twins(target, other_rows(target.rows, target.policy, shape, draws), questions[:60])
+        wrong = ask_twins(target, other_rows(target.rows, target.policy, shape, draws), questions[:60])
         if wrong:
             return False, wrong
     return True, f"{min(60, len(questions))} questions with extreme parameters, refused or answered alike"
@@ -229,7 +137,7 @@ def membership(target: Target) -> Verdict:
     site, known = target.site(), int(target.rows.ids[0])
     unknown = int(target.rows.ids.max()) + 1
     width, label = target.rows.X.shape[1], target.rows.y[:1]
-    reasons = {}
+    reasons: dict[str, list[str | None]] = {}
     for number in (known, unknown):
         forgetting = Payload({"ids": np.array([number])}, {})
         adding = Payload(
@@ -248,8 +156,8 @@ def membership(target: Target) -> Verdict:
 
 def tests_on_rows(target: Target) -> Verdict:
     """Ask for errors, counts and losses of models on the site's own rows."""
-    tasks = ("evaluate_regression", "evaluate", "evaluate_scores", "calibrate_scores", "calibrate_model")
-    tasks += ("held_out_queries", "machines", "ridge_moments", "personal_statistics")
+    tasks = ["evaluate_regression", "evaluate", "evaluate_scores", "calibrate_scores", "calibrate_model"]
+    tasks += ["held_out_queries", "machines", "ridge_moments", "personal_statistics"]
     site = target.site()
     answered = [
         task
@@ -292,149 +200,12 @@ def another_name(target: Target) -> Verdict:
 
 def _paid_by_everyone(site: Site) -> float:
     """Epsilon of all charges that left nobody out, whatever names the ledger has for people."""
-    events = []
+    events: list[Event] = []
     for entry in open_ledger(site).entries():
         rows = _ROWS_CHARGED.search(entry.note)
         if entry.persons is None or rows is None or len(entry.persons) >= int(rows[1]):
             events += entry.events
     return epsilon_for(events, site.policy.record_delta) if events else 0.0
-
-
-# Doors ------------------------------------------------------------------------------------------------------------
-
-
-def readable_scores(target: Target) -> Verdict:
-    """Ask for encrypted scores by the scheme that encrypts nothing."""
-    site, machines = target.site(), trainings(target.recording)
-    for payload in target.honest("secure_scores"):
-        if b'"plain"' not in payload.arrays["key"].tobytes()[:400]:
-            continue
-        training = machines.get(str(payload.values["handle"]))
-        if training is not None:
-            target.ask(site, "folding_fit", training)
-        if target.ask(site, "secure_scores", payload).refusal is None:
-            if "plain" in target.policy.schemes and target.policy.allows("scores"):
-                return None, "the policy names the scheme 'plain' and allows scores that anybody reads"
-            return False, "scores left readable, labelled as encrypted"
-    return True, "refused"
-
-
-def no_cap(target: Target) -> Verdict:
-    """Ask for a release at epsilon 100, and for one that publishes values as they are now and then."""
-    if not target.policy.require_privacy:
-        return False, "the policy requires no privacy, so there is no cap"
-    width, honest = target.rows.X.shape[1], target.honest("folding_fit")
-    site, answered = target.site(), []
-    wanted = {"epsilon 100": RecordGaussian(100.0, 1e-6, radius=1.0)}
-    if not target.policy.atoms:
-        epsilon = max(1e-6, asked_promise(target.policy)[0] / (2 * width))
-        wanted["an atom"] = ElementLaplace(epsilon, d=2.0, bounds=(-1.0, 1.0), delta=1e-9)
-    for words, mechanism in wanted.items():
-        for payload in honest:
-            values = copy.deepcopy(dict(payload.values))
-            if isinstance(values["privacy"], dict):
-                values["privacy"]["mechanism"] = mechanism_to_values(mechanism)
-                agree("folding_fit", values)
-                if target.ask(site, "folding_fit", Payload({}, values)).refusal is None:
-                    answered.append(words)
-    allowed = target.policy.max_record_epsilon or 0.0
-    if "an atom" in answered or (answered and allowed < 100):
-        return False, f"released with {answered[0]}"
-    return True, "refused" if not answered else f"the policy's cap is {allowed:g}, which protects nobody"
-
-
-def tampered_ledger(target: Target) -> Verdict:
-    """A second release after the ledger was cut, shortened, deleted or set back."""
-    for words, tamper in _TAMPERINGS.items():
-        site = target.site()
-        first = _release(target, site, 0)
-        if first is None:
-            return None, "the policy releases nothing that was asked for"
-        ledger = site.store.path / LEDGER
-        backup = ledger.read_bytes()
-        _release(target, site, 1)
-        before = len(ledger.read_bytes().splitlines())
-        tamper(ledger, backup)
-        if _release(target, site, 2) is not None and len(ledger.read_bytes().splitlines()) <= before:
-            return False, f"{words}: released again, and what was spent before is not known any more"
-    return True, f"{len(_TAMPERINGS)} ways to lose what was spent: refused, or charged on top"
-
-
-def _release(target: Target, site: Site, number: int) -> Reply | None:
-    """A reply to some question that releases something new, the same for the same number."""
-    for task in ("ridge_release", "personal_release", "folding_fit"):
-        for payload in target.honest(task):
-            values: dict[str, Any] = copy.deepcopy(dict(payload.values))
-            asked = values.get("privacy")
-            if not isinstance(asked, dict):
-                continue
-            mechanism: dict[str, Any] = asked.get("mechanism", asked)
-            mechanism["epsilon"] = mechanism["epsilon"] * (1 - 0.01 * number)
-            agree(task, values)
-            reply = target.ask(site, task, Payload(payload.arrays, values))
-            if reply.refusal is None:
-                return reply
-    return None
-
-
-def _without_newline(ledger: Path, backup: bytes) -> None:  # noqa: ARG001  every tampering has this signature
-    ledger.write_bytes(ledger.read_bytes().rstrip(b"\n"))
-
-
-def _shortened(ledger: Path, backup: bytes) -> None:  # noqa: ARG001  every tampering has this signature
-    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
-
-
-def _deleted(ledger: Path, backup: bytes) -> None:  # noqa: ARG001  every tampering has this signature
-    ledger.unlink()
-    shutil.rmtree(ledger.parent / "releases", ignore_errors=True)
-
-
-def _set_back(ledger: Path, backup: bytes) -> None:
-    ledger.write_bytes(backup)
-
-
-_TAMPERINGS: Mapping[str, Callable[[Path, bytes], None]] = {
-    "the last newline lost": _without_newline,
-    "the last line cut": _shortened,
-    "the ledger deleted with its releases": _deleted,
-    "an older copy of the ledger": _set_back,
-}
-
-
-def words_of_tables(target: Target) -> Verdict:
-    """A table that cannot be read, whose cells and path are in the error."""
-
-    def broken() -> Any:
-        raise InputError(f"/private/{_CELL}.csv: row 7 of column 'age' holds {_CELL!r}")
-
-    for task in target.recording:
-        for payload in target.honest(task)[:2]:
-            question, data = target.question(task, payload)
-            reply = Site(target.name, broken, policy=target.policy).answer(data)
-            if _CELL.encode() in reply:
-                return False, f"{question.task}: the text of a cell and a path leave"
-    return True, "neither cells nor paths leave"
-
-
-def many_names(target: Target) -> Verdict:
-    """Ask for scores under ever new names of the caller."""
-    limit = target.policy.queries_per_day
-    if limit is None:
-        return None, "the policy has no limit of queries"
-    site, machines = target.site(), trainings(target.recording)
-    answered = 0
-    for payload in target.honest("scores"):
-        training = machines.get(str(payload.values["handle"]))
-        if training is None or target.ask(site, "folding_fit", training).refusal is not None:
-            continue
-        queries = np.resize(payload.arrays["X"], (max(1, limit // 4), payload.arrays["X"].shape[1]))
-        for caller in range(8):
-            reply = target.ask(site, "scores", Payload({"X": queries}, payload.values), f"caller {caller}")
-            answered += len(queries) if reply.refusal is None else 0
-        break
-    told = f"{answered:,} queries answered, the policy allows {limit:,} a day"
-    return answered <= limit, told
 
 
 ATTACKS: Mapping[str, Callable[[Target], Verdict]] = {
@@ -452,3 +223,14 @@ ATTACKS: Mapping[str, Callable[[Target], Verdict]] = {
     "a radius too small to divide by": subnormal_radius,
     "many names of one caller": many_names,
 }
+
+
+def run_attacks(target: Target, advance: Callable[[], None] | None = None) -> list[Outcome]:
+    """All attacks, in their order."""
+    outcomes = []
+    for name, attack in ATTACKS.items():
+        held, told = attack(target)
+        outcomes.append(Outcome(name, held, told))
+        if advance is not None:
+            advance()
+    return outcomes

@@ -1,7 +1,8 @@
 """Noninterference, tested: no reply depends on anything of rows but public facts and what mechanisms released.
 
-A pair is two sites with the same public facts and other rows, on one tape. Both are asked the same questions, honest and
-crafted, of all tasks. Where a policy requires privacy every reply must be the same bytes, and every charge the same.
+A pair is two sites with the same public facts and other rows, on one tape. Both are asked the same questions, honest
+and crafted, of all tasks. Where a policy requires privacy every reply must be the same bytes, and every charge the
+same.
 """
 
 import logging
@@ -138,7 +139,7 @@ def _story(
         if task != "folding_fit" and training is not None:
             yield "folding_fit", training
         luck = draws.integers(100)
-        asked = payload if luck < _HONEST else crafted(task, payload, draws, wild=luck >= _GENTLE)
+        asked = payload if luck < _HONEST else crafted(task, payload, draws, wild=bool(luck >= _GENTLE))
         yield task, asked
         if draws.integers(4) == 0:
             yield task, asked

@@ -103,9 +103,9 @@ def _change_gently(values: Values, draws: np.random.Generator) -> None:
 
 
 def _change_wildly(values: Values, draws: np.random.Generator) -> None:
-    places = list(leaves(values))
+    places: list[tuple[Any, Any]] = list(leaves(values))
     for _ in range(int(draws.integers(1, 3))):
-        home, key = places[draws.integers(len(places))] if places else (values, "x")
+        home, key = places[draws.integers(len(places))] if places else _anywhere(values)
         kind = draws.integers(8)
         if kind == 0 and isinstance(home, dict):
             home.pop(key, None)
@@ -113,6 +113,10 @@ def _change_wildly(values: Values, draws: np.random.Generator) -> None:
             home["another"] = _hostile(draws)
         elif isinstance(home, dict) or key < len(home):
             home[key] = _hostile(draws)
+
+
+def _anywhere(values: Values) -> tuple[Any, Any]:
+    return values, "x"
 
 
 def _hostile(draws: np.random.Generator) -> Any:

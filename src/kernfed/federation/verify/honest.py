@@ -5,8 +5,9 @@ Nothing of the site's own table goes in but public facts: its name, its columns,
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,7 @@ def _made_up(y: npt.NDArray[Any]) -> tuple[Any, ...]:
 
 
 Recording = Mapping[str, tuple[Payload, ...]]
+Session = Callable[[Federation], Any]
 
 
 class _Listening(LocalEngine):
@@ -104,10 +106,10 @@ def record_questions(facts: Facts, *, declared: tuple[Any, ...] = (), seed: int 
     for kind in (facts, replace(facts, targets=False)) if facts.targets else (facts,):
         for number, session in enumerate(_sessions(kind)):
             with _listening(kind, seed + number) as (federation, engine):
-                try:
+                with suppress(
+                    KernfedError
+                ):  # what was asked before is heard, and some learners do not take every table
                     session(federation)
-                except KernfedError:
-                    pass  # what was asked before is heard, and some learners do not take every table
                 heard += engine.heard
     kept: dict[str, dict[str, Payload]] = {}
     for task, payload in heard:
@@ -132,38 +134,35 @@ def _listening(facts: Facts, seed: int) -> Iterator[tuple[Federation, _Listening
         yield federation, engine
 
 
-def _sessions(facts: Facts) -> Iterator[Callable[[Federation], Any]]:
+def _sessions(facts: Facts) -> Iterator[Session]:
     """What people do with a federation: learners, with privacy and without, and what they do with models."""
     epsilon, delta = asked_promise(facts.policy)
     yield from _folding_sessions(facts, epsilon, delta)
-    ridge = RecordRidge(epsilon, delta, 1.0, 1.0)
-    tasks = ("regress",) if facts.targets else ("classify", "regress")
-    for task in tasks:
-        for features in ("given", "fourier"):
-            settings: Any = {"features": features, "n_components": _COMPONENTS, "bandwidth": 1.0, "task": task}
-            yield lambda f, s=settings: RidgeLearner("exact", privacy=ridge, **s).fit(f)
-            yield lambda f, s=settings: _tested(RidgeLearner("exact", **s).fit(f), f)
-        for method in ("newton", "conjugate", "fedavg"):
-            path = (0.1, 0.2) if method == "newton" else 0.1
-            yield lambda f, m=method, t=task, r=path: RidgeLearner(
-                m, task=t, features="given", regularization=r, rounds=2, diagnose=m == "newton"
-            ).fit(f)
-    for columns, width in (("features", facts.width), ("both", facts.width + _target_columns(facts))):
-        features = FourierFeatures(width, _COMPONENTS, 1.0, seed=3, kind="paired")
-        mechanism = RecordEmbedding(epsilon, delta, features)
-        yield lambda f, m=mechanism, c=columns: PersonalLearner(
-            "printed", kernel="fourier", model="none", columns=c, bandwidth=1.0, privacy=m, kernel_components=_COMPONENTS
-        ).fit(f)
-    yield lambda f: _tested(PersonalLearner().fit(f), f)
-    yield lambda f: PersonalLearner("printed", kernel_components=_COMPONENTS).fit(f)
-    yield lambda f: PersonalLearner("printed", model="logistic", steps=2, kernel_components=_COMPONENTS).fit(f)
+    for task in ("regress",) if facts.targets else ("classify", "regress"):
+        yield from _ridge_sessions(task, RecordRidge(epsilon, delta, 1.0, 1.0))
+    targets = 1 if facts.targets else len(facts.classes)
+    for columns, width in (("features", facts.width), ("both", facts.width + targets)):
+        compared = FourierFeatures(width, _COMPONENTS, 1.0, seed=3, kind="paired")
+        settings: Any = {"kernel": "fourier", "model": "none", "columns": columns, "bandwidth": 1.0}
+        settings |= {"privacy": RecordEmbedding(epsilon, delta, compared), "kernel_components": _COMPONENTS}
+        yield PersonalLearner("printed", **settings).fit
+    yield partial(_fit_and_test, PersonalLearner())
+    yield PersonalLearner("printed", kernel_components=_COMPONENTS).fit
+    yield PersonalLearner("printed", model="logistic", steps=2, kernel_components=_COMPONENTS).fit
 
 
-def _target_columns(facts: Facts) -> int:
-    return 1 if facts.targets else len(facts.classes)
+def _ridge_sessions(task: str, mechanism: RecordRidge) -> Iterator[Session]:
+    for features in ("given", "fourier"):
+        settings: Any = {"features": features, "n_components": _COMPONENTS, "bandwidth": 1.0, "task": task}
+        yield RidgeLearner("exact", privacy=mechanism, **settings).fit
+        yield partial(_fit_and_test, RidgeLearner("exact", **settings))
+    given: Any = {"task": task, "features": "given", "rounds": 2}
+    yield RidgeLearner("newton", regularization=(0.1, 0.2), diagnose=True, **given).fit
+    yield RidgeLearner("conjugate", **given).fit
+    yield RidgeLearner("fedavg", **given).fit
 
 
-def _folding_sessions(facts: Facts, epsilon: float, delta: float) -> Iterator[Callable[[Federation], Any]]:
+def _folding_sessions(facts: Facts, epsilon: float, delta: float) -> Iterator[Session]:
     if facts.targets:
         return
     dimension = min(2, facts.width)
@@ -171,48 +170,50 @@ def _folding_sessions(facts: Facts, epsilon: float, delta: float) -> Iterator[Ca
     labels = RandomizedLabels(epsilon / 2, facts.classes) if len(facts.classes) > 1 else None
     mechanisms: list[Any] = [
         RecordGaussian(epsilon / 2, delta, radius=1.0),
-        RecordGaussian(epsilon / 2, delta, radius=1.0, projection=dimension),
         RecordMoments(epsilon / 2, delta, dimension, radius=1.0),
+        RecordGaussian(epsilon / 2, delta, radius=1.0, projection=dimension),
         ElementLaplace(element, d=2.0, bounds=(-1.0, 1.0)),
         ElementStaircase(element, d=2.0, bounds=(-1.0, 1.0)),
     ]
-    for mechanism in mechanisms:
+    for number, mechanism in enumerate(mechanisms):
         for own in (None, labels):
-            smoothing = 1 if mechanism is mechanisms[0] else 0
-            settings: Any = {"privacy": mechanism, "labels": own, "smoothing": smoothing}
+            settings: Any = {"privacy": mechanism, "labels": own, "smoothing": int(number == 0)}
             settings |= {"rows_per_class": 6, "measure": "rms"}
-            schemes = ("plain", "bfv") if mechanism is mechanisms[0] else ("plain",)  # keys take long
-            yield lambda f, s=settings, n=schemes: _used(FoldingLearner(**s).fit(f), f, facts, *n)
-            if mechanism is mechanisms[0] or mechanism is mechanisms[2]:
-                yield lambda f, s=settings: FoldingLearner(hold="machines", **s).fit(f)
-    yield lambda f: _used(FoldingLearner(measure="rms").fit(f), f, facts)
-    yield lambda f: _tested(FoldingLearner().fit(f), f)
-    yield lambda f: _tested(FoldingLearner(hold="machines").fit(f), f)
-    yield lambda f: FoldingLearner().fit(f).add_rows(facts.name, np.zeros((1, facts.width)), [facts.classes[0]])
-    yield lambda f: FoldingLearner().fit(f).forget(facts.name, [0])
-    yield lambda f: FoldingLearner().fit(f).forget(facts.name)
+            schemes = ("plain", "bfv") if number == 0 else ("plain",)  # keys take long
+            yield partial(_fit_and_use, FoldingLearner(**settings), facts, schemes)
+            if number < 2:
+                yield FoldingLearner(hold="machines", **settings).fit
+    yield partial(_fit_and_use, FoldingLearner(measure="rms"), facts, ())
+    yield partial(_fit_and_test, FoldingLearner())
+    yield partial(_fit_and_test, FoldingLearner(hold="machines"))
+    yield partial(_fit_and_change, facts)
 
 
-def _used(model: Any, federation: Federation, facts: Facts, *schemes: str) -> None:
+def _fit_and_use(learner: Any, facts: Facts, schemes: Sequence[str], federation: Federation) -> None:
     """Ask a model: labels, explanations, and labels by scores that are encrypted, as far as that is installed."""
+    model = learner.fit(federation)
     queries = generator(7, "verify", "queries").uniform(-1.0, 1.0, size=(3, facts.width))
     model.predict(queries)
     model.explain(queries)
     for scheme in schemes:
-        try:
+        with suppress(KernfedError, ImportError):
             model.predict(queries, secure=scheme)
-        except (KernfedError, ImportError):
-            pass
     federation.ask("forget_model", Payload(values={"handle": model.handle}))
 
 
-def _tested(model: Any, federation: Federation) -> None:
+def _fit_and_change(facts: Facts, federation: Federation) -> None:
+    """Add a row, forget one, and forget the model."""
+    model = FoldingLearner().fit(federation)
+    model = model.add_rows(facts.name, np.zeros((1, facts.width)), [facts.classes[0]])
+    model.forget(facts.name, [0]).forget(facts.name)
+
+
+def _fit_and_test(learner: Any, federation: Federation) -> None:
     """Evaluate and calibrate a model, as far as its kind allows."""
+    model = learner.fit(federation)
     for test in (evaluate, calibrate):
-        try:
+        with suppress(KernfedError):
             test(model, federation)
-        except KernfedError:
-            pass
 
 
 def asked_promise(policy: Policy) -> tuple[float, float]:

@@ -10,22 +10,24 @@ from kernfed._random import generator
 from kernfed.federation.protocol.task import Task, find_task, task_names
 from kernfed.federation.site.policy import Policy
 from kernfed.federation.site.rows import Rows
-from kernfed.federation.verify.attacks import ATTACKS, Outcome, Target, run_attacks
+from kernfed.federation.verify.attacks import ATTACKS, run_attacks
 from kernfed.federation.verify.checker import Check, check_noninterference, quiet_sites
 from kernfed.federation.verify.crafted import leaves
 from kernfed.federation.verify.honest import Facts, Recording, record_questions
 from kernfed.federation.verify.tape import taped_mechanisms
+from kernfed.federation.verify.target import Outcome, Target
 from kernfed.privacy.names import ROW_MECHANISMS
 
 #: Rows that are tested; of a larger table so many are drawn, for every pair of sites works with all of them.
 MOST_ROWS = 300
+_OPEN = "the policy does not require privacy: rows are used as they are"
 #: What nobody promises, whatever the policy says.
 REMAINING = (
     "How long an answer takes is not hidden, and may depend on rows.",
     "The number of rows, the columns and the size of what is released are public, and so are classes with their "
     "numbers of rows unless the policy wants private labels or says that labels are targets.",
-    "A site that is not honest, or whoever administers it, can send whatever they like: this inspects kernfed's own code "
-    "with the site's policy, not the machine that it runs on.",
+    "A site that is not honest, or whoever administers it, can send whatever they like: this inspects kernfed's own "
+    "code with the site's policy, not the machine that it runs on.",
     "Whoever makes the keys of encrypted answers is trusted to make them honestly.",
     "BFV is not secure against chosen ciphertexts: nobody but the key holder may learn whether an answer could be "
     "decrypted.",
@@ -46,7 +48,7 @@ class TaskLine:
 
 @dataclass(frozen=True)
 class Inspection:
-    """Everything an officer signs: the policy in force, what each question tells, what was tried and what came of it."""
+    """What an officer signs: the policy in force, what each question tells, what was tried and what came of it."""
 
     site: str
     rows: int
@@ -60,7 +62,9 @@ class Inspection:
     @property
     def leaks(self) -> tuple[str, ...]:
         """What this site tells beyond its releases, in words; empty where nothing was found."""
-        found = [] if self.policy.require_privacy else ["the policy does not require privacy: rows are used as they are"]
+        found = (
+            [] if self.policy.require_privacy else ["the policy does not require privacy: rows are used as they are"]
+        )
         found += [f"replies depend on rows: {leak}" for leak in self.check.leaks]
         found += [f"{outcome.attack}: {outcome.told}" for outcome in self.outcomes if outcome.held is False]
         return tuple(found)
@@ -74,10 +78,10 @@ class Inspection:
     def verdict(self) -> str:
         """The one sentence to remember."""
         if self.holds:
+            promise = f"epsilon {self.policy.max_record_epsilon:g} at delta {self.policy.record_delta:g}"
             return (
-                f"Nothing was found to leave site {self.site!r} but public facts and releases: of one record whoever asks "
-                f"learns at most what epsilon {self.policy.max_record_epsilon:g} at delta {self.policy.record_delta:g} "
-                "allows, over all releases."
+                f"Nothing was found to leave site {self.site!r} but public facts and releases: of one record whoever "
+                f"asks learns at most what {promise} allows, over all releases."
             )
         many = f"{len(self.leaks)} findings" if len(self.leaks) > 1 else "1 finding"
         return f"Site {self.site!r} tells more than it releases: {many}. Do not sign."
@@ -158,7 +162,8 @@ def _line(policy: Policy, task: Task | None, recording: Recording) -> TaskLine:
     if not policy.require_privacy:
         return TaskLine(task.name, "rows as they are", f"{task.leaves}; the policy requires no privacy")
     if task.under_privacy == "refused":
-        return TaskLine(task.name, "refused", f"it would tell {task.leaves} without privacy")
+        why = "a command at the site" if task.leaves == "none" else f"it would tell {task.leaves} without privacy"
+        return TaskLine(task.name, "refused", why)
     if task.under_privacy == "public":
         return TaskLine(task.name, "public", task.reason)
     return TaskLine(task.name, "released", _released(policy, task, recording))
@@ -178,8 +183,8 @@ def _released(policy: Policy, task: Task, recording: Recording) -> str:
     if not allowed:
         return f"nothing: the policy names none of {', '.join(sorted(kinds))}"
     return (
-        f"by {', '.join(allowed)}; epsilon at most {policy.max_record_epsilon:g} at delta {policy.record_delta:g} for a "
-        "person, over all releases"
+        f"by {', '.join(allowed)}; epsilon at most {policy.max_record_epsilon:g} at delta {policy.record_delta:g} for "
+        "a person, over all releases"
     )
 
 

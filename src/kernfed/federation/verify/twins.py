@@ -1,6 +1,6 @@
 """Two sites with the same public facts and other rows, asked the same questions on the same tape."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,7 +65,7 @@ def _shaped(X: npt.NDArray[np.float64], shape: str, draws: np.random.Generator) 
     if shape == "mixed":
         parts = [_shaped(X, kind, draws) for kind in SHAPES if kind != "mixed"]
         return np.array([parts[draws.integers(len(parts))][row] for row in range(n)])
-    made = {
+    made: dict[str, Callable[[], npt.NDArray[np.float64]]] = {
         "other": lambda: other,
         "huge": lambda: 1e300 * other,
         "largest": lambda: np.finfo(np.float64).max * np.sign(other),
@@ -193,4 +193,3 @@ def _payloads_differ(first: Reply, second: Reply) -> str:
 
 def _different_keys(values: Mapping[str, Any], others: Mapping[str, Any]) -> str:
     return next((name for name in {**values, **others} if values.get(name) != others.get(name)), "")
-
