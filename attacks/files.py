@@ -18,7 +18,7 @@ from kernfed.errors import FileFormatError, KernfedError
 from kernfed.files import content_digest
 
 from . import models
-from .outcome import REFUSED, SURVIVED, WRONG, Outcomes
+from .outcome import REFUSED, SURVIVED, UNNOTICED, WRONG, Outcomes
 from .values import mutate, mutate_arrays
 
 #: What may be raised for a file that cannot be used.
@@ -108,8 +108,9 @@ def _after_accident(path: Path, queries: npt.NDArray[Any], honest: list[npt.NDAr
         return REFUSED, ""
     except Exception as error:
         return WRONG, f"{type(error).__name__}: {error}"
-    # Files of 0.1 have no digest: of these what cannot be noticed is not held against the reader.
-    return (SURVIVED, "") if models.same(told, honest) or _without_digest(path) else (WRONG, "other answers")
+    if models.same(told, honest):
+        return SURVIVED, ""
+    return (UNNOTICED, "") if _without_digest(path) else (WRONG, "other answers")
 
 
 def _without_digest(path: Path) -> bool:

@@ -3,9 +3,10 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-#: Refused by name; survived, with nothing that differs from what is right; wrong, which nothing may be.
-REFUSED, SURVIVED, WRONG = "refused", "survived", "WRONG"
-VERDICTS = (REFUSED, SURVIVED, WRONG)
+#: Refused by name; survived, with nothing that differs from what is right; unnoticed, other answers from a damaged file
+#: of 0.1, which has no digest to notice it by; wrong, which nothing may be.
+REFUSED, SURVIVED, UNNOTICED, WRONG = "refused", "survived", "unnoticed", "WRONG"
+VERDICTS = (REFUSED, SURVIVED, UNNOTICED, WRONG)
 
 
 @dataclass

@@ -95,10 +95,14 @@ def test_a_rehearsed_plan_says_so():
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_plan_says_where_train_differs():
-    assert run("plan", *TABLE).stderr.startswith("Planned with --hold sites, as jobs run; kernfed train takes")
-    assert run("plan", *TABLE, "--hold", "sites").stderr == ""
-    assert run("plan", *TABLE, "--hold", "machines").stderr == ""
+def test_a_plan_is_of_the_job_that_train_runs(folder):
+    told = json.loads(run("plan", *TABLE, "--json").stdout)["exchanges"]
+    run("train", *TABLE, "--out", "same.kfd", "--traffic", "same.json")
+    left = json.loads((folder / "same.json").read_text())
+    for planned, sent in zip(told, left, strict=True):
+        assert all(planned[name] == sent[name] for name in ("site", "task", "information", "messages", "bytes_down"))
+        assert 0 <= planned["scalars_up"] - sent["scalars_up"] <= 20  # machines are planned at their most
+        assert abs(planned["bytes_up"] - sent["bytes_up"]) <= 64 + 8 * 20
 
 
 def test_machines_may_stay_in_the_stores(folder):

@@ -54,14 +54,14 @@ def ids_of(folder: Path) -> set[int]:
 def test_forget_at_the_site(folder: Path) -> None:
     done = run(*words(folder, "forget", "--rows", "103, 117"))
     assert "2 rows forgotten at site 'a'" in done.stdout
-    assert "models fitted again, whose earlier state is void: 1" in done.stdout
+    assert "models fitted again, whose earlier state is void:            1" in done.stdout
     assert "changes with the next training" in done.stdout
     assert ids_of(folder) == set(range(100, 130)) - {103, 117}
 
 
 def test_add_at_the_site(folder: Path) -> None:
     told = json.loads(run(*words(folder, "add", "--new", folder / "new.csv", "--json")).stdout)
-    assert (told["site"], told["added"]) == ("a", 2)
+    assert (told["site"], told["added"], told["models_deleted"]) == ("a", 2, 1)
     assert ids_of(folder) == set(range(100, 132))
 
 
@@ -94,3 +94,17 @@ def test_bad_input(folder: Path, command: str, more: list[str], sentence: str) -
 @pytest.mark.parametrize("command", ["forget", "add"])
 def test_help_has_an_example(command: str) -> None:
     assert f"Example: kernfed site {command} --store" in run("site", command, "--help").stdout
+
+
+def test_rows_kept_aside_stay_aside(folder: Path) -> None:
+    """With the site's own holdout the machines are those of its rows, and are fitted again; without they are not."""
+    table = kf.data.read_table(folder / "rows.csv", label="y", ids="number")
+    policies = {"a": Policy.read(folder / "site.toml")}
+    data = {"a": (table.X, table.y, table.ids)}
+    with kf.Federation.local(data, store=folder / "aside", policies=policies, holdout=0.3) as federation:
+        kf.FoldingLearner(privacy=RecordGaussian(2.0, 1e-6, radius=1.0)).fit(federation)
+        used = set(federation.engine.site("a").rows().ids.tolist())  # type: ignore[attr-defined]
+    assert len(used) < ROWS
+    forgetting = ["forget", "--store", folder / "aside", "--rows", min(used), "--json"]
+    told = json.loads(run(*words(folder, *forgetting, "--holdout", 0.3)).stdout)
+    assert (told["models_fitted_again"], told["models_deleted"]) == (1, 0)

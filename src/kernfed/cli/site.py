@@ -158,20 +158,28 @@ def _new_rows(
     return read_table(path, features=features or list(table.columns), label=label, ids=ids, persons=persons)
 
 
-def _state(site: "Site") -> tuple[dict[str, int], set[str]]:
-    """Generations of models, and names of releases, in the site's store."""
-    return dict(site.store.read_state()["generations"]), set(site.store.names("releases"))
+def _state(site: "Site") -> dict[str, Any]:
+    """Generations of models, and names of models and releases, in the site's store."""
+    store = site.store
+    return {
+        "generations": dict(store.read_state()["generations"]),
+        "models": set(store.names("folding")),
+        "releases": set(store.names("releases")),
+    }
 
 
-def _tell(verb: str, rows: int, site: "Site", before: tuple[dict[str, int], set[str]], as_json: bool) -> None:
-    generations, releases = _state(site)
-    models = sum(number != before[0].get(handle) for handle, number in generations.items())
-    gone = len(before[1] - releases)
+def _tell(verb: str, rows: int, site: "Site", before: dict[str, Any], as_json: bool) -> None:
+    now = _state(site)
+    changed = {handle for handle, number in now["generations"].items() if number != before["generations"].get(handle)}
+    fitted, gone = len(changed & now["models"]), len(before["models"] - now["models"])
+    deleted = len(before["releases"] - now["releases"])
+    told = {"site": site.name, verb: rows, "models_fitted_again": fitted, "models_deleted": gone}
     emit(
-        {"site": site.name, verb: rows, "models": models, "releases_deleted": gone, "later": _LATER},
+        {**told, "releases_deleted": deleted, "later": _LATER},
         as_json,
         f"{rows:,} row{'' if rows == 1 else 's'} {verb} at site {site.name!r}",
-        f"  models fitted again, whose earlier state is void: {models:,}",
-        f"  releases deleted from the store, which stay paid: {gone:,}",
+        f"  models fitted again, whose earlier state is void:            {fitted:,}",
+        f"  models deleted, which the next training makes again:         {gone:,}",
+        f"  releases of all rows together deleted, which stay paid for:  {deleted:,}",
         _LATER,
     )

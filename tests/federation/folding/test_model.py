@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 import kernfed as kf
 from kernfed.errors import FileFormatError, NotConnected
 from kernfed.federation import Federation, FoldingLearner
+from kernfed.files import content_digest
 from kernfed.kahm.model import FoldingModel, FoldingParameters
 from oracles.federation import Data, files_with_row, sites_data
 
@@ -161,12 +163,14 @@ def test_the_same_federation_makes_the_same_file(data: Data, tmp_path: Path) -> 
 # Damaged and hostile files -----------------------------------------------------------------------------------------
 
 
-def rewritten(place: Path, **changes: Any) -> None:
-    """The file with other values in its header."""
-    arrays = load_file(place)
+def rewritten(place: Path, others: dict[str, Any] | None = None, **changes: Any) -> None:
+    """The file with other values in its header and ``others`` among its arrays, under the digest that it then has."""
+    arrays = {**load_file(place), **(others or {})}
     with safe_open(place, framework="numpy") as content:
         header = json.loads(content.metadata()["kernfed"])
     header["values"] = {**header["values"], **changes}
+    with suppress(ValueError):  # a value that JSON does not have: no digest fits
+        header["digest"] = content_digest(header, arrays)
     save_file(arrays, place, metadata={"kernfed": json.dumps(header)})
 
 
@@ -213,11 +217,9 @@ def test_files_of_senseless_values(connected: FoldingModel, whole: FoldingModel,
 def test_files_whose_machines_are_not_their_members(whole: FoldingModel, tmp_path: Path) -> None:
     place = tmp_path / "model.kfd"
     whole.save(place)
-    arrays = load_file(place)
-    with safe_open(place, framework="numpy") as content:
-        metadata = content.metadata()
-    for wrong in (arrays["groups"] * 0, arrays["groups"] + 1, arrays["groups"][:-1]):
-        save_file({**arrays, "groups": wrong}, place, metadata=metadata)
+    groups = load_file(place)["groups"]
+    for wrong in (groups * 0, groups + 1, groups[:-1]):
+        rewritten(place, {"groups": wrong})
         with pytest.raises(FileFormatError, match=r"do not cover its classes|do not belong to the members"):
             kf.load(place)
     whole.save(place)

@@ -102,6 +102,6 @@ def test_schemes_and_keys_that_the_policy_does_not_name_are_refused(digits):
     with kf.Federation.local(sites, policies=policies) as federation:
         model = kf.FoldingLearner().fit(federation)
         with pytest.raises(
-            TooFewReplies, match="'site-0': .*encrypts by bfv, not by 'plain'.*'site-1': .*not know the key"
+            TooFewReplies, match=r"'site-0': .*encrypts by bfv, not by 'plain'.*'site-1': .*not know the key"
         ):
             model.predict(queries, secure="plain")

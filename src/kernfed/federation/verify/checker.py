@@ -99,7 +99,8 @@ def _ask_pair(
     check: Check, twins: Twins, recording: Recording, policy: Policy, number: int, draws: np.random.Generator
 ) -> None:
     for place, (task, payload) in enumerate(_story(recording, policy, number, draws)):
-        question = Question("verify", f"{number}-{place}", task, payload, f"caller {draws.integers(3)}")
+        identity = place if draws.integers(10) else 0  # now and then that of another question
+        question = Question("verify", f"{number}-{identity}", task, payload, f"caller {draws.integers(3)}")
         try:
             data = encode_question(question)
         except ValueError:  # what cannot travel is no question

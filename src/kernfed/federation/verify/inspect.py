@@ -160,7 +160,8 @@ def _line(policy: Policy, task: Task | None, recording: Recording) -> TaskLine:
     if not policy.allows(task.name):
         return TaskLine(task.name, "refused", "the policy does not name it")
     if not policy.require_privacy:
-        return TaskLine(task.name, "rows as they are", f"{task.leaves}; the policy requires no privacy")
+        tells = "changes the site, and tells by refusing" if task.leaves == "none" else task.leaves
+        return TaskLine(task.name, "rows as they are", f"{tells}; the policy requires no privacy")
     if task.under_privacy == "refused":
         why = "a command at the site" if task.leaves == "none" else f"it would tell {task.leaves} without privacy"
         return TaskLine(task.name, "refused", why)
