@@ -54,6 +54,13 @@ def test_at_least_half_of_the_questions_reach_the_task(checks: dict[str, Check])
         assert followed[name] >= asked[name] / 2, f"{name}: {followed[name]} of {asked[name]} made sense"
 
 
+def test_at_least_half_are_answered_where_the_policy_allows_it(checks: dict[str, Check]) -> None:
+    allowing = [checks[case] for case in ("public classes", "few rows per class", "a small budget", "persons")]
+    asked, answered = (sum((getattr(c, name) for c in allowing), Counter[str]()) for name in ("asked", "answered"))
+    for name in ("folding_fit", "folding_schema", "scores", "released_machines", "ridge_release", "personal_release"):
+        assert answered[name] >= asked[name] / 2, f"{name}: {answered[name]} of {asked[name]}"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_every_reply_is_the_same_bytes_over_thousands_of_pairs(case: str) -> None:

@@ -19,10 +19,11 @@ from kernfed.federation.protocol.message import Payload, Question, Reply, encode
 from kernfed.federation.protocol.task import find_task, task_names
 from kernfed.federation.site.policy import Policy
 from kernfed.federation.site.rows import Rows
-from kernfed.federation.verify.crafted import crafted, trainings, wrong_bytes
+from kernfed.federation.verify.crafted import crafted, leaves, trainings, wrong_bytes
 from kernfed.federation.verify.honest import Facts, Recording, record_questions
 from kernfed.federation.verify.tape import taped_mechanisms
 from kernfed.federation.verify.twins import SHAPES, Difference, Twins, other_rows
+from kernfed.privacy.names import ROW_MECHANISMS
 
 #: Refusals of a question that the task could not make sense of.
 _NOT_FOLLOWED = ("bad question", "refused", "error")
@@ -37,13 +38,14 @@ class Check:
     """What came of asking pairs of sites: how often each task was asked, entered and followed, and what differed.
 
     asked : questions by task. entered : those whose task was run. followed : those that were answered, or refused for
-    another reason than that they made no sense.
+    another reason than that they made no sense. answered : those that were answered.
     """
 
     pairs: int = 0
     asked: Counter[str] = field(default_factory=Counter)
     entered: Counter[str] = field(default_factory=Counter)
     followed: Counter[str] = field(default_factory=Counter)
+    answered: Counter[str] = field(default_factory=Counter)
     differences: list[Difference] = field(default_factory=list)
 
     @property
@@ -110,9 +112,12 @@ def _ask_pair(
         check.entered[task] = entered + (check.entered[task] > entered)  # once for both sites
         check.asked[task] += 1
         check.followed[task] += _followed(reply)
+        check.answered[task] += reply is not None and reply.refusal is None
         check.note(difference)
         if draws.integers(16) == 0:
+            counted = dict(check.entered)
             damaged = twins.answers(wrong_bytes(data, draws))
+            check.entered.update({name: counted.get(name, 0) - count for name, count in check.entered.items()})
             check.note(None if damaged[0] == damaged[1] else Difference("a damaged message", "replies differ"))
     check.note(twins.charges_differ())
 
@@ -135,6 +140,9 @@ def _story(
         tasks = shut_tasks if not open_tasks or (shut_tasks and draws.integers(8) == 0) else open_tasks
         task = tasks[(2 * number + step) % len(tasks)]
         honest = recording.get(task, (Payload(),))
+        suiting = [payload for payload in honest if suits(policy, payload, machines)]
+        if suiting and draws.integers(8):
+            honest = tuple(suiting)
         payload = honest[draws.integers(len(honest))]
         training = machines.get(str(payload.values.get("handle")))
         if task != "folding_fit" and training is not None:
@@ -144,6 +152,23 @@ def _story(
         yield task, asked
         if draws.integers(4) == 0:
             yield task, asked
+
+
+def suits(policy: Policy, payload: Payload, machines: Mapping[str, Payload]) -> bool:
+    """Whether an honest question asks for what the policy can allow: others end at the policy, before any row."""
+    training = machines.get(str(payload.values.get("handle")), payload)
+    places = [(key, home[key]) for home, key in leaves(dict(training.values))]
+    kinds = {value for key, value in places if key == "kind" and value in ROW_MECHANISMS}
+    private = (
+        "labels" in dict(training.values.get("privacy") or {}) and training.values["privacy"]["labels"] is not None
+    )
+    if "*" not in policy.mechanisms and not kinds <= set(policy.mechanisms):
+        return False
+    if training.values.get("privacy", kinds) is None:
+        return False
+    if policy.private_labels:
+        return private
+    return policy.labels != "targets" or private or ("task", "regress") in places
 
 
 def _answers(name: str) -> bool:
