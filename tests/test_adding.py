@@ -55,7 +55,7 @@ class MeansLearner(Learner):
         total = sum(arrays["sums"] for arrays in replies) / sum(arrays["rows"] for arrays in replies)
         return MeansModel(self.scale * total)
 '''
-USE = '''
+USE = """
 import sys
 import numpy as np
 import kernfed as kf
@@ -79,7 +79,7 @@ with kf.Federation.local(sites, policies=private) as federation:
         assert "requires privacy" in str(error)
     else:
         raise AssertionError("raw sums left a site that requires privacy")
-'''
+"""
 READ = "import sys, kernfed as kf; print(kf.load(sys.argv[1]).means.tolist())"
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernfed._plain import MOST_COLUMNS
 from kernfed._validation import FloatArray, check_choice, check_count, check_number, check_rows
 from kernfed.errors import InputError
 from kernfed.kernels import FeatureMap, FourierFeatures, MeanEmbedding, column_bandwidths, quadratic_features
@@ -49,8 +50,8 @@ class EmbeddingKernel:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_count(self.width, "width")
-        check_count(self.targets, "targets", at_least=0)
+        check_count(self.width, "width", at_most=MOST_COLUMNS)
+        check_count(self.targets, "targets", at_least=0, at_most=MOST_COLUMNS)
         check_choice(self.kind, "kernel", KERNELS)
         check_columns(self.columns)
         scales = column_bandwidths(self.bandwidth, self.width)

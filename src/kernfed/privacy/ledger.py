@@ -124,7 +124,7 @@ class Ledger:
         ``data`` is the ``data_hash`` of the rows. What is not ``private`` is refused: noise from a seed, a choice made
         by looking at the data. ``together`` says that rows of one person move the same noisy numbers (a sum), and not
         each its own. Returns who of ``ids`` (n,) has paid: all, unless the ledger leaves out those who cannot; it
-        refuses where nobody can.
+        refuses where nobody can, and persons are known by their one row.
         """
         if not private:
             raise InputError("a ledger takes private releases only, got one marked not private (seeded noise?)")
@@ -141,7 +141,8 @@ class Ledger:
                 shares = _shares(events, keys, together=together)
                 costs = self._costs(entries, shares)
                 pays, spent = np.isin(keys, _payers(shares, costs, self.epsilon)), max(cost.max() for cost in costs)
-                refused = not (pays.any() if self.leave_out else pays.all())
+                # Whether nobody can pay depends on whose rows are whose, where persons are named: then nobody is told.
+                refused = not (pays.any() or self.by == "person" if self.leave_out else pays.all())
                 made = [
                     LedgerLine(paid, people[cost <= self.epsilon], data, now, note, self.by)
                     for (paid, people), cost in zip(shares, costs, strict=True)
@@ -154,7 +155,8 @@ class Ledger:
                     f"over the budget of {self.epsilon:g} in {self.path}{twice}; answer from what was released before, "
                     "or add more noise"
                 )
-            last = append_line(descriptor, lines[-1]["chain"], _line(made))
+            each = {} if self.by == "row" else {"each": [event_to_dict(event) for event in events]}
+            last = append_line(descriptor, lines[-1]["chain"], {**_line(made), **each})
             if self.anchor is not None:
                 self.anchor(len(lines), last["chain"])
         return pays
@@ -201,6 +203,18 @@ class Ledger:
         worst = self._worst(entries, None if ids is None else self.keys(ids))
         words = f"one person's records replaced, over {len(entries)} release(s)"
         return Guarantee(worst, self.delta, "record", words)
+
+    def tally(self) -> float | None:
+        """Epsilon of somebody who has one row in every release, where persons are named; None where they are not.
+
+        It follows from what was asked. What the person who paid most has paid would tell whose rows are whose.
+        """
+        with locked(self.path) as descriptor:
+            charges = read_lines(descriptor, self.path)[1:]
+        if not any("each" in charge for charge in charges):
+            return None
+        events = [event_from_dict(event) for charge in charges for event in charge.get("each", charge["events"])]
+        return epsilon_for(events, self.delta)
 
     def _worst(self, entries: Sequence[LedgerLine], persons: Keys | None) -> float:
         known = [entry if entry.by == self.by else replace(entry, persons=None) for entry in entries]

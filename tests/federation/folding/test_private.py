@@ -1,6 +1,7 @@
 """Folding models of released rows: released once, charged once, and nothing later looks at the raw rows."""
 
 import json
+import shutil
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 import kernfed
 from contracts.engines import lying
 from kernfed.errors import FileFormatError, LedgerNotKept, MissingSites, TooFewReplies
-from kernfed.federation import Federation, FoldingLearner, Payload, Policy, RidgeLearner, evaluate
+from kernfed.federation import Federation, FoldingLearner, Payload, Policy, RidgeLearner, SiteStore, evaluate
 from kernfed.federation.folding import released as private_tasks
 from kernfed.federation.folding.machines import divide, fit_batches, folding_handle, read_machines
 from kernfed.federation.folding.planning import plan_folding
@@ -543,3 +544,28 @@ def test_small_classes_are_judged_by_randomised_labels(data: Data) -> None:
         assert len(federation.describe(["a"])["a"].values["counts"]) == 2
         model = learner(MOMENTS, labels=RandomizedLabels(1.0, (0, 1, 2))).fit(federation)
         assert len(model.members_["a"].classes) == 3  # some of the others say so
+
+
+def test_charges_do_not_tell_which_label_was_corrected_to_which(data: Data, tmp_path: Path) -> None:
+    """Whoever asks with a list for every label would else see exactly the lists of the old and the new one charged."""
+    X, y = data["a"]
+    policy = Policy(("*",), private_labels=True, max_record_epsilon=50.0)
+    lists = [RandomizedLabels(0.01, (label, 9)) for label in (0, 1, 2)]
+
+    def charged(labels: Any) -> list[int]:
+        corrected = y.copy()
+        corrected[5] = labels
+        site = Site("a", X, corrected, store=SiteStore(tmp_path / f"{labels}"), policy=policy)
+        counts = []
+        for asked in lists:
+            site.as_owner("folding_schema", Payload(values={"privacy": Recipe(GAUSSIAN, asked).to_values()}))
+            counts.append(len(open_ledger(site).entries()))
+        return counts
+
+    before = charged(int(y[5]))
+    after = []
+    for label in {0, 1, 2} - {int(y[5])}:
+        shutil.copytree(tmp_path / f"{int(y[5])}", tmp_path / f"{label}")
+        after.append(charged(label))
+    assert before == [1, 2, 3]
+    assert after == [[4, 5, 6], [4, 5, 6]]

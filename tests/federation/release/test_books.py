@@ -122,9 +122,24 @@ def test_charges_by_row_concern_everyone_once_persons_have_names(rows: Rows, tmp
     """Nobody can tell who of the persons stood behind which row, so all of them have paid."""
     unnamed = Rows(rows.X, rows.y, rows.ids)
     by_row(make(unnamed, tmp_path, max_record_epsilon=1.2), unnamed)
-    with pytest.raises(Refused, match="budget"):
-        sums(make(rows, tmp_path, max_record_epsilon=1.2), rows)
-    assert sums(make(rows, tmp_path, max_record_epsilon=2.5), rows).arrays["second"].shape == (5, 5)
+    poor, rich = (make(rows, tmp_path, max_record_epsilon=budget) for budget in (1.2, 2.5))
+    ledger = open_ledger(poor, rows)
+    events = GAUSSIAN.release(rows.X).events
+    assert not ledger.affordable(events, rows.people).any()
+    assert open_ledger(rich, rows).affordable(events, rows.people).all()
+    assert sums(poor, rows).arrays["second"].shape == (5, 5)  # of nobody, and nobody is told
+
+
+def test_what_is_told_of_the_ledger_does_not_say_whose_rows_are_whose(rows: Rows, tmp_path: Path) -> None:
+    """Not how many rows somebody has, and not whether somebody came back: what one row in every release pays."""
+    told = []
+    for name, persons in {"each": list("abcdefgh"), "pair": list("aacdefgh"), "pairs": list("aabbccdd")}.items():
+        named = Rows(rows.X, rows.y, rows.ids, np.array(persons))
+        site = make(named, tmp_path / name, max_record_epsilon=1.2)
+        by_row(site, named)
+        sums(site, named)  # in the last case nobody can pay it
+        told.append((spent(site), charges(site)))
+    assert told[0] == told[1] == told[2]
 
 
 def test_a_ledger_of_an_earlier_version_goes_on(rows: Rows, tmp_path: Path) -> None:

@@ -336,3 +336,32 @@ class TestQueriesPerDay:
         day = 2
         answered(ask(site, "scores", self.queries(5)))
         assert list(site.store.read_state()["queries"]) == ["2030-01-02"]  # past days are not kept
+
+
+def test_rows_that_the_site_cannot_hold_are_refused_when_they_come(tmp_path: Path) -> None:
+    """Finite in float64 and infinite in the site's float32: found later, it would be a refusal that tells of a row."""
+    site = Site("a", np.eye(3, dtype=np.float32), [0, 1, 0], store=SiteStore(tmp_path))
+    with pytest.raises(ValueError, match="must be finite"):
+        site.add_rows(np.array([[1e39, 0.0, 0.0]]), [1])
+    assert len(site.rows().ids) == 3
+
+
+def test_persons_must_be_words_that_can_be_written() -> None:
+    with pytest.raises(ValueError, match="persons of site 'a' must be words that can be written"):
+        Site("a", np.eye(2), [0, 1], persons=["x", "\ud800"])
+    with pytest.raises(ValueError, match="a number or a word for each of 2 rows"):
+        Site("a", np.eye(2), [0, 1], persons=["x"])
+
+
+@pytest.mark.parametrize("name", ["run", "id", "task", "caller"])
+def test_names_too_long_to_be_repeated_are_refused(site: Site, name: str) -> None:
+    question = {"run": "r", "id": "i", "task": "describe", "caller": "c", name: "x" * 400_000}
+    sent = encode_question(Question(question["run"], question["id"], question["task"], Payload(), question["caller"]))
+    reply = decode_reply(site.answer(sent), Question("r", "i", "describe", Payload()), "a")
+    assert f"{name} must have at most 1,000 characters" in refusal(reply).reason
+
+
+def test_forgetting_models_that_never_were_leaves_nothing(site: Site) -> None:
+    for number in range(20):
+        answered(ask(site, "forget_model", Payload(values={"handle": f"h{number}"})))
+    assert site.store.read_state()["generations"] == {}

@@ -37,8 +37,9 @@ from kernfed.files import labels_from_values
 def forget_model(site: Site, payload: Payload) -> Payload:
     """Delete the site's machines for a handle."""
     handle = str(payload.values["handle"])
-    delete_machines(site, handle)
-    next_generation(site, handle)
+    if handle in site.store.read_state()["generations"]:  # else there is nothing, and nothing to remember
+        delete_machines(site, handle)
+        next_generation(site, handle)
     return Payload()
 
 

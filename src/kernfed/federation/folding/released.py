@@ -4,12 +4,15 @@ Everything after the release looks at released numbers, public labels and seeds 
 rows were.
 """
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kernfed._random import generator
 from kernfed._validation import FloatArray
@@ -49,8 +52,12 @@ def labelled_rows(permit: Permit) -> Rows:
 
 
 def _randomized(permit: Permit, labels: RandomizedLabels, rows: Rows) -> Rows:
-    """Rows with randomised labels. A label that was not declared counts as the first one, here as in the mechanism."""
-    true = replace(rows, X=labels.numbers(rows.y).astype(np.float64)[:, None])
+    """Rows with randomised labels. A label that was not declared counts as the first one, here as in the mechanism.
+
+    Whether a label has changed since is decided by the label itself, not by its place among the declared ones: else who
+    asks with several lists would see from the charges which label was corrected to which.
+    """
+    true = replace(rows, X=_label_marks(rows.y)[:, None])
 
     def compute(part: Rows, ledger: Ledger) -> FloatArray:
         drawn = labels.release(part.y, ledger=ledger, ids=part.people).values
@@ -58,6 +65,12 @@ def _randomized(permit: Permit, labels: RandomizedLabels, rows: Rows) -> Rows:
 
     numbers = permit.row_by_row(true, compute, mechanism=labels)[:, 0].astype(np.intp)
     return replace(rows, y=np.asarray(labels.classes)[numbers])
+
+
+def _label_marks(y: npt.NDArray[Any]) -> FloatArray:
+    """A number (n,) for each label, the same whatever is declared; whole, and small enough for float64."""
+    marks = {label: hashlib.sha256(repr(label).encode()).digest()[:6] for label in set(y.tolist())}
+    return np.array([float(int.from_bytes(marks[label], "little")) for label in y.tolist()])
 
 
 def released_material(permit: Permit, recipe: Recipe, parameters: FoldingParameters) -> tuple[Rows, Rows]:

@@ -27,6 +27,7 @@ PROTOCOL = 2
 #: Bytes of a header, at most: parsed, JSON takes some thirty times as much, before anybody has asked the policy.
 _HEADER_LIMIT = 1_000_000
 _MOST_AXES = 32
+_LONGEST_WORD = 1_000
 _FOLDERS = re.compile(r"(?<!\w)~?/(?=[\w.~-])(?:.*/)?")
 #: Characters of a sentence about an error, at most.
 _REASON_LIMIT = 500
@@ -117,7 +118,7 @@ def decode_question(data: bytes) -> Question:
     _check_origin(header, "the question")
     if header.get("parameters") != _fingerprint(payload.values):
         raise MessageError("the question's parameters do not match their digest; it was altered on the way")
-    run, identity, task, caller = (_text(header, name) for name in ("run", "id", "task", "caller"))
+    run, identity, task, caller = (_word(header, name) for name in ("run", "id", "task", "caller"))
     return Question(run, identity, task, payload, caller)
 
 
@@ -189,6 +190,14 @@ def _text(header: Mapping[str, Any], name: str) -> str:
     if not isinstance(header.get(name), str):
         raise MessageError(f"{name} must be text, got {reprlib.repr(header.get(name))}")
     return str(header[name])
+
+
+def _word(header: Mapping[str, Any], name: str) -> str:
+    """Text that a reply repeats: one as long as a header may be would leave no room for an answer."""
+    text = _text(header, name)
+    if len(text) > _LONGEST_WORD:
+        raise MessageError(f"{name} must have at most {_LONGEST_WORD:,} characters, got {len(text):,}")
+    return text
 
 
 def _pack(header: Mapping[str, Any], payload: Payload) -> bytes:

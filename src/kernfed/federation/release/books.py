@@ -12,8 +12,6 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kernfed.errors import InputError, Refused
 from kernfed.federation.release.kept import FOLDER, ledger_mark, read_release
 from kernfed.federation.site.rows import Rows
@@ -66,7 +64,7 @@ def open_ledger(site: Site, rows: Rows | None = None, *, thorough: bool = False)
 
 def _known_by(rows: Rows | None) -> str:
     """Whether persons are known by a name of their own, or by the id of their one row."""
-    return "row" if rows is None or np.array_equal(rows.people, rows.ids.astype(np.str_)) else "person"
+    return "row" if rows is None or rows.persons is None else "person"
 
 
 def _check_marks(site: Site, ledger: Ledger, mark: Any, *, thorough: bool) -> None:
@@ -87,10 +85,17 @@ def _check_marks(site: Site, ledger: Ledger, mark: Any, *, thorough: bool) -> No
 
 
 def spent(site: Site) -> tuple[float, float]:
-    """(epsilon, delta) that the person who paid most has paid at this site; (0, delta) before any release."""
+    """(epsilon, delta) that the person who paid most has paid at this site; (0, delta) before any release.
+
+    Where the site names persons it is what somebody with one row in every release has paid: how many rows somebody has,
+    and who came back under another id, is nobody's business.
+    """
     if not _has_ledger(site):
         return 0.0, site.policy.record_delta
     ledger = open_ledger(site)
+    tally = ledger.tally()
+    if tally is not None:
+        return tally, ledger.delta
     by = {entry.by for entry in ledger.entries()}
     ledger.by = by.pop() if len(by) == 1 else ledger.by
     paid = ledger.spent()

@@ -32,6 +32,7 @@ def release_sums(site: Site, payload: Payload) -> Payload:
     check_task(site, parameters.task)
     with releasing(site, mechanism) as permit:
         rows = check_rows_of(site, parameters, permit.rows())
+        site.allow(numbers=len(rows.y) * (parameters.n_features + parameters.n_targets))
         targets = read_targets(parameters, rows)
 
         def compute(ledger: Ledger) -> Record:
@@ -46,7 +47,8 @@ def release_sums(site: Site, payload: Payload) -> Payload:
 
 def _check_bounded(site: Site, parameters: RidgeParameters, features: FourierFeatures | None) -> None:
     """Refuse features that are too many, or that would not be finite for every row, before there is any."""
-    site.allow(features=parameters.n_features, numbers=(parameters.n_features + parameters.n_targets) ** 2)
+    columns = parameters.n_features + parameters.n_targets
+    site.allow(features=parameters.n_features, numbers=4 * columns**2)  # sums, their noise, and two copies on the way
     if features is not None:
         try:
             check_features(features)

@@ -6,13 +6,14 @@ before must not be used after.
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import check_column_names, check_number, column_names
+from kernfed._validation import check_column_names, check_number, check_rows, column_names
 from kernfed.errors import InputError, Refused, StoreError
 from kernfed.federation.protocol.schema import Schema, fraction_reason, label_kind
 from kernfed.federation.site.rows import Rows, check_site_rows
@@ -158,6 +159,8 @@ class SiteData:
         check_column_names(X, self._names)
         fresh = np.arange(len(np.asarray(X))) + (int(taken.max()) + 1 if taken.size else 0) if ids is None else ids
         new = check_site_rows(X, y, fresh, self.name, persons)
+        with np.errstate(over="ignore"):  # what does not fit is refused here, and not when somebody asks
+            new = replace(new, X=check_rows(new.X.astype(self._given.X.dtype), "X"))
         if new.X.shape[1] != self.width:
             raise InputError(f"X must have {self.width} columns as the site has, got {new.X.shape[1]}")
         if np.isin(new.ids, taken).any():

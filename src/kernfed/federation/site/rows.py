@@ -81,7 +81,17 @@ def check_site_rows(
     people = None if persons is None else np.asarray(persons)
     if people is not None and (people.shape != (len(rows),) or people.dtype.kind not in "iuUO"):
         raise InputError(f"persons of site {name!r} must be a number or a word for each of {len(rows)} rows")
+    if people is not None and not all(_can_be_written(person) for person in set(people.astype(np.str_).tolist())):
+        raise InputError(f"persons of site {name!r} must be words that can be written as UTF-8")
     return Rows(rows, labels, numbers.astype(np.int64), None if people is None else people.astype(np.str_))
+
+
+def _can_be_written(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _plain_labels(labels: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
