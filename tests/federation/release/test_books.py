@@ -344,3 +344,12 @@ def test_where_privacy_is_required_one_changed_row_redraws_all(rows: Rows) -> No
     assert (after != before).any(axis=1).all()
     assert open_ledger(site, rows).spent(["p0"]).epsilon > 1.3
     assert charges(site) == 2
+
+
+def test_small_charges_cannot_fill_the_ledger(rows: Rows, tmp_path: Path) -> None:
+    site = make(Rows(rows.X, rows.y, rows.ids), tmp_path, max_record_epsilon=3.0, max_charges=2)
+    for number in range(2):
+        sums(site, Rows(rows.X + number, rows.y, rows.ids))
+    with pytest.raises(Refused, match="allows 2 releases"):
+        sums(site, Rows(rows.X - 1, rows.y, rows.ids))
+    assert charges(site) == 2

@@ -101,6 +101,12 @@ class Permit:
         return np.stack([known[number][1] for number in rows.ids.tolist()])
 
     def _charged(self, rows: Rows, compute: Callable[[Ledger], Any]) -> Any:
+        if charges(self.site) >= self.site.policy.max_charges:
+            raise Refused(
+                "limit",
+                f"the policy of site {self.site.name!r} allows {self.site.policy.max_charges:,} releases",
+                public=True,
+            )
         try:
             return compute(open_ledger(self.site, rows, thorough=True))
         except BudgetExceeded as error:

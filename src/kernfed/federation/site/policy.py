@@ -20,7 +20,8 @@ SCHEMES = ("bfv", "tfhe", "plain")
 class Policy:
     """What a site allows.
 
-    tasks : names of tasks it answers, or ("*",). callers : who may ask, or ("*",). queries_per_day : rows scored per
+    tasks : names of tasks it answers, or ("*",). callers : who may ask, or ("*",); a name is worth what the engine
+    knows of it, and where it knows nobody, callers give their own. queries_per_day : rows scored per
     caller and day, None for no limit. min_rows_per_class : classes with fewer rows are not spoken of.
     require_privacy : whether learners must release data under differential privacy, which the next three imply.
     mechanisms : by which mechanisms (names as in ``kernfed plan --privacy``), or ("*",). max_record_epsilon : the most
@@ -31,7 +32,8 @@ class Policy:
     under which keys (SHA-256 digests of the asker's key, or ("*",)); "plain" encrypts nothing, so it also needs the
     task "scores". keep_models : of how many trainings a site keeps the machines, the newest; older models are then
     stale. max_features, max_steps, max_numbers : the most features of a model, steps of a descent, and numbers held at
-    once that a question may ask for. task_seconds : how long a site computes for one question.
+    once that a question may ask for. task_seconds : how long a site computes for one question. max_charges : of how
+    many releases the ledger may have charges, however small: each makes the next one slower.
     """
 
     tasks: tuple[str, ...] = field(default_factory=default_tasks)
@@ -52,6 +54,7 @@ class Policy:
     max_steps: int = 100_000
     max_numbers: int = 500_000_000
     task_seconds: float = 3600.0
+    max_charges: int = 1000
 
     def __post_init__(self) -> None:
         for name in ("tasks", "callers", "mechanisms", "schemes", "keys"):
@@ -68,7 +71,7 @@ class Policy:
                 raise PolicyError(f"{name} must be true or false, got {getattr(self, name)!r}")
         if self.queries_per_day is not None:
             check_count(self.queries_per_day, "queries_per_day")
-        for name in ("min_rows_per_class", "keep_models", "max_features", "max_steps", "max_numbers"):
+        for name in ("min_rows_per_class", "keep_models", "max_features", "max_steps", "max_numbers", "max_charges"):
             check_count(getattr(self, name), name)
         check_number(self.task_seconds, "task_seconds", above=0)
         check_choice(self.labels, "labels", ("classes", "targets"))
