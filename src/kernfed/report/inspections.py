@@ -31,7 +31,7 @@ def site_page(inspection: Inspection) -> str:
 
 def _sections(inspection: Inspection) -> tuple[Section, ...]:
     nothing = "Of all that was tried, nothing that left depended on rows other than through a release."
-    told = tuple((line.task, line.verdict, line.why) for line in _ordered(inspection))
+    told = _told(_ordered(inspection))
     attacks = tuple((outcome.attack, _HELD[outcome.held], outcome.told) for outcome in inspection.outcomes)
     valid = "Valid for this policy, this version of kernfed and these columns; inspect again when one of them changes."
     return (
@@ -63,6 +63,16 @@ def _noninterference(inspection: Inspection) -> Section:
     )
     counts = PageTable(("question", "asked", "run", "followed"), asked, "Questions to each pair", folded=True)
     return Section("Noninterference", (words,), tables=(counts,))
+
+
+def _told(lines: list[TaskLine]) -> tuple[tuple[str, str, str], ...]:
+    """A row for each question that is answered, and one for all that are refused for the same reason."""
+    rows = [(line.task, line.verdict, line.why) for line in lines if line.verdict != "refused"]
+    reasons = dict.fromkeys(line.why for line in lines if line.verdict == "refused")
+    for why in reasons:
+        names = [line.task for line in lines if (line.verdict, line.why) == ("refused", why)]
+        rows.append((", ".join(names), "refused", why))
+    return tuple(rows)
 
 
 def _ordered(inspection: Inspection) -> list[TaskLine]:
