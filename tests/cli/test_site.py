@@ -47,21 +47,27 @@ def words(folder: Path, command: str, *more: Any) -> list[Any]:
 def ids_of(folder: Path) -> set[int]:
     """Ids of the rows that the site would use now."""
     table = kf.data.read_table(folder / "rows.csv", label="y", ids="number")
-    site = Site("a", table.X, table.y, ids=table.ids, store=SiteStore(folder / "store" / "site-a"))
+    store, policy = SiteStore(folder / "store" / "site-a"), Policy.read(folder / "site.toml")
+    site = Site("a", table.X, table.y, ids=table.ids, store=store, policy=policy)
     return set(site.rows().ids.tolist())
 
 
 def test_forget_at_the_site(folder: Path) -> None:
     done = run(*words(folder, "forget", "--rows", "103, 117"))
     assert "2 rows forgotten at site 'a'" in done.stdout
-    assert "models fitted again, whose earlier state is void:            1" in done.stdout
-    assert "changes with the next training" in done.stdout
+    assert "models deleted, which the next training makes again:         1" in done.stdout
+    assert "stay as they are until `kernfed site publish`" in done.stdout
+    assert ids_of(folder) == set(range(100, 130))  # blank rows stand in their place
+    done = run(*words(folder, "publish"))
+    assert "28 rows published at site 'a'" in done.stdout
     assert ids_of(folder) == set(range(100, 130)) - {103, 117}
 
 
 def test_add_at_the_site(folder: Path) -> None:
     told = json.loads(run(*words(folder, "add", "--new", folder / "new.csv", "--json")).stdout)
     assert (told["site"], told["added"], told["models_deleted"]) == ("a", 2, 1)
+    assert ids_of(folder) == set(range(100, 130))  # they wait
+    assert json.loads(run(*words(folder, "publish", "--json")).stdout)["published"] == 32
     assert ids_of(folder) == set(range(100, 132))
 
 
@@ -97,7 +103,7 @@ def test_help_has_an_example(command: str) -> None:
 
 
 def test_rows_kept_aside_stay_aside(folder: Path) -> None:
-    """With the site's own holdout the machines are those of its rows, and are fitted again; without they are not."""
+    """With the site's own holdout the machines are those of its rows, and stay where no row of theirs is forgotten."""
     table = kf.data.read_table(folder / "rows.csv", label="y", ids="number")
     policies = {"a": Policy.read(folder / "site.toml")}
     data = {"a": (table.X, table.y, table.ids)}
@@ -105,6 +111,8 @@ def test_rows_kept_aside_stay_aside(folder: Path) -> None:
         kf.FoldingLearner(privacy=RecordGaussian(2.0, 1e-6, radius=1.0)).fit(federation)
         used = set(federation.engine.site("a").rows().ids.tolist())  # type: ignore[attr-defined]
     assert len(used) < ROWS
-    forgetting = ["forget", "--store", folder / "aside", "--rows", min(used), "--json"]
-    told = json.loads(run(*words(folder, *forgetting, "--holdout", 0.3)).stdout)
-    assert (told["models_fitted_again"], told["models_deleted"]) == (1, 0)
+    aside = min(set(range(100, 130)) - used)
+    for row, deleted in ((aside, 0), (min(used), 1)):
+        forgetting = ["forget", "--store", folder / "aside", "--rows", row, "--json"]
+        told = json.loads(run(*words(folder, *forgetting, "--holdout", 0.3)).stdout)
+        assert (told["models_fitted_again"], told["models_deleted"]) == (0, deleted)

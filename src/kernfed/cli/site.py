@@ -21,6 +21,9 @@ app = typer.Typer(
     name="site", help="At a site itself: forget rows, add rows. Nobody can ask for it.", no_args_is_help=True
 )
 FORGET_EXAMPLE = "Example: kernfed site forget --store store/a --name a --data rows.parquet --label y --rows 3,17"
+PUBLISH_EXAMPLE = (
+    "Example: kernfed site publish --store store/a --name a --data rows.parquet --label y --policy site.toml"
+)
 ADD_EXAMPLE = "Example: kernfed site add --store store/a --name a --data rows.parquet --label y --new more.parquet"
 
 Store = Annotated[Path, typer.Option(help="The site's store, or the folder of stores that has it.")]
@@ -28,7 +31,10 @@ Name = Annotated[str, typer.Option(help="Name of the site.")]
 HoldOut = Annotated[float, typer.Option(help="Share of rows that the site keeps aside, as it was set up.")]
 PolicyFile = Annotated[Path | None, typer.Option("--policy", help="The site's policy, a site.toml.")]
 #: What changes for everybody else, and when.
-_LATER = "The number of rows that the site tells changes with the next training."
+_LATER = (
+    "Where the policy requires privacy, the numbers of rows that others see stay as they are until `kernfed site "
+    "publish`; elsewhere they change at once."
+)
 
 
 @app.command("forget", cls=Command, epilog=FORGET_EXAMPLE)
@@ -98,6 +104,34 @@ def add(
     people = None if added.persons is None else added.persons.tolist()
     site.as_owner("add_rows", Payload(arrays, {"y": labels_to_values(added.y), "persons": people}))
     _tell("added", len(added), site, before, json)
+
+
+@app.command("publish", cls=Command, epilog=PUBLISH_EXAMPLE)
+def publish(
+    store: Store,
+    name: Name,
+    data: DataFile,
+    label: Label,
+    features: Features = None,
+    ids: RowIds = None,
+    persons: Persons = None,
+    policy: PolicyFile = None,
+    holdout: HoldOut = 0.0,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Let the numbers of rows that others see be what they are now, where the policy requires privacy.
+
+    Until then a forgotten row leaves a blank one in its place, and added rows wait: a number that changes at once would
+    tell when somebody left or came.
+    """
+    from kernfed.data import read_table
+
+    read = partial(read_table, data, features=features, label=label, ids=ids, persons=persons)
+    site = _open(store, name, read, policy, holdout=holdout, seed=seed)
+    before = _state(site)
+    site.data.publish()
+    _tell("published", len(site.rows().ids), site, before, json)
 
 
 # The site ---------------------------------------------------------------------------------------------------------

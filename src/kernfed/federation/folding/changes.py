@@ -63,8 +63,8 @@ def forget_rows(site: Site, payload: Payload) -> Payload:
         delete_machines(site, handle)
     site.forget_rows(ids, tuple(touched))
     for handle, machines in touched.items():
-        if machines.of_moments:
-            continue  # moments without the rows are another release, charged when somebody asks for it
+        if machines.of_moments or site.data.counts_stay:
+            continue  # another release: made, and charged, when somebody asks for it
         changed = _without_forgotten(site, machines)
         if changed is not None:
             generation = site.store.read_state()["generations"][handle]

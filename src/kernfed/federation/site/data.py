@@ -2,6 +2,9 @@
 
 All of it needs the site's store locked: another process may forget a row while this one reads, and a row that was read
 before must not be used after.
+
+Where privacy is required the number of rows is a public fact, which forgetting and adding must not change: a forgotten
+row leaves a blank one of zeros in its place, and an added one waits, until the site ``publish``es its rows anew.
 """
 
 import hashlib
@@ -26,7 +29,8 @@ class SiteData:
 
     In the place of X there may be a function without arguments that returns a table (``X``, ``y``, ``ids``,
     ``columns``); it is called when the rows are first needed. ``holdout`` is the share of rows kept aside. ``labels``:
-    "classes" or "targets", where they must be that. ``persons`` (n,): whose rows they are.
+    "classes" or "targets", where they must be that. ``persons`` (n,): whose rows they are. ``counts_stay``: whether the
+    number of rows changes only by ``publish``, and ``secret_labels`` whether blank rows have a label of nobody.
     """
 
     def __init__(
@@ -44,8 +48,11 @@ class SiteData:
         seed: int = 0,
         labels: str = "",
         persons: npt.ArrayLike | None = None,
+        counts_stay: bool = False,
+        secret_labels: bool = False,
     ) -> None:
         self.name, self.seed, self._store, self._labels = name, seed, store, labels
+        self.counts_stay, self._secret_labels = counts_stay, secret_labels
         self.holdout = check_number(holdout, "holdout", at_least=0, below=1)
         self._read: Callable[[], Any] | None = X if callable(X) else None
         self._names, self._scaling, self._encoder = tuple(columns), scaling, encoder
@@ -117,7 +124,7 @@ class SiteData:
         rows = self._given
         added = self._store.read("rows")
         if added is None:
-            return rows
+            return self._as_published(rows)
         later = _rows_of(added)
         if np.isin(later.ids, rows.ids).any():
             raise StoreError(
@@ -125,7 +132,30 @@ class SiteData:
                 "give every row an id of its own"
             )
         rows = rows.plus(later)
-        return rows.take(~np.isin(rows.ids, forgotten)) if forgotten else rows
+        return self._as_published(rows.take(~np.isin(rows.ids, forgotten)) if forgotten else rows)
+
+    def _as_published(self, rows: Rows) -> Rows:
+        """Rows in the number that is public: without those that wait, and with a blank one for each forgotten one."""
+        if not self.counts_stay:
+            return rows
+        state = self._store.read_state()
+        if state.get("waiting"):
+            rows = rows.take(~np.isin(rows.ids, state["waiting"]))
+        blank = state.get("blank", [])
+        if not blank:
+            return rows
+        nobody = "" if self._given.y.dtype.kind == "U" else 0
+        labels = np.array([nobody if label is None else label for _, label in blank], dtype=self._given.y.dtype)
+        ids = np.array([number for number, _ in blank], dtype=np.int64)
+        persons = None if rows.persons is None else np.array([f"blank {number}" for number, _ in blank])
+        return rows.plus(Rows(np.zeros((len(blank), self.width), self._given.X.dtype), labels, ids, persons))
+
+    def publish(self) -> None:
+        """Let the rows be as many as there are: blank ones go, and those that waited take part."""
+        with self._store.locked():
+            state = self._store.read_state()
+            state["blank"], state["waiting"] = [], []
+            self._store.write_state(state)
 
     # Rows that come and go --------------------------------------------------------------------------------------
 
@@ -149,6 +179,10 @@ class SiteData:
             every = new if added is None else _rows_of(added).plus(new)
             every_mark = marks if added is None else np.concatenate([added.arrays["asked"], marks])
             self._store.write(_record_of(every, every_mark), "rows")
+            if self.counts_stay:
+                state = self._store.read_state()
+                state["waiting"] = [*state.get("waiting", []), *new.ids.tolist()]
+                self._store.write_state(state)
             return new.ids
 
     def _check_new(self, X: Any, y: Any, ids: Any, persons: Any, added: Record | None) -> Rows:
@@ -172,7 +206,9 @@ class SiteData:
 
     def check_known(self, ids: npt.NDArray[np.int64]) -> None:
         """Refuse ids of no row. Those forgotten already pass, so that an interrupted forgetting can be completed."""
-        known = np.concatenate([self._all().ids, np.array(self._store.read_state()["forgotten"], dtype=np.int64)])
+        state = self._store.read_state()
+        others = np.array([*state["forgotten"], *state.get("waiting", [])], dtype=np.int64)
+        known = np.concatenate([self._all().ids, others])
         missing = ids[~np.isin(ids, known)]
         if len(missing):
             raise Refused("unknown rows", f"site {self.name!r} has no rows with ids {missing[:5].tolist()}")
@@ -184,6 +220,9 @@ class SiteData:
         """
         with self._store.locked():
             state = self._store.read_state()
+            if self.counts_stay:
+                state["blank"] = [*state.get("blank", []), *self._blanks(ids, state)]
+                state["waiting"] = [number for number in state.get("waiting", []) if number not in ids]
             state["forgotten"] = sorted({*state["forgotten"], *ids.tolist()})
             for handle in retired:
                 state["generations"][handle] = state["generations"].get(handle, 0) + 1
@@ -192,6 +231,13 @@ class SiteData:
             if added is not None:
                 kept = ~np.isin(added.arrays["ids"], state["forgotten"])
                 self._store.write(_record_of(_rows_of(added).take(kept), added.arrays["asked"][kept]), "rows")
+
+    def _blanks(self, ids: npt.NDArray[np.int64], state: dict[str, Any]) -> list[list[Any]]:
+        """Id and label of the blank rows that stand for ``ids``; labels that are nobody's business are left out."""
+        rows = self._all()
+        gone = np.isin(rows.ids, ids) & ~np.isin(rows.ids, state["forgotten"])
+        labels = [None] * int(gone.sum()) if self._secret_labels else rows.y[gone].tolist()
+        return [[number, label] for number, label in zip(rows.ids[gone].tolist(), labels, strict=True)]
 
 
 def _mark(question: str) -> int:

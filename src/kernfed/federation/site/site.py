@@ -87,8 +87,13 @@ class Site:
         self.store = store if store is not None else SiteStore()
         self.policy = policy if policy is not None else Policy()
         #: columns, scaling, encoder, holdout and seed: see ``SiteData``.
-        declared = self.policy.labels if self.policy.require_privacy else ""
-        self.data = SiteData(name, X, y, ids, self.store, labels=declared, **about)
+        private = self.policy.require_privacy
+        about |= {
+            "labels": self.policy.labels if private else "",
+            "counts_stay": private,
+            "secret_labels": self.policy.private_labels or self.policy.labels == "targets",
+        }
+        self.data = SiteData(name, X, y, ids, self.store, **about)
         self._lock = threading.Lock()
         self._visit: Visit | None = None
         #: Working memory of tasks (assembled banks); rebuilt from the store at will.

@@ -187,6 +187,7 @@ def another_name(target: Target) -> Verdict:
             new = {"X": target.rows.X[row : row + 1].astype(np.float64), "ids": np.array([number])}
             about = {"y": labels_to_values(target.rows.y[row : row + 1]), "persons": [str(people[row])], "handle": ""}
             site.as_owner("add_rows", Payload(new, about))
+            site.data.publish()
         except KernfedError:
             break
         ids = number
