@@ -18,6 +18,7 @@ def test_nothing_goes_wrong_in_a_slice(what: str) -> None:
     assert "0 wrong, seed 7" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_is_said_and_fails() -> None:
     """With a reader that believes whatever digest a file has, flipped bits are found, and the program fails."""
     code = (

@@ -67,6 +67,7 @@ def test_a_site_that_holds(folder: Path) -> None:
         assert not any(str(number) in text for number in range(7000, 7000 + ROWS))
 
 
+@pytest.mark.slow
 def test_an_open_site_does_not_hold(folder: Path) -> None:
     done = run(*words(folder, "open.toml", "--out", folder / "page.md", "--json"), code=1)
     told = json.loads(done.stdout)

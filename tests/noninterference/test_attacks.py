@@ -39,7 +39,7 @@ def outcome(attack: Any, attacked: Target) -> bool | None:
     return held
 
 
-@pytest.mark.parametrize("case", HELD)
+@pytest.mark.parametrize("case", [HELD[0], *(pytest.param(case, marks=pytest.mark.slow) for case in HELD[1:])])
 def test_no_attack_works_where_privacy_is_required(case: str) -> None:
     advanced = []
     rules = CASES[case][1]
