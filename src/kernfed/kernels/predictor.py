@@ -1,5 +1,6 @@
 """What models on the features of a problem have in common: labels, probabilities and accuracy from values."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,14 @@ from kernfed.kernels.problem import FeatureProblem
 from kernfed.kernels.simplex import project_on_simplex
 
 
-class ProblemModel(Savable):
+class ProblemModel(Savable, ABC):
     """Base of models of one problem: what scikit-learn calls columns and classes."""
 
     feature_names_in_: tuple[str, ...]
 
+    @abstractmethod
     def _solved(self) -> FeatureProblem:
         """The problem that the model solves."""
-        raise NotImplementedError
 
     @property
     def n_features_in_(self) -> int:
@@ -39,8 +40,9 @@ class ProblemModel(Savable):
 class Predictor(ProblemModel):
     """Base of models that compute values (n, q) of rows: one column per class, LARGER is better, or one to regress."""
 
+    @abstractmethod
     def _values(self, rows: FloatArray) -> FloatArray:
-        raise NotImplementedError
+        """Values (n, q) of rows (n, p) that were checked."""
 
     def _probabilities(self, values: FloatArray) -> FloatArray:
         return project_on_simplex(values)

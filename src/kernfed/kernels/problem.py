@@ -1,5 +1,6 @@
 """What all problems that are solved on features have in common: features of rows, targets of labels."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ FEATURES = ("fourier", "given")
 TASKS = ("classify", "regress")
 
 
-class FeatureProblem:
+class FeatureProblem(ABC):
     """Base of dataclasses with these fields.
 
     width : columns p. features : "fourier", random Fourier features made from ``seed`` (so no frequency travels), or
@@ -45,9 +46,9 @@ class FeatureProblem:
         """Labels (C,) in sorted order; empty for "regress"."""
         return np.array(self.classes)
 
+    @abstractmethod
     def feature_map(self) -> FourierFeatures | None:
         """Features of rows; None where the columns are the features."""
-        raise NotImplementedError
 
     def numbers(self, y: npt.NDArray[Any]) -> IntArray:
         """Class numbers (n,) of labels."""
