@@ -1,0 +1,118 @@
+"""Who is who: long-lived keys for signatures (Ed25519), and keys for one run by which seeds are sealed (X25519).
+
+A key for one run is signed by its owner's long-lived key and deleted when the run is answered: whoever steals a
+long-lived key later opens nothing that was sealed before. Keys travel, and are pinned, as 64 hexadecimal digits.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from kernfed.errors import InputError, StoreError
+from kernfed.files import sync_folder
+
+#: Bytes of a private key, and of a public one; of a signature.
+KEY, SIGNATURE = 32, 64
+_TEXT = re.compile(r"[0-9a-f]{64}")
+#: What a signature of a key for one run is about, so that it can be taken for nothing else.
+_ONE_TIME = b"kernfed key for one run\0"
+
+
+def check_key(text: object, name: str = "a key") -> str:
+    """A public key as text."""
+    if not isinstance(text, str) or not _TEXT.fullmatch(text):
+        raise InputError(f"{name} must be 64 hexadecimal digits, as `kernfed key` prints them, got {text!r:.80}")
+    return text
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A long-lived key: its owner signs with it, and is known by its public half."""
+
+    private: bytes
+
+    @classmethod
+    def make(cls) -> "Identity":
+        """A new one."""
+        return cls(Ed25519PrivateKey.generate().private_bytes_raw())
+
+    @property
+    def public(self) -> str:
+        """The public key, as text."""
+        return Ed25519PrivateKey.from_private_bytes(self.private).public_key().public_bytes_raw().hex()
+
+    def sign(self, message: bytes) -> bytes:
+        """Signature of a message; the same message has the same one."""
+        return Ed25519PrivateKey.from_private_bytes(self.private).sign(message)
+
+
+def is_signed(public: str, message: bytes, signature: bytes) -> bool:
+    """Whether the owner of ``public`` signed the message."""
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(check_key(public))).verify(signature, message)
+    except InvalidSignature:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class OneTimeKey:
+    """The public half of a key for one run, signed by its owner."""
+
+    public: str
+    signature: str
+
+    def check(self, owner: str, name: str) -> None:
+        """Refuse a key that member ``name``, whose long-lived key is ``owner``, did not sign."""
+        signature = bytes.fromhex(self.signature)
+        if not is_signed(owner, _ONE_TIME + bytes.fromhex(check_key(self.public)), signature):
+            raise InputError(f"the key for one run of member {name!r} is not signed by its long-lived key")
+
+
+def make_one_time(identity: Identity) -> tuple[bytes, OneTimeKey]:
+    """A new key for one run: the private half, and the signed public one."""
+    private = X25519PrivateKey.generate()
+    public = private.public_key().public_bytes_raw()
+    return private.private_bytes_raw(), OneTimeKey(public.hex(), identity.sign(_ONE_TIME + public).hex())
+
+
+# Files ------------------------------------------------------------------------------------------------------------
+
+
+def read_identity(place: Path) -> Identity | None:
+    """The long-lived key in a file, or None where there is no file; a damaged one is refused, never replaced."""
+    if not place.exists():
+        return None
+    private = place.read_bytes()
+    if len(private) != KEY:
+        raise StoreError(f"the key {place} is damaged: {len(private)} bytes instead of {KEY}; restore it")
+    return Identity(private)
+
+
+def keep_identity(place: Path) -> Identity:
+    """The long-lived key in a file, which is made where there is none."""
+    known = read_identity(place)
+    if known is None:
+        known = Identity.make()
+        write_secret(place, known.private)
+    return known
+
+
+def write_secret(place: Path, secret: bytes) -> None:
+    """Write a few secret bytes to a new file for the owner's eyes only, and to the disk before this returns."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = place.with_name(f".{place.name}.part")
+    part.unlink(missing_ok=True)
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, secret)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    part.replace(place)
+    sync_folder(place.parent)
