@@ -9,7 +9,11 @@ NEEDS = {
     "src/kernfed/federation/engines/flower.py": "flwr",
     "src/kernfed/federation/engines/flower_site.py": "flwr",
     "src/kernfed/federation/flower_jobs.py": "flwr",
+    "src/kernfed/federation/engines/nats.py": "nats",
+    "src/kernfed/federation/engines/nats_link.py": "nats",
+    "src/kernfed/federation/engines/nats_site.py": "nats",
     "tests/federation/flower_grid.py": "flwr",
+    "tests/federation/hub_server.py": "nats",
 }
 collect_ignore = [path for path, package in NEEDS.items() if find_spec(package) is None]
 

@@ -63,6 +63,10 @@ class RunFailed(KernfedError, RuntimeError):
     """A run on a deployment that did not end well."""
 
 
+class HubUnreachable(KernfedError, ConnectionError):
+    """A hub that does not answer, does not know the key, or is not the one that the credentials trust."""
+
+
 class Refused(KernfedError):
     """Raised at a site to answer with a refusal: a code to act on and a sentence to read.
 

@@ -262,11 +262,12 @@ def _check_header(place: str, header: Any) -> tuple[Format, int, Mapping[str, An
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[Path]:
     """A temporary path beside ``path`` that takes its place when the block ends well, and vanishes when it does not.
 
     Contents reach the disk before the name does, and the name before this returns: a crash leaves the old file or the
-    new one, and whoever was told that it is written finds it after a power cut.
+    new one, and whoever was told that it is written finds it after a power cut. A ``private`` file is never readable by
+    others than its owner.
     """
     place = Path(path)
     if not place.parent.is_dir():
@@ -280,7 +281,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb+") as written:
             os.fsync(written.fileno())
-        temporary.chmod(0o666 & ~_umask())
+        if not private:  # it was made for its owner alone
+            temporary.chmod(0o666 & ~_umask())
         temporary.replace(place)
         sync_folder(place.parent)
     finally:

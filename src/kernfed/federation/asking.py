@@ -115,6 +115,29 @@ class Federation:
         engine = FlowerEngine(grid, expect=expect, min_sites=min_sites, wait=wait, report=report)
         return cls(engine, seed=seed, caller=caller, on_missing=on_missing)
 
+    @classmethod
+    def nats(
+        cls,
+        url: str = "",
+        *,
+        credentials: Any,
+        seed: int = 0,
+        sites: Sequence[str] = (),
+        wait: float = 10.0,
+        patience: float = 0.0,
+        on_missing: Callable[[str, str, Refusal], None] | None = None,
+    ) -> "Federation":
+        """Federation of the sites that are connected to a hub, as the caller that ``credentials`` (a file) name.
+
+        ``url`` is another address of the hub than the one in the credentials, ``sites`` those that shall take part, by
+        default all that the caller may ask. ``wait`` is how many seconds the hub is waited for, and ``patience`` how
+        many a site that is not connected. Needs the extra ``[serve]``.
+        """
+        from kernfed.federation.engines.nats import NatsEngine  # needs the extra
+
+        engine = NatsEngine(credentials, url=url, sites=sites, wait=wait, patience=patience)
+        return cls(engine, seed=seed, caller=engine.credentials.name, on_missing=on_missing)
+
     @property
     def sites(self) -> tuple[str, ...]:
         """Names of all sites, sorted."""
