@@ -47,7 +47,7 @@ class ArrowSource:
     @property
     def kinds(self) -> list[str]:
         """What each column holds; row numbers that pandas announces are an ``index``."""
-        index = _pandas_index(self.schema)
+        index = pandas_index(self.schema)
         return ["index" if field.name in index else _kind(field.type) for field in self.schema]
 
 
@@ -124,7 +124,7 @@ def read_rows(source: ArrowSource, roles: Roles, dtype: str) -> Table:
         row += batch.num_rows
     if X is None:
         raise DataError(f"{source.path}: the table has no rows")
-    values = {name: _as_numpy(source, name, chunks) for name, chunks in described.items()}
+    values = {name: _as_numpy(source.path, name, chunks, source.untyped) for name, chunks in described.items()}
     named = (roles.label, roles.site, roles.ids, roles.persons)
     y, site, ids, persons = (None if name is None else values[name] for name in named)
     site, persons = (None if words is None else words.astype(np.str_) for words in (site, persons))
@@ -173,6 +173,18 @@ def _numbers(path: Path, name: str, array: pa.Array, first_row: int, width: int)
     return _plain_numbers(values).reshape(-1, width)
 
 
+def list_column(path: Path, name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """Numbers (n, w) of a column of lists that was read whole, all of one length and none missing."""
+    if not _is_number(_element_type(column.type)):
+        raise DataError(f"{path}: column {name!r} must hold lists of numbers, got {column.type}")
+    width, parts, row = 0, [], 0
+    for chunk in column.chunks:
+        width = width or _width(chunk)
+        parts.append(_numbers(path, name, _checked_present(path, name, chunk, row), row, width))
+        row += len(chunk)
+    return np.concatenate(parts).astype(np.float64)
+
+
 def _plain_numbers(array: pa.Array) -> npt.NDArray[Any]:
     if pa.types.is_decimal(array.type):
         array = array.cast(pa.float64())
@@ -217,15 +229,24 @@ def _described(path: Path, name: str, array: pa.Array, first_row: int) -> pa.Arr
     return array
 
 
-def _as_numpy(source: ArrowSource, name: str, chunks: list[pa.Array]) -> npt.NDArray[Any]:
+def described_column(path: Path, name: str, column: pa.ChunkedArray, *, untyped: bool) -> npt.NDArray[Any]:
+    """One column of labels, sites or ids (n,) that was read whole; ``untyped`` text may be numbers."""
+    checked: list[pa.Array] = []
+    for chunk in column.chunks:
+        row = sum(map(len, checked))
+        checked.append(_described(path, name, _checked_present(path, name, chunk, row), row))
+    return _as_numpy(path, name, checked, untyped)
+
+
+def _as_numpy(path: Path, name: str, chunks: list[pa.Array], untyped: bool) -> npt.NDArray[Any]:
     """One column of labels, sites or ids (n,)."""
     column = pa.chunked_array(chunks)
-    if source.untyped:
+    if untyped:
         column = _typed(column)
     if _is_text(column.type):
         return np.array(column.to_pylist(), dtype=np.str_)
     values = np.concatenate([_to_numpy(chunk) for chunk in column.chunks])
-    check_finite_labels(source.path, name, values)
+    check_finite_labels(path, name, values)
     return values
 
 
@@ -245,7 +266,7 @@ def _typed(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column
 
 
-def _pandas_index(schema: pa.Schema) -> set[str]:
+def pandas_index(schema: pa.Schema) -> set[str]:
     """Columns that pandas made of an index when it wrote the file, by what it says there about itself."""
     try:
         columns = json.loads((schema.metadata or {})[b"pandas"])["index_columns"]

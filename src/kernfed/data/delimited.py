@@ -37,8 +37,7 @@ def open_csv(path: Path) -> Iterator[ArrowSource]:
             with pa.csv.open_csv(
                 path,
                 read_options=pa.csv.ReadOptions(use_threads=False, block_size=_BLOCK),
-                # In a table of one column an empty line is a missing value.
-                parse_options=pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(names) > 1),
+                parse_options=_parse_options(names),
                 convert_options=pa.csv.ConvertOptions(
                     column_types=by_role,
                     include_columns=list(by_role),
@@ -52,6 +51,27 @@ def open_csv(path: Path) -> Iterator[ArrowSource]:
 
     schema = pa.schema(list(zip(names, types, strict=True)))
     yield ArrowSource(path, schema, _count_lines(path), batches, untyped=True)
+
+
+def read_text_columns(path: Path) -> pa.Table:
+    """All columns of a CSV file as text, with missing values where cells are empty."""
+    names, _ = _head(path)
+    try:
+        return pa.csv.read_csv(
+            path,
+            read_options=pa.csv.ReadOptions(use_threads=False, block_size=_BLOCK),
+            parse_options=_parse_options(names),
+            convert_options=pa.csv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.string()), null_values=[""], strings_can_be_null=True
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise _explained(path, names, error) from None
+
+
+def _parse_options(names: list[str]) -> pa.csv.ParseOptions:
+    # In a table of one column an empty line is a missing value.
+    return pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(names) > 1)
 
 
 def _head(path: Path) -> tuple[list[str], list[str]]:

@@ -1,0 +1,196 @@
+"""Which plan a column gets, from what was counted of it, and why: the sentences that ``kernfed prepare`` prints."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from kernfed._validation import check_count
+from kernfed.data.preparation_histogram import Histogram, bins_of
+from kernfed.data.preparation_plans import (
+    BooleanPlan,
+    CategoryPlan,
+    DropPlan,
+    ListPlan,
+    NumberPlan,
+    OrderedPlan,
+    Plan,
+    TimePlan,
+    bend,
+)
+from kernfed.data.preparation_statistics import ColumnStatistics, TableStatistics
+from kernfed.errors import InputError
+
+#: Share of the present values that must be numbers, or times, for the others to count as missing.
+_NEARLY_ALL = 0.9
+#: Reach of the outermost half percent over the middle nine tenths, from which tails are heavy: .8 of a normal column,
+#: 1.35 of a log-normal one with sigma .45, 1.6 of an exponential one.
+_HEAVY = 1.2
+#: Bins between which a histogram knows quantiles.
+_ENOUGH_BINS = 8
+#: Days: above the first a spread is one of lives, of which months say little; below the second there is no season.
+_LIVES, _SEASON = 3650.0, 60.0
+#: Characters of words, on average, from which they are sentences.
+_SENTENCES = 30
+_IDENTIFIER = re.compile(r"(.*[ _.-])?(id|ids|uuid|guid|key|mrn|nr|no|number|index)", re.IGNORECASE)
+_ONE = int(bins_of(np.array([1.0]))[0])
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is left to whoever prepares.
+
+    min_rows : rows of all sites that a category needs to have a column of its own. most_values : columns of categories,
+    those of most rows. ordered : words in order, by column. kinds : by column "category", "number" or "drop", against
+    what would be chosen.
+    """
+
+    min_rows: int = 10
+    most_values: int = 50
+    ordered: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_count(self.min_rows, "min_rows")
+        check_count(self.most_values, "most_values")
+        for name, kind in self.kinds.items():
+            if kind not in ("category", "number", "drop"):
+                raise InputError(f"kind of column {name!r} must be category, number or drop, got {kind!r}")
+
+
+def choose_plans(statistics: TableStatistics, rules: Rules) -> tuple[Plan, ...]:
+    """A plan for every column, in the order of the table; columns that not all sites have are left out."""
+    for name in (*rules.ordered, *rules.kinds):
+        if name not in statistics.columns:
+            raise InputError(f"there is no column {name!r}; there are {', '.join(map(repr, statistics.columns))}")
+    plans = [_rounded(_choose(name, own, rules)) for name, own in statistics.columns.items()]
+    return (*plans, *(DropPlan(name, "not every site has it") for name in statistics.partial))
+
+
+def _rounded(plan: Plan) -> Plan:
+    """The plan with numbers of six digits, for people; more would say more than needed of the rows."""
+    numbers: dict[str, Any] = {name: value for name, value in vars(plan).items() if isinstance(value, float)}
+    for name, value in numbers.items():
+        numbers[name] = float(f"{value:.6g}")
+    return replace(plan, **numbers)
+
+
+def _choose(name: str, own: ColumnStatistics, rules: Rules) -> Plan:
+    order, wanted = tuple(rules.ordered.get(name, own.order)), rules.kinds.get(name)
+    flagged = own.missing >= rules.min_rows
+    if own.width:
+        why = "embeddings" if own.width > 0 else "lists of different lengths at different sites"
+        return ListPlan(name, why, own.width) if own.width > 0 else DropPlan(name, why)
+    if wanted == "drop" or not own.present:
+        return DropPlan(name, "as declared" if wanted else "no values, or of a kind that cannot be learned from")
+    if order:
+        plan = OrderedPlan(name, f"ordered as declared{_gaps(own)}", order, flagged)
+        plan.check()
+        return plan
+    if wanted != "category":
+        if own.flags == own.present and not wanted:
+            return BooleanPlan(name, f"true or false{_gaps(own)}", flagged) if _differs(own) else _constant(name)
+        if own.numbers >= _NEARLY_ALL * own.present or wanted == "number":
+            return _number(name, own, rules)
+        if own.times >= _NEARLY_ALL * own.present:
+            return _time(name, own, rules)
+    return _category(name, own, rules, wanted == "category")
+
+
+def _number(name: str, own: ColumnStatistics, rules: Rules) -> Plan:
+    if not own.numbers:
+        return DropPlan(name, "no numbers")
+    if own.counting == own.rows:
+        return DropPlan(name, "numbers the rows: an identifier")
+    if own.different == own.rows and own.whole == own.present and _IDENTIFIER.fullmatch(name):
+        return DropPlan(name, "a different whole number in every row: an identifier")
+    mean = own.total / own.numbers
+    spread = float(np.sqrt(max(own.square / own.numbers - mean**2, 0.0)))
+    if len(own.histogram.counts) == 1 and spread <= 1e-7 * abs(mean) + 1e-300:
+        return _constant(name)
+    absent = own.missing + own.present - own.numbers
+    return _scaled(name, own, mean, spread, absent >= rules.min_rows)
+
+
+def _scaled(name: str, own: ColumnStatistics, mean: float, spread: float, flagged: bool) -> NumberPlan:
+    """A number on one scale; where the histogram knows quantiles, with a curve for heavy tails."""
+    histogram, why = own.histogram, f"number{_gaps(own)}"
+    low, high = mean - 6 * spread, mean + 6 * spread
+    quantiles = {share: histogram.quantile(share) for share in (0.001, 0.005, 0.05, 0.5, 0.95, 0.995, 0.999)}
+    middle = quantiles[0.95] - quantiles[0.05]
+    if histogram.bins_between(quantiles[0.05], quantiles[0.95]) < _ENOUGH_BINS or not middle > 0:
+        return NumberPlan(name, why, low, high, mean, spread, missing=flagged)
+    whole = quantiles[0.999] - quantiles[0.001]
+    low, high = quantiles[0.001] - whole / 2, quantiles[0.999] + whole / 2
+    if quantiles[0.001] >= 0:
+        low = max(low, 0.0)
+    reach = max(quantiles[0.995] - quantiles[0.5], quantiles[0.5] - quantiles[0.005]) / middle
+    if reach < _HEAVY:
+        center, spread = _moments(histogram, low, high, "none", 0.0, 1.0)
+        return NumberPlan(name, why, low, high, center, spread, missing=flagged)
+    offset, unit = quantiles[0.5], middle / 4
+    if quantiles[0.001] >= 0:  # sizes: on a logarithmic scale from the smallest usual ones on
+        offset, unit, low = 0.0, quantiles[0.05] if quantiles[0.05] > 0 else quantiles[0.95] / 20, 0.0
+    center, spread = _moments(histogram, low, high, "log", offset, unit)
+    return NumberPlan(name, f"{why}, heavy tails", low, high, center, spread, "log", offset, unit, flagged)
+
+
+def _moments(
+    histogram: Histogram, low: float, high: float, curve: str, offset: float, unit: float
+) -> tuple[float, float]:
+    """Mean and standard deviation on a curve, of the values of a histogram moved into a range."""
+    middles, counts = histogram.middles()
+    bent = bend(np.clip(middles, low, high), curve, offset, unit)
+    mean = float((counts @ bent) / counts.sum())
+    return mean, float(np.sqrt(counts @ (bent - mean) ** 2 / counts.sum()))
+
+
+def _time(name: str, own: ColumnStatistics, rules: Rules) -> Plan:
+    mean = own.days / own.times
+    spread = float(np.sqrt(max(own.days_square / own.times - mean**2, 0.0)))
+    parts = ["years"]
+    if spread < _LIVES:
+        parts += [*(["month"] if spread > _SEASON else []), "weekday"]
+    if own.timed:
+        parts.append("hour")
+    if spread <= 1e-6:
+        return _constant(name)
+    why = f"{'times' if own.timed else 'dates'} within about {max(3.5 * spread / 365.25, 0.1):.1f} years{_gaps(own)}"
+    return TimePlan(name, why, mean, spread, tuple(parts), own.missing >= rules.min_rows)
+
+
+def _category(name: str, own: ColumnStatistics, rules: Rules, declared: bool) -> Plan:
+    if not declared and own.different == own.rows:
+        return DropPlan(name, "a different word in every row: an identifier")
+    if own.words and own.characters > _SENTENCES * own.words:
+        return DropPlan(name, "text of sentences: learn from it with --text")
+    enough = {word: count for word, count in own.named.items() if count >= rules.min_rows}
+    kept = sorted(sorted(enough, key=lambda word: (-enough[word], word))[: rules.most_values])
+    rest = own.present - sum(enough[word] for word in kept)
+    flagged = own.missing >= rules.min_rows
+    if not kept:
+        return DropPlan(name, f"every word is rare, below {rules.min_rows} rows")
+    if len(kept) == 1 and rest < rules.min_rows and not flagged:
+        return _constant(name)
+    rare = f", {rest / own.rows:.1%} rare" if rest else ""
+    return CategoryPlan(name, f"{len(kept)} words{rare}{_gaps(own)}", tuple(kept), rest >= rules.min_rows, flagged)
+
+
+def _constant(name: str) -> DropPlan:
+    return DropPlan(name, "always the same value")
+
+
+def _differs(own: ColumnStatistics) -> bool:
+    """Whether flags are of both kinds, as far as numbers and words tell."""
+    kinds = {number == _ONE for number in own.histogram.counts}
+    kinds |= {word.lower() in ("true", "yes", "y", "t", "1") for word in own.named}
+    return len(kinds) == 2 or (own.rare > 0 and not own.numbers)
+
+
+def _gaps(own: ColumnStatistics) -> str:
+    """How much is missing, and how much is of another kind than most."""
+    told = f", {own.missing / own.rows:.1%} missing" if own.missing else ""
+    odd = own.present - max(own.numbers, own.times, own.words, own.flags)
+    return f"{told}, {odd / own.rows:.1%} cannot be read" if odd > 0 else told
