@@ -10,19 +10,15 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from kernfed.data import Table, read_table
 from kernfed.errors import InputError
 from kernfed.federation.engines.flower import ACTION, BYTES, NAME, RECORD, wrap
 from kernfed.federation.protocol.message import Refusal, Reply, encode_reply
-from kernfed.federation.site.policy import Policy
+from kernfed.federation.site.settings import site_from_settings
 from kernfed.federation.site.site import Site
-from kernfed.federation.site.store import SiteStore
 
 __all__ = ["ACTION", "answer", "node_config", "site_from_config", "site_name"]
 #: What the configuration of a virtual node of Flower's simulation says.
 _VIRTUAL = "partition-id"
-#: Settings of a node that may be left out.
-_OPTIONAL = ("features", "ids", "persons", "policy", "holdout", "seed", "scaling", "encoder")
 
 
 def answer(message: Message, context: Context, make_site: Callable[[Context], Site] | None = None) -> Message:
@@ -89,40 +85,5 @@ def site_from_config(context: Context) -> Site:
     does not choose its working folder.
     """
     config = node_config(context)
-    known = {"site", "data", "label", "store", *_OPTIONAL}
-    unknown = sorted(set(config) - known)
-    if unknown:
-        raise InputError(f"unknown setting {unknown[0]!r} in the node's configuration; known are {sorted(known)}")
-    data, store = _path(config, "data"), _path(config, "store")
-    label, features, ids, persons = (_text(config, word) for word in ("label", "features", "ids", "persons"))
-    if label is None:
-        raise InputError('the node\'s configuration must name the column of labels: label="y"')
-    policy = Policy.read(_path(config, "policy")) if "policy" in config else Policy()
-
-    def read() -> Table:
-        return read_table(data, features=features, label=label, ids=ids, persons=persons)
-
-    return Site(
-        site_name(context),
-        read,
-        store=SiteStore(store),
-        policy=policy,
-        scaling=_text(config, "scaling") or "",
-        encoder=_text(config, "encoder") or "",
-        holdout=float(config.get("holdout", 0.0)),
-        seed=int(config.get("seed", 0)),
-    )
-
-
-def _text(config: Mapping[str, Any], word: str) -> str | None:
-    value = config.get(word)
-    if value is not None and (not isinstance(value, str) or not value):
-        raise InputError(f"{word} in the node's configuration must be text, got {value!r}")
-    return value
-
-
-def _path(config: Mapping[str, Any], word: str) -> Path:
-    value = _text(config, word)
-    if value is None or not Path(value).is_absolute():
-        raise InputError(f"{word} in the node's configuration must be an absolute path, got {value!r}")
-    return Path(value)
+    settings = {name: value for name, value in config.items() if name != "site"}
+    return site_from_settings(site_name(context), settings, "the node's configuration")

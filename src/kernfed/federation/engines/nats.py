@@ -10,8 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from nats.aio.msg import Msg
-
 from kernfed._validation import check_number
 from kernfed.errors import InputError, MessageError
 from kernfed.federation.engines.nats_credentials import Credentials, check_hub_url, check_party_name
@@ -29,7 +27,7 @@ from kernfed.federation.engines.nats_frames import (
     read_reply_subject,
     token,
 )
-from kernfed.federation.engines.nats_link import Link
+from kernfed.federation.engines.nats_link import Link, Msg
 from kernfed.federation.protocol.message import Refusal
 
 #: Seconds without a sign of a site until it is asked again, at first and at most; it gives one every second.
@@ -76,7 +74,8 @@ class NatsEngine:
         self._open: dict[str, _Conversation] = {}
         self.credentials = known
         replies = f"{known.prefix}.reply.*.{token(known.name)}.{self._asker}.*"
-        self.link = Link(known, {replies: ("", self._heard)}, url=check_hub_url(url) if url else "")
+        address = check_hub_url(url) if url else ""
+        self.link = Link(known, {replies: ("", self._heard)}, url=address, denied=self._not_allowed)
         try:
             self.link.wait(self._wait)
         except BaseException:
@@ -119,6 +118,13 @@ class NatsEngine:
                 frame = Frame(Kind.REFUSED, content=f"its reply is none: {error}".encode())
         if not conversation.inbox.full():  # no honest site sends so much unasked
             conversation.inbox.put_nowait(frame)
+
+    def _not_allowed(self, subject: str) -> None:
+        """The hub did not let a question through."""
+        conversation = self._open.get(subject.rpartition(".")[2])
+        if conversation is not None:
+            told = f"the hub does not let caller {self.credentials.name!r} ask it"
+            conversation.inbox.put_nowait(Frame(Kind.REFUSED, content=told.encode()))
 
     async def _carry(self, questions: Mapping[str, bytes], deadline: float) -> dict[str, bytes | Refusal]:
         if not await self.link.connected(min(self._wait, deadline - time.monotonic())):

@@ -7,6 +7,7 @@ connecting again is not used: it gives up where the server refuses a key, and a 
 import asyncio
 import logging
 import random
+import re
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
@@ -31,10 +32,12 @@ _PING, _PINGS = 5, 2
 #: Room in a message of the server beside a part of ours.
 _MARGIN = 1024
 
+__all__ = ["Link", "Msg"]
 _log = logging.getLogger("kernfed.hub")
 _log.addHandler(logging.NullHandler())
 # The client begins TLS in a way of which asyncio warns whenever such a connection ends, to no effect.
 logging.getLogger("asyncio").addFilter(lambda record: "eof_received() has no effect" not in str(record.msg))
+_DENIED = re.compile(r"permissions violation for publish to \"([^\"]+)\"", re.IGNORECASE)
 T = TypeVar("T")
 Handler = Callable[[Msg], None]
 
@@ -42,12 +45,20 @@ Handler = Callable[[Msg], None]
 class Link:
     """Connection of one party. ``hear`` maps subjects to a queue group (or "") and what is called with each message.
 
-    Handlers are called in the link's own thread, one after the other; they must not block.
+    Handlers are called in the link's own thread, one after the other; they must not block. So is ``denied``, with the
+    subject in small letters of a message that the hub does not allow.
     """
 
-    def __init__(self, credentials: Credentials, hear: Mapping[str, tuple[str, Handler]], *, url: str = "") -> None:
+    def __init__(
+        self,
+        credentials: Credentials,
+        hear: Mapping[str, tuple[str, Handler]],
+        *,
+        url: str = "",
+        denied: Callable[[str], None] | None = None,
+    ) -> None:
         self.credentials, self.url = credentials, url or credentials.hub
-        self._hear = dict(hear)
+        self._hear, self._denied = dict(hear), denied
         self._tls = credentials.tls()
         self._client: Client | None = None
         self._subscriptions: dict[str, Any] = {}
@@ -55,13 +66,18 @@ class Link:
         self.trouble = "not connected yet"
         self.loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._up = asyncio.Event()
+        self._up, self._refused = asyncio.Event(), asyncio.Event()
         self._closing = asyncio.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"kernfed-hub-{credentials.name}", daemon=True)
         self._thread.start()
 
     # For other threads ------------------------------------------------------------------------------------------
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection is not wanted any more."""
+        return self._closed
 
     def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         """Start work in the link's loop."""
@@ -96,12 +112,8 @@ class Link:
 
     async def connected(self, seconds: float) -> bool:
         """Whether there is a connection, waiting for one that long."""
-        if not self._up.is_set() and seconds > 0:
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._up.wait()
-            except TimeoutError:
-                return False
+        if not self._up.is_set() and seconds > 0:  # a key that is refused is not waited for
+            await _first(self._up, self._refused, seconds=seconds)
         return self._up.is_set()
 
     async def publish(self, subject: str, data: bytes, reply: str = "") -> bool:
@@ -160,6 +172,8 @@ class Link:
                 await _first(ended, self._closing)
             except Exception as error:  # refused, unreachable, or a certificate that is not trusted: tell, try again
                 self._lost(_reason(error))
+                if _is_refusal(error):
+                    self._refused.set()
             await self._disconnect()
             if not self._closing.is_set():
                 await _first(self._closing, seconds=pause * (0.5 + random.random()))
@@ -174,8 +188,11 @@ class Link:
             ended.set()
 
         async def troubled(error: Exception) -> None:
-            if "permissions violation" in str(error).lower():
+            denied = _DENIED.search(str(error))
+            if denied is not None:
                 _log.warning("the hub does not allow it: %s", error)
+                if self._denied is not None:
+                    self._denied(denied[1])
 
         await client.connect(
             self.url,
@@ -198,6 +215,7 @@ class Link:
         await client.flush(timeout=int(_CONNECT))
         self._client = client
         self.trouble = ""
+        self._refused.clear()
         self._up.set()
         _log.info("%s is connected to %s", self.credentials.name, self.url)
 
@@ -245,10 +263,14 @@ async def _settled(loop: asyncio.AbstractEventLoop) -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
+def _is_refusal(error: BaseException) -> bool:
+    return "authorization violation" in str(error).lower()
+
+
 def _reason(error: BaseException) -> str:
     """Why there is no connection, in a sentence that says what to look at."""
     text = str(error) or type(error).__name__
-    if "authorization violation" in text.lower():
+    if _is_refusal(error):
         return "it refuses the key; it was revoked, or is not registered there (kernfed hub add-site, add-caller)"
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return f"its certificate is not trusted by the authority in the credentials ({text})"

@@ -16,8 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from nats.aio.msg import Msg
-
 from kernfed.errors import InputError, MessageError
 from kernfed.federation.engines.nats_credentials import Credentials
 from kernfed.federation.engines.nats_frames import (
@@ -32,7 +30,7 @@ from kernfed.federation.engines.nats_frames import (
     reply_subject,
     token,
 )
-from kernfed.federation.engines.nats_link import Link
+from kernfed.federation.engines.nats_link import Link, Msg
 from kernfed.federation.site.policy import Policy
 
 #: Questions of one caller that may wait at a process, and bytes of all messages that it holds at once.
@@ -100,8 +98,9 @@ class SiteService:
         if self._stopping:
             return
         self._stopping = True
-        self.link.call(self._leave(grace))
-        self.link.close()
+        if not self.link.is_closed:
+            self.link.call(self._leave(grace))
+            self.link.close()
         self._worker.shutdown(wait=False, cancel_futures=True)
 
     async def _leave(self, grace: float) -> None:
