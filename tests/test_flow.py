@@ -17,7 +17,7 @@ SOURCES = [ROOT, ROOT.parents[1] / "papers" / "src"]
 #: Each layer may import from the layers before it and from itself. Helpers (``_name``) stand right of ``errors`` only.
 PACKAGES = [
     {"errors"},
-    {"promise", "answer"},
+    {"promise", "answer", "prior"},
     {"files"},
     {"data"},
     {"kernels"},
@@ -34,7 +34,8 @@ FOLDERS = [
     {"site"},
     {"engines"},
     {"asking", "learner", "settings", "shares"},
-    {"release", "survey"},
+    {"release", "survey", "preparing"},
+    {"summing"},
     {"folding", "ridge", "personal"},
     {"fusion"},
     {"testing", "planning"},

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kernfed.federation.testing.outcomes import Evaluation
 
 #: Every method of this package, by its folder. Each says itself what it brings.
-METHODS = ("folding", "ridge", "personal", "release", "testing")
+METHODS = ("preparing", "summing", "folding", "ridge", "personal", "release", "testing")
 
 #: Where the public names live.
 _HOMES = {

@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from kernfed._validation import check_count, check_number
 from kernfed.errors import InputError, MessageError, MissingSites, TooFewReplies
-from kernfed.federation.engines.engine import Engine
+from kernfed.federation.engines.engine import DeliveringEngine, Engine
 from kernfed.federation.engines.local import LocalEngine
 from kernfed.federation.protocol.message import Payload, Question, Refusal, Reply, decode_reply, encode_question
 from kernfed.federation.protocol.schema import Schema, agree, odd_sites
-from kernfed.federation.protocol.task import connector
+from kernfed.federation.protocol.task import connector, summer
 from kernfed.federation.protocol.traffic import Traffic
 
 
@@ -45,8 +48,28 @@ class Replies:
         return replace(self, payloads=kept, missing={**self.missing, **refused})
 
 
+@dataclass(frozen=True)
+class Total:
+    """A sum over ``sites``: arrays by name, the integers that they are in steps of 2^-exponent, and who is missing.
+
+    ``masked`` says whether only the sum was told, ``run`` is the id of what it was then told for, ``exchanges`` how
+    many there were: keys for several runs at once are one more, now and then.
+    """
+
+    arrays: Mapping[str, npt.NDArray[np.float64]]
+    integers: Mapping[str, npt.NDArray[np.int64]]
+    sites: tuple[str, ...]
+    missing: Mapping[str, Refusal]
+    masked: bool
+    run: str = ""
+    exchanges: int = 1
+
+
 class Federation:
-    """Sites behind one engine. Use ``Federation.local`` for arrays in this process."""
+    """Sites behind one engine. Use ``Federation.local`` for arrays in this process.
+
+    ``helpers`` names those of the engine's sites that have no data and only serve in committees of masked sums.
+    """
 
     def __init__(
         self,
@@ -55,13 +78,19 @@ class Federation:
         seed: int = 0,
         caller: str = "local",
         on_missing: Callable[[str, str, Refusal], None] | None = None,
+        helpers: Sequence[str] = (),
     ) -> None:
         self.engine = engine
+        self.helpers = tuple(sorted(helpers))
+        #: What members and sites have told of their keys, for the sums to come.
+        self.sum_keys: dict[str, Any] = {}
         self.seed = check_count(seed, "seed", at_least=0)
         self.caller = caller
         self.run = secrets.token_hex(8)
         self.traffic = Traffic()
         self._on_missing = on_missing
+        #: What becomes of raw columns, where the sites agreed on it: a ``kernfed.data.Preparation``.
+        self.preparation: Any = None
 
     @classmethod
     def local(
@@ -75,18 +104,19 @@ class Federation:
         policies: Any = None,
         faults: Any = None,
         on_missing: Callable[[str, str, Refusal], None] | None = None,
+        helpers: Sequence[str] = (),
     ) -> "Federation":
         """Federation of arrays in this process: ``{site: (X, y)}`` or ``{site: (X, y, ids)}``.
 
         ``store`` is a folder with one store per site (temporary without it), ``holdout`` the share of its rows that
         each site keeps aside for ``evaluate``, ``columns`` the names of X's columns (a table has its own), ``policies``
         maps sites to a ``Policy`` (open without it), ``faults`` maps sites to a ``Fault`` to try out failures. A value
-        may also be a ``Site`` that was made by hand.
+        may also be a ``Site`` that was made by hand. ``helpers`` names those that have no data.
         """
         engine = LocalEngine.from_data(
             data, seed=seed, store=store, holdout=holdout, columns=columns, policies=policies, faults=faults
         )
-        return cls(engine, seed=seed, on_missing=on_missing)
+        return cls(engine, seed=seed, on_missing=on_missing, helpers=helpers)
 
     @classmethod
     def flower(
@@ -141,7 +171,7 @@ class Federation:
     @property
     def sites(self) -> tuple[str, ...]:
         """Names of all sites, sorted."""
-        return self.engine.sites
+        return tuple(site for site in self.engine.sites if site not in self.helpers)
 
     def schemas(
         self, sites: Sequence[str] | None = None, *, min_replies: int | None = None, timeout: float = 600.0
@@ -173,16 +203,18 @@ class Federation:
         min_replies: int | None = None,
         check: Callable[[str, Payload], None] | None = None,
         question_id: str | None = None,
+        keep: bool = True,
     ) -> Replies:
         """Ask ``sites`` (default all) and return what fits. A mapping of payloads asks every site it names its own.
 
         ``check(site, payload)`` raises ``ValueError`` for a payload that must not be used: the site then counts as
         missing. ``min_replies`` (default: all asked) is how many must remain, or ``TooFewReplies`` is raised. A
-        question repeated with the same ``question_id`` changes nothing at the sites.
+        question repeated with the same ``question_id`` changes nothing at the sites. Without ``keep`` a payload is let
+        go once ``check`` has seen it, as it comes: whatever the number of sites, few are held at a time.
         """
         known = self.sites if isinstance(payload, Payload) else tuple(payload)
         asked = sorted(set(known if sites is None else sites))
-        strangers = [site for site in asked if site not in self.sites]
+        strangers = [site for site in asked if site not in (*self.sites, *self.helpers)]
         if strangers:
             raise InputError(f"no site {strangers[0]!r}; there are {', '.join(map(repr, self.sites[:20]))}")
         check_number(timeout, "timeout", above=0)
@@ -196,12 +228,26 @@ class Federation:
         else:
             data = {site: encode_question(question) for site, question in questions.items()}
         started = time.monotonic()
-        carried = self.engine.carry(data, asked, timeout)
+        outcomes: dict[str, Payload | Refusal] = {}
+
+        def take(site: str, carried: bytes | Refusal | None) -> None:
+            down = len(data if isinstance(data, bytes) else data[site])
+            outcome = self._receive(site, questions[site], carried, down, check)
+            outcomes[site] = Payload() if isinstance(outcome, Payload) and not keep else outcome
+
+        if keep or not isinstance(self.engine, DeliveringEngine):
+            carried = self.engine.carry(data, asked, timeout)
+            for site in asked:
+                take(site, carried.get(site))
+        else:
+            self.engine.deliver(data, asked, timeout, take)
+            for site in asked:
+                if site not in outcomes:
+                    take(site, None)
         payloads: dict[str, Payload] = {}
         missing: dict[str, Refusal] = {}
         for site in asked:
-            down = len(data if isinstance(data, bytes) else data[site])
-            outcome = self._receive(site, questions[site], carried.get(site), down, check)
+            outcome = outcomes[site]
             if isinstance(outcome, Refusal):
                 missing[site] = outcome
                 if self._on_missing is not None:
@@ -246,6 +292,37 @@ class Federation:
             information = reply.information if reply is not None else "none"
             scalars = reply.payload.scalars if reply is not None else 0
             self.traffic.add(site, question.task, information, down=down, up=len(carried), scalars=scalars)
+
+    def sum(
+        self,
+        task: str,
+        payload: Payload,
+        arrays: Mapping[str, tuple[tuple[int, ...], float]],
+        *,
+        committee: Any = None,
+        sites: Sequence[str] | None = None,
+        min_replies: int | None = None,
+        timeout: float = 600.0,
+        check: Callable[[str, Payload], None] | None = None,
+    ) -> Total:
+        """The sum over ``sites`` (default all) of what an additive task answers; see ``docs/secure-sums.md``.
+
+        ``arrays`` says of each array its shape and the most that an entry of one site can be in size. ``committee`` is
+        None for answers in the clear, of which ``check`` may refuse some; "secure" or a ``kernfed.secure.Committee``
+        for masked ones, of which nobody sees any. The sum is the same to the last bit. ``min_replies`` as in ``ask``.
+        """
+        total: Total = summer()(
+            self,
+            task,
+            payload,
+            arrays,
+            committee=committee,
+            sites=self.sites if sites is None else sites,
+            min_replies=min_replies,
+            timeout=timeout,
+            check=check,
+        )
+        return total
 
     def connect(self, model: Any) -> Any:
         """``model`` answered by the sites of this federation."""

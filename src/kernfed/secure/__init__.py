@@ -1,4 +1,4 @@
-"""Answers computed on encrypted scores (SFM section 3.9).
+"""Answers computed on encrypted scores (SFM section 3.9), and sums that nobody sees in parts (``committee``).
 
 :func:`classify` runs all roles in this process, to try out; :class:`KeyHolder`, :class:`Site` and :class:`Server`
 are the roles, each usable in a process of its own. What each role learns is written in :mod:`kernfed.secure.bfv`.
@@ -11,10 +11,12 @@ import numpy.typing as npt
 
 from kernfed._validation import check_count
 from kernfed.errors import InputError, ProtocolError
+from kernfed.secure.committee.setting import Committee
 from kernfed.secure.message import Header, read_header
 from kernfed.secure.protocol import KeyHolder, Server, Setting, Site, check_rule, encode
 
 __all__ = [
+    "Committee",
     "Header",
     "KeyHolder",
     "ProtocolError",

@@ -1,7 +1,7 @@
 """The contract between learners and whatever carries their questions to sites: an engine only moves bytes."""
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from kernfed.federation.protocol.message import Refusal
 
@@ -23,3 +23,17 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release what the engine holds."""
+
+
+@runtime_checkable
+class DeliveringEngine(Protocol):
+    """An engine that can also hand over answers one by one, as they come; large ones are then never held together."""
+
+    def deliver(
+        self,
+        data: bytes | Mapping[str, bytes],
+        sites: Sequence[str],
+        timeout: float,
+        take: Callable[[str, bytes | Refusal], None],
+    ) -> None:
+        """As ``carry``, but call ``take(site, answer)`` for each answer, in this thread, before many others wait."""

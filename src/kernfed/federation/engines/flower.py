@@ -74,22 +74,30 @@ class FlowerEngine:
         self, data: bytes | Mapping[str, bytes], sites: Sequence[str], timeout: float
     ) -> Mapping[str, bytes | Refusal]:
         """Send the question to the sites' nodes and return when all have answered or time is up."""
+        answers: Answers = {}
+        self.deliver(data, sites, timeout, answers.__setitem__)
+        return answers
+
+    def deliver(
+        self,
+        data: bytes | Mapping[str, bytes],
+        sites: Sequence[str],
+        timeout: float,
+        take: Callable[[str, bytes | Refusal], None],
+    ) -> None:
+        """Send the question to the sites' nodes and hand over their answers as the SuperLink gives them out."""
         deadline = time.monotonic() + timeout
         if any(site not in self._nodes for site in sites):  # a node may have come since
             self._look_for_nodes(deadline)
-        answers: Answers = {
-            site: Refusal("unreachable", f"no node of site {site!r} is connected")
-            for site in sites
-            if site not in self._nodes
-        }
+        for site in sites:
+            if site not in self._nodes:
+                take(site, Refusal("unreachable", f"no node of site {site!r} is connected"))
         nodes = {site: self._nodes[site] for site in sites if site in self._nodes}
         if isinstance(data, bytes):
             contents = dict.fromkeys(nodes, wrap(data))
         else:
             contents = {site: wrap(data[site]) for site in nodes}
-        for site, reply in self._exchange(contents, nodes, deadline).items():
-            answers[site] = _open(site, reply)
-        return answers
+        self._exchange(contents, nodes, deadline, lambda site, reply: take(site, _open(site, reply)))
 
     def close(self) -> None:
         """Leave the grid, which belongs to the run, as it was."""
@@ -119,12 +127,14 @@ class FlowerEngine:
         nodes = [(int(node.node_id), str(node.name)) for node in self._grid.get_nodes()]
         known = dict(self._names)
         nameless = {str(node): node for node, name in nodes if not name and node not in known}
-        for key, reply in self._exchange(dict.fromkeys(nameless, RecordDict()), nameless, deadline).items():
+        told: dict[str, Message | Refusal] = {}
+        self._exchange(dict.fromkeys(nameless, RecordDict()), nameless, deadline, told.__setitem__)
+        for key, reply in told.items():
             if isinstance(reply, Message) and reply.has_content() and NAME in reply.content.config_records:
                 known[nameless[key]] = str(reply.content.config_records[NAME].get(NAME))
             else:
-                told = _error_of(key, reply) if isinstance(reply, Message) else reply
-                self._report(f"node {key} does not say which site it is: {told.reason}")
+                refusal = _error_of(key, reply) if isinstance(reply, Message) else reply
+                self._report(f"node {key} does not say which site it is: {refusal.reason}")
         known |= {node: name for node, name in nodes if name}
         self._names = known
         online = {node for node, _ in nodes}
@@ -139,28 +149,32 @@ class FlowerEngine:
         self._nodes = {site: node for site, node in sites.items() if site not in self._others}
 
     def _exchange(
-        self, contents: Mapping[str, RecordDict], nodes: Mapping[str, int], deadline: float
-    ) -> dict[str, Message | Refusal]:
-        """Replies by key of ``nodes`` to what each is sent, until all are here or the deadline has come."""
+        self,
+        contents: Mapping[str, RecordDict],
+        nodes: Mapping[str, int],
+        deadline: float,
+        take: Callable[[str, Message | Refusal], None],
+    ) -> None:
+        """Hand over replies by key of ``nodes`` to what each is sent, until all are here or the deadline has come."""
         if not nodes:
-            return {}
+            return
         size = sum({id(content): _size(content) for content in contents.values()}.values())
         self._progress.start({}, size, deadline)
         waiting = self._send(contents, nodes, max(1.0, deadline - time.monotonic()) + _CLOCKS)
         self._progress.start(dict(waiting), size, deadline)
-        replies: dict[str, Message | Refusal] = {
-            key: Refusal("unreachable", f"the SuperLink takes no message for node {nodes[key]}")
-            for key in nodes
-            if key not in waiting.values()
-        }
+        for key in nodes:
+            if key not in waiting.values():
+                take(key, Refusal("unreachable", f"the SuperLink takes no message for node {nodes[key]}"))
+        answered = len(nodes) - len(waiting)
         pause, reminded = _FIRST_LOOK, time.monotonic()
         while waiting:
             for reply in self._newest(waiting):
                 key = waiting.pop(reply.metadata.reply_to_message_id)
-                replies[key] = reply
+                answered += 1
                 came = _size(reply.content) if reply.has_content() else 0
-                if len(nodes) <= _FEW or len(replies) % _FEW == 0 or len(replies) == len(nodes):
-                    self._report(f"{len(replies)} of {len(nodes)}: {key} answered, {came:,} bytes")
+                if len(nodes) <= _FEW or answered % _FEW == 0 or answered == len(nodes):
+                    self._report(f"{answered} of {len(nodes)}: {key} answered, {came:,} bytes")
+                take(key, reply)
             now = time.monotonic()
             if not waiting or now >= deadline:
                 break
@@ -171,7 +185,6 @@ class FlowerEngine:
             pause = min(1.5 * pause, _LONGEST_LOOK)
         if waiting:
             self._report(f"no answer in time from {_listed(waiting.values())}")
-        return replies
 
     def _send(self, contents: Mapping[str, RecordDict], nodes: Mapping[str, int], ttl: float) -> dict[str, str]:
         """Keys of ``nodes`` by the id of the message that was accepted for each.

@@ -1,9 +1,11 @@
 """All sites in this process, a thread each: the default engine, and the one that can be broken on purpose."""
 
 import os
+import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,12 +139,60 @@ class LocalEngine:
             thread.join(max(0.0, deadline - time.monotonic()))
         return {name: answers[name] for name in sites if name in answers}
 
-    def _ask(self, name: str, data: bytes, answers: dict[str, bytes | Refusal]) -> None:
+    def deliver(
+        self,
+        data: bytes | Mapping[str, bytes],
+        sites: Sequence[str],
+        timeout: float,
+        take: Callable[[str, bytes | Refusal], None],
+    ) -> None:
+        """Hand over answers one by one; a site computes once there is room for its answer."""
+        own = dict.fromkeys(sites, data) if isinstance(data, bytes) else data
+        arrived: queue.SimpleQueue[tuple[str, bytes | Refusal | None]] = queue.SimpleQueue()
+        room, over = threading.Semaphore(1 + (os.cpu_count() or 1)), threading.Event()
+
+        def ask(name: str) -> None:
+            answers: dict[str, bytes | Refusal] = {}
+            with self._room(name, room):
+                if not over.is_set():
+                    self._ask(name, own[name], answers, waited=True)
+                    arrived.put((name, answers.get(name)))
+                    del answers
+                    taken[name].wait()
+
+        taken = {name: threading.Event() for name in sites}
+        deadline = time.monotonic() + timeout
+        for name in sites:
+            threading.Thread(target=ask, args=(name,), daemon=True).start()
+        try:
+            for _ in sites:
+                name, answer = arrived.get(timeout=max(0.0, deadline - time.monotonic()))
+                if answer is not None:
+                    take(name, answer)
+                del answer
+                taken[name].set()
+        except queue.Empty:
+            return
+        finally:
+            over.set()
+            for event in taken.values():
+                event.set()
+
+    @contextmanager
+    def _room(self, name: str, room: threading.Semaphore) -> Iterator[None]:
+        """Room for the answer of a site; one that is slow on purpose waits before it takes any."""
+        fault = self.faults.get(name)
+        if fault is not None and fault.kind == "slow":
+            time.sleep(fault.seconds)
+        with room:
+            yield
+
+    def _ask(self, name: str, data: bytes, answers: dict[str, bytes | Refusal], *, waited: bool = False) -> None:
         fault = self.faults.get(name)
         if fault is not None and fault.kind == "dead":
             answers[name] = Refusal("unreachable", f"site {name!r} cannot be reached")
             return
-        if fault is not None and fault.kind == "slow":
+        if fault is not None and fault.kind == "slow" and not waited:
             time.sleep(fault.seconds)
         site = self._sites.get(name)
         if site is None:  # the engine was closed while the question was on its way

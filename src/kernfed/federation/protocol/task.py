@@ -35,7 +35,8 @@ class Task:
     leaves : what kind of information the answer carries, one of ``INFORMATION``. under_privacy : one of
     ``UNDER_PRIVACY``, and ``reason`` says why the answer is "public". changes : whether it alters the store, so that a
     repetition must not. queries : whether the rows ``X`` of the question count as queries of the day. locked : whether
-    the whole answer is computed with the site's store locked, without which there are no rows.
+    the whole answer is computed with the site's store locked, without which there are no rows. additive : whether the
+    arrays of the answer are sums over rows, so that those of all sites may be added, also where only the sum is told.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Task:
     changes: bool = False
     queries: bool = False
     locked: bool = True
+    additive: bool = False
 
     def __post_init__(self) -> None:
         check_choice(self.leaves, "leaves", INFORMATION)
@@ -61,8 +63,9 @@ class Method:
     tasks : names of the tasks that each module declares. default_tasks : those that a site answers unless its policy
     says otherwise. formats : the module of each file format. connects : by the name of a model, the function
     (federation, model) -> model that lets sites answer for it. forgets : functions (site, ids) that delete whatever the
-    site's store holds of rows. learner : the class, and ``jobs`` its settings by name, a
-    ``federation.settings.LearnerSettings``. Functions, classes and these are named as "module:name".
+    site's store holds of rows. keeps : the function (store) that lists what is kept for models. learner : the class, and ``jobs`` its settings by name, a
+    ``federation.settings.LearnerSettings``. sums : the function (federation, task, payload, ...) that gathers a sum
+    which nobody sees in parts. Functions, classes and these are named as "module:name".
     """
 
     name: str
@@ -71,8 +74,10 @@ class Method:
     formats: Mapping[str, str] = field(default_factory=dict)
     connects: Mapping[str, str] = field(default_factory=dict)
     forgets: tuple[str, ...] = ()
+    keeps: str = ""
     learner: str = ""
     jobs: str = ""
+    sums: str = ""
 
 
 _declared: list[str] = []
@@ -101,11 +106,12 @@ def task(
     changes: bool = False,
     queries: bool = False,
     locked: bool = True,
+    additive: bool = False,
 ) -> Callable[[Any], Any]:
     """Declare a function (site, payload) -> payload as the answer to ``name``; see ``Task``."""
 
     def add(run: Callable[[Any, Payload], Payload]) -> Callable[[Any, Payload], Payload]:
-        _tasks[name] = Task(name, run, leaves, under_privacy, reason, changes, queries, locked)
+        _tasks[name] = Task(name, run, leaves, under_privacy, reason, changes, queries, locked, additive)
         return run
 
     return add
@@ -147,6 +153,15 @@ def connector(model: Any) -> Callable[[Any, Any], Any] | None:
     """The function that lets sites answer for a model, or None where it does not need them."""
     name = type(model).__name__
     return next((resolve(method.connects[name]) for method in methods() if name in method.connects), None)
+
+
+def summer() -> Callable[..., Any]:
+    """What gathers a sum that nobody sees in parts."""
+    named = [method.sums for method in methods() if method.sums]
+    if not named:
+        raise InputError("no method of this installation gathers masked sums")
+    gather: Callable[..., Any] = resolve(named[0])
+    return gather
 
 
 def format_modules() -> dict[str, str]:

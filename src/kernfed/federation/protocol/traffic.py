@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from kernfed.files import atomic_path
 
 #: Kinds of information a reply may carry, from least to most telling.
-INFORMATION = ("none", "encrypted", "schema", "counts", "released", "scores", "statistics", "rows")
+INFORMATION = ("none", "encrypted", "masked", "schema", "counts", "released", "scores", "statistics", "rows")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,90 @@
+"""What sites and members answer for a masked sum: keys, a masked vector, a signature under a set, sums of masks."""
+
+import numpy as np
+
+from kernfed._validation import check_count
+from kernfed.errors import InputError, Refused
+from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.task import Task, find_task, task
+from kernfed.federation.site.authorise import check_privacy
+from kernfed.federation.site.site import Site
+from kernfed.federation.summing.party import (
+    TERMS,
+    generation_of,
+    identity_at,
+    member_of,
+    read_own_terms,
+    read_terms,
+    refusing,
+    send,
+)
+from kernfed.secure.committee.keys import SIGNATURE
+from kernfed.secure.committee.reports import Reports, as_bytes
+
+#: Keys for one run that a member gives out at once, at most.
+MOST_KEYS = 32
+_QUORUM = "quorum."
+
+
+@task("sum_open", leaves="none", under_privacy="public", reason="public keys tell nothing of rows")
+def open_sums(site: Site, payload: Payload) -> Payload:
+    """The site's public key and, where it is to be a member of a committee, ``count`` keys for one run each."""
+    with refusing():
+        count = check_count(payload.values.get("count"), "count", at_least=0, at_most=MOST_KEYS)
+    once = [[key.public, key.signature] for key in member_of(site).open(count)]
+    return Payload(values={"key": identity_at(site.store.path).public, "once": once})
+
+
+@task("sum_masked", leaves="masked")
+def masked_sum(site: Site, payload: Payload) -> Payload:
+    """The site's part of the sum of an additive task, masked."""
+    asked = str(read_terms(payload).task)
+    known = _additive_task(site, asked)
+    terms = read_own_terms(site, asked, payload)
+    if terms.noise is not None:
+        raise Refused("bad question", f"{asked!r} is answered without noise, and the terms of the run speak of some")
+    question = {name: array for name, array in payload.arrays.items() if name != TERMS}
+    answer = known.run(site, Payload(question, payload.values))
+    try:
+        vector = terms.layout.encode(answer.arrays)
+    except InputError as error:  # beyond the bounds that were declared, or of another shape
+        raise Refused("bad run", f"site {site.name!r} cannot take part: {error}") from None
+    return send(site, terms, vector, generation_of(site))
+
+
+def _additive_task(site: Site, name: str) -> Task:
+    """The additive task of this name, where the site answers it, be it masked only."""
+    known = find_task(name)
+    if known is None or not known.additive:
+        raise Refused("bad question", f"{name!r} is no task whose answers can be added")
+    if name not in site.policy.masked and not site.policy.allows(name):
+        raise Refused("policy", f"the policy of site {site.name!r} does not allow {name!r}, masked or not")
+    if site.policy.holds(name):
+        raise Refused("policy", f"the policy of site {site.name!r} lets {name!r} wait; let 'sum_masked' wait instead")
+    check_privacy(site.policy, site.name, known)
+    return known
+
+
+@task("sum_sign", leaves="none", under_privacy="public", reason="a signature tells nothing of rows")
+def sign_set(site: Site, payload: Payload) -> Payload:
+    """The member's signature under the set of sites that have reported in a run."""
+    terms = read_terms(payload)
+    with refusing():
+        return Payload({"signature": as_bytes(member_of(site).sign(Reports.from_arrays(terms, payload.arrays)))})
+
+
+@task("sum_answer", leaves="masked", under_privacy="public", reason="sums of random masks tell nothing of rows")
+def answer_set(site: Site, payload: Payload) -> Payload:
+    """Sums of the streams that the member holds, over the set of sites that have reported in a run; once."""
+    terms = read_terms(payload)
+    site.allow(numbers=len(terms.committee) * terms.layout.size)
+    with refusing():
+        if "own" not in payload.arrays:
+            raise InputError("the boxes for the member are missing")
+        quorum = {
+            name.removeprefix(_QUORUM): array.tobytes()
+            for name, array in payload.arrays.items()
+            if name.startswith(_QUORUM) and array.shape == (SIGNATURE,) and array.dtype == np.uint8
+        }
+        reports = Reports.from_arrays(terms, payload.arrays)
+        return Payload(member_of(site).answer(reports, payload.arrays["own"], quorum).to_arrays())

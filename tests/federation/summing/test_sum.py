@@ -1,0 +1,208 @@
+"""Sums over a federation: the same integers masked or not, and a defined end whatever goes wrong."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from federation.summing.conftest import ARRAYS
+from kernfed.errors import InputError, PolicyError, TooFewReplies
+from kernfed.federation import Fault, Federation, Payload, Policy
+from kernfed.federation.engines.local import LocalEngine
+from kernfed.federation.protocol.message import Question, decode_question, decode_reply, encode_question
+from kernfed.federation.summing.party import helper_site, identity_at
+from kernfed.secure import Committee
+
+BOTH = pytest.mark.parametrize("corrupt", [False, True])
+
+
+def same(one, other):
+    return all((one.integers[name] == other.integers[name]).all() for name in ARRAYS)
+
+
+@BOTH
+def test_masked_or_not_the_integers_are_the_same(data, corrupt):
+    with Federation.local(data) as federation:
+        clear = federation.sum("toy_gram", Payload(), ARRAYS)
+        masked = federation.sum("toy_gram", Payload(), ARRAYS, committee=Committee(corrupt=corrupt))
+        again = federation.sum(
+            "toy_gram", Payload(values={"factor": 0.5}), ARRAYS, committee=Committee(corrupt=corrupt)
+        )
+        told = {entry.task: entry.information for entry in federation.traffic}
+    assert same(clear, masked)
+    np.testing.assert_allclose(masked.arrays["gram"], sum(X.T @ X for X, _ in data.values()), atol=1e-12)
+    assert masked.arrays["rows"] == [60]
+    assert (masked.sites, masked.masked, clear.masked) == (tuple(sorted(data)), True, False)
+    assert again.exchanges == (3 if corrupt else 2)
+    assert told["sum_masked"] == told["sum_answer"] == "masked"
+    np.testing.assert_allclose(again.arrays["gram"], masked.arrays["gram"] / 2, atol=1e-12)
+
+
+@BOTH
+def test_sites_and_members_that_fail(data, corrupt):
+    committee = Committee(("s1", "s2", "s3", "s4")[: 4 if corrupt else 3], corrupt)
+    with Federation.local(data) as federation:
+        federation.sum("toy_gram", Payload(), ARRAYS, committee=committee, sites=["s2", "s3", "s4"])
+        engine: LocalEngine = federation.engine
+        engine.faults = {"s0": Fault("dead"), "s1": Fault("garbage")}
+        total = federation.sum("toy_gram", Payload(), ARRAYS, committee=committee, sites=["s2", "s3", "s4"])
+        assert total.sites == ("s2", "s3", "s4")
+        engine.faults["s2"] = Fault("dead")
+        with pytest.raises(TooFewReplies, match="needs"):
+            federation.sum("toy_gram", Payload(), ARRAYS, committee=committee, sites=["s3", "s4", "s0"], min_replies=2)
+
+
+def test_members_without_noise_have_one_set_of_a_task(data):
+    committee = Committee(("s0", "s1", "s2"))
+    with Federation.local(data) as federation:
+        federation.sum("toy_gram", Payload(), ARRAYS, committee=committee)
+        with pytest.raises(TooFewReplies, match="the difference would tell of 1 of them"):
+            federation.sum("toy_gram", Payload(), ARRAYS, committee=committee, sites=["s0", "s1", "s2", "s3"])
+        site = federation.engine.site("s3")
+        site.forget_rows(np.array([0]))
+        with pytest.raises(TooFewReplies, match="rows have changed since at 1 site"):
+            federation.sum("toy_gram", Payload(), ARRAYS, committee=committee)
+
+
+def test_what_could_wrap_takes_no_part(data):
+    big = {**data, "s3": (data["s3"][0] * 1e3, data["s3"][1])}
+    with Federation.local(big) as federation:
+        total = federation.sum("toy_gram", Payload(), ARRAYS, committee="secure", min_replies=3)
+        assert total.sites == ("s0", "s1", "s2", "s4")
+        assert "at most 10000 in size" in total.missing["s3"].reason
+
+
+def test_only_additive_tasks(data):
+    with Federation.local(data) as federation:
+        for name in ["toy_list", "describe", "nothing"]:
+            with pytest.raises(InputError, match="no task whose answers can be added"):
+                federation.sum(name, Payload(), ARRAYS)
+        with pytest.raises(InputError, match="leave check out"):
+            federation.sum("toy_gram", Payload(), ARRAYS, committee="secure", check=lambda *_: None)
+        with pytest.raises(InputError, match="sum must be None"):
+            federation.sum("toy_gram", Payload(), ARRAYS, committee="safe")
+
+
+def test_helpers_serve_and_are_asked_nothing_else(data):
+    helpers = [f"h{i}" for i in range(3)]
+    everyone = {**data, **{name: helper_site(name, policy=Policy.open()) for name in helpers}}
+    with Federation.local(everyone, helpers=helpers) as federation:
+        total = federation.sum("toy_gram", Payload(), ARRAYS, committee="secure")
+        assert federation.sites == total.sites == tuple(sorted(data))
+        asked = {entry.site for entry in federation.traffic if entry.task == "sum_answer"}
+    assert asked == set(helpers)
+
+
+def test_too_few_for_a_committee(data):
+    two = {site: data[site] for site in ["s0", "s1"]}
+    with Federation.local(two) as federation, pytest.raises(InputError, match="a committee of 3 members"):
+        federation.sum("toy_gram", Payload(), ARRAYS, committee="secure")
+
+
+# Policies ----------------------------------------------------------------------------------------------------------
+
+SUMS = ("sum_open", "sum_masked", "sum_sign", "sum_answer")
+
+
+def pinned(tmp_path, data, **changes):
+    """Policies of sites that know each other and answer the task masked only."""
+    keys = {site: identity_at(_folder(tmp_path, site)).public for site in data}
+    members = {site: keys[site] for site in ["s0", "s1", "s2"]}
+    about = {"tasks": SUMS, "masked": ("toy_gram",), "committee": members, "roster": keys, **changes}
+    return dict.fromkeys(data, Policy(**about))
+
+
+def _folder(tmp_path, site):
+    place = tmp_path / f"site-{site}"
+    place.mkdir(exist_ok=True)
+    return place
+
+
+def test_a_task_that_is_answered_masked_only(data, tmp_path):
+    policies = pinned(tmp_path, data)
+    with Federation.local(data, store=tmp_path, policies=policies) as federation:
+        total = federation.sum("toy_gram", Payload(), ARRAYS, committee=Committee(("s0", "s1", "s2")))
+        assert total.arrays["rows"] == [60]
+        with pytest.raises(TooFewReplies, match="allows"):
+            federation.sum("toy_gram", Payload(), ARRAYS)
+        with pytest.raises(TooFewReplies, match="member 's3' is not pinned here"):
+            federation.sum("toy_gram", Payload(), ARRAYS, committee=Committee(("s0", "s1", "s3")))
+
+
+def test_a_wrong_key(data, tmp_path):
+    policies = pinned(tmp_path, data)
+    (tmp_path / "site-s1" / "sum.key").write_bytes(bytes(range(32)))
+    with (
+        Federation.local(data, store=tmp_path, policies=policies) as federation,
+        pytest.raises(TooFewReplies, match="'s1' has another key than the one that is pinned here"),
+    ):
+        federation.sum("toy_gram", Payload(), ARRAYS, committee=Committee(("s0", "s1", "s2")))
+
+
+def test_a_set_smaller_than_the_policy_wants(data, tmp_path):
+    policies = pinned(tmp_path, data, min_sum_sites=5)
+    with (
+        Federation.local(data, store=tmp_path, policies=policies) as federation,
+        pytest.raises(TooFewReplies, match="over at least 5 sites"),
+    ):
+        federation.sum("toy_gram", Payload(), ARRAYS, committee=Committee(("s0", "s1", "s2")), min_replies=4)
+
+
+def test_policies_that_cannot_be():
+    with pytest.raises(PolicyError, match="masked needs committee and roster"):
+        Policy(masked=("toy_gram",))
+    with pytest.raises(PolicyError, match="64 hexadecimal digits"):
+        Policy(committee={"a": "short"})
+
+
+def test_required_privacy_refuses_sums_without_noise(data):
+    policy = Policy(tasks=("*",), max_record_epsilon=1.0)
+    with (
+        Federation.local(data, policies={"s2": policy}) as federation,
+        pytest.raises(TooFewReplies, match="requires privacy"),
+    ):
+        federation.sum("toy_gram", Payload(), ARRAYS, committee="secure")
+
+
+def test_the_same_run_is_sent_once(data, monkeypatch):
+    """Whoever repeats the question of a run, under a new id, gets nothing more."""
+    with Federation.local(data) as federation:
+        asked = []
+        carry = federation.engine.deliver
+
+        def deliver(question, sites, timeout, take):
+            asked.append(question)
+            carry(question, sites, timeout, take)
+
+        monkeypatch.setattr(federation.engine, "deliver", deliver)
+        federation.sum("toy_gram", Payload(), ARRAYS, committee="secure")
+        before = decode_question(asked[0])
+        again = Question("run", "another", before.task, before.payload)
+        reply = decode_reply(federation.engine.site("s0").answer(encode_question(again)), again, "s0")
+    assert reply.refusal is not None
+    assert reply.refusal.code == "repeated run"
+
+
+def test_few_answers_wait_at_a_time(data, monkeypatch):
+    """The local engine lets a site compute once there is room for its answer."""
+    many = {f"t{i:02}": data["s0"] for i in range(30)}
+    with Federation.local(many) as federation:
+        engine, waiting, most, lock = federation.engine, 0, 0, threading.Lock()
+        answer = type(engine.site("t00")).answer
+
+        def counted(site, question, caller=None):
+            nonlocal waiting, most
+            reply = answer(site, question, caller)
+            with lock:
+                waiting += 1
+                most = max(most, waiting)
+            return reply
+
+        def take(*_):
+            nonlocal waiting
+            with lock:
+                waiting -= 1
+
+        monkeypatch.setattr(type(engine.site("t00")), "answer", counted)
+        engine.deliver(encode_question(Question("run", "id", "describe", Payload())), sorted(many), 30.0, take)
+    assert (waiting, most <= 4) == (0, True)
