@@ -1,18 +1,20 @@
 """``kernfed evaluate``: accuracy, confusion and calibration of a model, or the errors of a regressor, per site."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from kernfed.cli.console import Json, TextTable, emit, progress
+from kernfed.cli.hub_jobs import CredentialsFile, HubAddress, MinReplies, evaluate_at_hub, refuse_with_hub
 from kernfed.cli.tables import (
     Features,
-    Label,
+    OptionalLabel,
     RowIds,
     SiteColumn,
     read_queries,
     require_machines,
+    require_rows,
     require_sites,
     rows_by_site,
 )
@@ -24,35 +26,51 @@ _SHOWN_CLASSES = 20
 
 def evaluate(
     model: Annotated[Path, typer.Argument(help="Model file of `kernfed train` or `model.save`.")],
-    data: Annotated[Path, typer.Option("--data", help="Table of rows with labels that were not trained on.")],
-    label: Label,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Table of rows with labels that were not trained on.")
+    ] = None,
+    label: OptionalLabel = None,
     site: SiteColumn = None,
     features: Features = None,
     ids: RowIds = None,
+    credentials: CredentialsFile = None,
+    hub: HubAddress = "",
+    min_replies: MinReplies = None,
     json: Json = False,
 ) -> None:
-    """Test a model on labelled rows, site by site and all together; a personalised one by each site's own predictor."""
+    """Test a model on labelled rows, site by site and all together; a personalised one by each site's own predictor.
+
+    With --credentials the sites of a hub test it, each on the rows that it keeps aside.
+    """
     from kernfed.federation import load
     from kernfed.federation.testing.evaluation import evaluate_rows
     from kernfed.federation.testing.predictors import is_regressor
     from kernfed.federation.testing.regression import regression_rows
 
     loaded = load(model)
-    require_machines(loaded, model, f"let them test it with kernfed flower-run DIR evaluate --set model={model}")
+    if credentials is not None:
+        here = {"--data": data, "--label": label, "--site": site, "--features": features, "--id": ids}
+        refuse_with_hub(here)
+        _show(evaluate_at_hub(loaded, credentials, hub, min_replies), json)
+        return
+    data, label = require_rows(data, label)
+    way = f"let them test it with --credentials FILE of a hub, or kernfed flower-run DIR evaluate --set model={model}"
+    require_machines(loaded, model, way)
     require_sites(loaded, site)
     table = read_queries(loaded, data, features, label=label, site=site, ids=ids)
-    if is_regressor(loaded):
-        with progress(f"testing on {len(table):,} rows"):
-            errors = regression_rows(loaded, rows_by_site(table))
-        emit(errors.to_json(), json, str(errors))
-        return
+    test = regression_rows if is_regressor(loaded) else evaluate_rows
     with progress(f"testing on {len(table):,} rows"):
-        tested = evaluate_rows(loaded, rows_by_site(table))
-    classes = [str(name) for name in tested.classes_]
+        tested = test(loaded, rows_by_site(table))
+    _show(tested, json)
+
+
+def _show(tested: Any, as_json: bool) -> None:
+    """Print a test: errors of a regressor, or accuracies and the confusion of a classifier."""
     views: list[TextTable | str] = [str(tested)]
-    if len(classes) <= _SHOWN_CLASSES:
+    classes = [str(name) for name in getattr(tested, "classes_", ())]
+    if classes and len(classes) <= _SHOWN_CLASSES:
         confusion = tested.pooled.confusion
         names = [*classes, "other"] if confusion[-1].any() else classes
         rows = [(name, *(f"{count:,}" for count in line)) for name, line in zip(names, confusion, strict=False)]
         views += ["", TextTable(("true \\ predicted", *classes), rows)]
-    emit(tested.to_json(), json, *views)
+    emit(tested.to_json(), as_json, *views)

@@ -1,5 +1,7 @@
 """``kernfed hub``: the message server in the middle of a federation, and who may speak to whom through it."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -107,11 +109,15 @@ def revoke(
 
 
 @app.command("run", cls=Command, epilog=RUN_EXAMPLE)
-def run(folder: Folder) -> None:
+def run(folder: Folder, json: Json = False) -> None:
     """Run the server, in this process, until it is told to stop; SIGHUP lets it read its configuration again."""
     from kernfed.federation.engines.nats_hub import Hub
 
-    Hub.read(folder).run()
+    hub = Hub.read(folder)
+    about = {"folder": folder, "address": hub.address, "pid": os.getpid()}
+    emit(about, json, f"hub at tls://{hub.address} (pid {os.getpid()})")
+    sys.stdout.flush()  # another program takes the place of this one
+    hub.run()
 
 
 @app.command("show", cls=Command, epilog=SHOW_EXAMPLE)

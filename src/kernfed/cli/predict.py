@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from kernfed.cli.console import Json, TextTable, emit, format_seconds, note, progress
+from kernfed.cli.hub_jobs import CredentialsFile, HubAddress, MinReplies, predict_at_hub
 from kernfed.cli.tables import Features, check_table_output, read_queries, require_machines
 from kernfed.errors import InputError, RunFailed
 
@@ -28,6 +29,9 @@ def predict(
     flower: Annotated[
         Path | None, typer.Option(help="Folder of `kernfed flower-app`: the sites of its deployment answer.")
     ] = None,
+    credentials: CredentialsFile = None,
+    hub: HubAddress = "",
+    min_replies: MinReplies = None,
     json: Json = False,
 ) -> None:
     """Predict the label of every row, with its probability; of a single machine, the distance of every row."""
@@ -40,12 +44,18 @@ def predict(
     if out is not None:
         check_table_output(out, model, queries)
     predictor = predictor_for(load(model), for_site, "--for-site")
-    if flower is None:
-        require_machines(predictor, model, "let them answer with --flower DIR, a folder of kernfed flower-app")
+    if flower is not None and credentials is not None:
+        raise InputError("--flower and --credentials are two ways to the sites; give one of them")
+    if flower is None and credentials is None:
+        way = "let them answer with --credentials FILE of a hub, or --flower DIR, a folder of kernfed flower-app"
+        require_machines(predictor, model, way)
     table = read_queries(predictor, queries, features, ids=ids)
     started = time.perf_counter()
     with progress(f"predicting {len(table):,} rows"):
-        columns = _compute(predictor, table.X) if flower is None else _ask_sites(flower, model, table.X, for_site)
+        if credentials is not None:
+            columns = predict_at_hub(predictor, table.X, credentials, hub, min_replies)
+        else:
+            columns = _compute(predictor, table.X) if flower is None else _ask_sites(flower, model, table.X, for_site)
     seconds = time.perf_counter() - started
     if explain and "site" not in columns:
         raise InputError(f"--explain needs a federated folding model, {model} is a {type(predictor).__name__}")

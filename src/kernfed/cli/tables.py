@@ -23,6 +23,8 @@ Features = Annotated[
     ),
 ]
 Label = Annotated[str, typer.Option(help="Column of the label.")]
+OptionalDataFile = Annotated[Path | None, typer.Option("--data", help="Table: Parquet, Arrow, CSV or npz.")]
+OptionalLabel = Annotated[str | None, typer.Option("--label", help="Column of the label.")]
 SiteColumn = Annotated[str | None, typer.Option("--site", help="Column that names each row's site; default one site.")]
 RowIds = Annotated[
     str | None, typer.Option("--id", help="Column that names rows, in ledgers of releases too, and is no feature.")
@@ -144,6 +146,16 @@ def _places(table: "Table") -> dict[str, Any]:
     if table.site is None:
         return {ONE_SITE: slice(None)}
     return {str(name): rows for name, rows in partition_by_column(table.site).items()}
+
+
+def require_rows(data: Path | None, label: str | None) -> tuple[Path, str]:
+    """The table and its column of labels, which are needed where no hub's sites take part."""
+    for option, value in (("--data", data), ("--label", label)):
+        if value is None:
+            raise InputError(f"Missing option '{option}', or --credentials for the sites of a hub")
+    assert data is not None
+    assert label is not None
+    return data, label
 
 
 def require_sites(model: Any, column: str | None) -> None:

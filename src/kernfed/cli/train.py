@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from kernfed.cli.console import Json, TextTable, emit, format_bytes, format_seconds, note, progress
+from kernfed.cli.hub_jobs import CredentialsFile, HubAddress, MinReplies, refuse_with_hub, train_at_hub
 from kernfed.cli.privacy import statement
 from kernfed.cli.tables import (
-    DataFile,
     Features,
-    Label,
+    OptionalDataFile,
+    OptionalLabel,
     RowIds,
     Seed,
     SiteColumn,
@@ -20,6 +21,7 @@ from kernfed.cli.tables import (
     columns_line,
     named_rows_by_site,
     read_rows,
+    require_rows,
 )
 from kernfed.errors import InputError, LedgerNotKept, UnprotectedClasses
 
@@ -35,9 +37,9 @@ _SHOWN = 20
 
 def train(
     ctx: typer.Context,
-    data: DataFile,
-    label: Label,
     out: Annotated[Path, typer.Option(help="Model file to write.")],
+    data: OptionalDataFile = None,
+    label: OptionalLabel = None,
     site: SiteColumn = None,
     features: Features = None,
     seed: Seed = 0,
@@ -49,14 +51,24 @@ def train(
     traffic: Annotated[
         Path | None, typer.Option(help="JSON file to write with what left each site, for `kernfed report --traffic`.")
     ] = None,
+    credentials: CredentialsFile = None,
+    hub: HubAddress = "",
+    min_replies: MinReplies = None,
     json: Json = False,
 ) -> None:
     """Train on one pooled table; the model file holds every site's machines, which contain its rows.
 
     With --hold sites they stay in the folder of --store. With --privacy they are made of what the sites release under
-    differential privacy, and contain that.
+    differential privacy, and contain that. With --credentials the sites of a hub train, and keep their machines.
     """
     check_outputs({"--out": out, "--traffic": traffic}, data)
+    if credentials is not None:
+        here = {"--data": data, "--label": label, "--site": site, "--features": features, "--store": store, "--id": ids}
+        refuse_with_hub(here)
+        asked = {"seed": seed, "min_replies": min_replies}
+        train_at_hub(ctx.obj, out, credentials, hub, asked, traffic=traffic, as_json=json)
+        return
+    data, label = require_rows(data, label)
     if store is not None and store.exists() and not store.is_dir():
         raise InputError(f"--store must be a folder, {store} is none")
     with progress(f"reading {data}"):

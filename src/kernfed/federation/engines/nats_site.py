@@ -7,7 +7,6 @@ other one answers it as the first would have.
 
 import asyncio
 import logging
-import os
 import signal
 import threading
 import time
@@ -260,7 +259,6 @@ def serve_until_stopped(service: SiteService, report: Callable[[str], None], *, 
     """Answer until the process is told to end (SIGTERM, SIGINT); for the main thread of a process."""
     ended = threading.Event()
     before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    report(f"site {service.site.name}: process {service.process} (pid {os.getpid()}) serves at {service.link.url}")
     try:
         ended.wait()
         report(f"site {service.site.name}: process {service.process} stops")

@@ -1,0 +1,121 @@
+"""What commands do with the sites of a hub: the options that name it, and training and testing there."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernfed.cli.console import TextTable, emit, format_bytes, format_seconds, note, progress
+from kernfed.cli.privacy import statement
+from kernfed.errors import InputError
+
+if TYPE_CHECKING:
+    from kernfed.cli.learning import Learning
+    from kernfed.federation import Federation
+
+CredentialsFile = Annotated[
+    Path | None,
+    typer.Option("--credentials", help="File of `kernfed hub add-caller`: the sites of that hub take part."),
+]
+HubAddress = Annotated[
+    str, typer.Option("--hub", help="tls://HOST:PORT of the hub, where it is another than in the credentials.")
+]
+MinReplies = Annotated[int | None, typer.Option(help="Of a hub's sites, how many must answer; default all.", min=1)]
+#: Seconds that a site is waited for of which no process is connected: it may be starting again. For answers, and for
+#: longer work.
+_SHORT, _LONG = 2.0, 30.0
+
+
+def hub_federation(credentials: Path, hub: str, seed: int = 0, *, patience: float = _LONG) -> "Federation":
+    """The sites of a hub; who is missing is told on stderr."""
+    from kernfed.federation import Federation
+
+    return Federation.nats(
+        hub,
+        credentials=credentials,
+        seed=seed,
+        patience=patience,
+        on_missing=lambda site, task, refusal: note(f"{task}: site {site} is missing: {refusal.reason}"),
+    )
+
+
+def refuse_with_hub(given: Mapping[str, Any]) -> None:
+    """Refuse options ``{name: value}`` that are about rows here, where the rows are at the sites."""
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(f"{name} is for rows on this machine; with --credentials the sites have their own")
+
+
+def connected(model: Any, federation: "Federation") -> Any:
+    """A model that the sites answer for, or the model as it is where it is whole."""
+    return model.connect(federation) if getattr(model, "hold", "machines") == "sites" else model
+
+
+def train_at_hub(
+    learning: "Learning",
+    out: Path,
+    credentials: Path,
+    hub: str,
+    asked: Mapping[str, int | None],
+    *,
+    traffic: Path | None,
+    as_json: bool,
+) -> None:
+    """Train with the sites of a hub and write the model; machines stay at the sites unless --hold machines.
+
+    ``asked`` has the seed, and ``min_replies``.
+    """
+    from kernfed.federation.settings import Given, make_learner
+
+    learner = make_learner(learning.learner, Given(learning.values, "--"))
+    started = time.perf_counter()
+    with hub_federation(credentials, hub, asked["seed"] or 0) as federation, progress("training"):
+        try:
+            model = learner.fit(federation, min_replies=asked["min_replies"])
+        finally:  # what left the sites must be known even where training failed
+            if traffic is not None:
+                federation.traffic.save(traffic)
+        sent, sites = federation.traffic, federation.sites
+    seconds = time.perf_counter() - started
+    model.save(out)
+    missing = {site: str(reason) for site, reason in dict(model.missing_).items()}
+    result = {
+        "out": out,
+        "seconds": seconds,
+        "learner": learning.learner,
+        "sites": sites,
+        "missing": missing,
+        "classes": model.classes_,
+        "bytes_up": sent.bytes_up,
+        "bytes_down": sent.bytes_down,
+        "traffic": traffic,
+        "privacy": None if model.privacy is None else statement(model.privacy),
+    }
+    here = [site for site in sites if site not in missing]
+    emit(
+        result,
+        as_json,
+        TextTable(("site", "missing"), [(site, missing.get(site, ".")) for site in sites]),
+        f"{len(here)} of {len(sites)} site(s) in {format_seconds(seconds)}, {format_bytes(sent.bytes_up)} left them; "
+        f"wrote {out}",
+    )
+
+
+def predict_at_hub(model: Any, rows: Any, credentials: Path, hub: str, min_replies: int | None) -> dict[str, Any]:
+    """Columns of the sites' answers for rows (n, p)."""
+    from kernfed.federation.testing.predictors import answer_columns
+
+    if getattr(model, "hold", "machines") != "sites":
+        raise InputError("this model is whole and needs no sites: leave --credentials out")
+    with hub_federation(credentials, hub, patience=_SHORT) as federation:
+        return answer_columns(model.connect(federation).answer(rows, min_replies=min_replies))
+
+
+def evaluate_at_hub(model: Any, credentials: Path, hub: str, min_replies: int | None) -> Any:
+    """A model tested by the sites of a hub, each on the rows that it keeps aside."""
+    from kernfed.federation import evaluate
+
+    with hub_federation(credentials, hub) as federation, progress("testing at the sites"):
+        return evaluate(connected(model, federation), federation, min_replies=min_replies)
