@@ -7,6 +7,7 @@ import typer
 
 from kernfed._version import __version__
 from kernfed.cli import (
+    approve,
     audit,
     bench,
     data,
@@ -14,6 +15,9 @@ from kernfed.cli import (
     evaluate,
     flower_app,
     flower_run,
+    hub,
+    journal,
+    models,
     plan,
     predict,
     report,
@@ -49,12 +53,16 @@ command("predict", epilog=predict.EXAMPLE)(predict.predict)
 command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
 command("audit", cls=ReleasingCommand, epilog=audit.EXAMPLE)(audit.audit)
 command("verify-site", epilog=verify_site.EXAMPLE)(verify_site.verify_site)
+command("models", epilog=models.EXAMPLE)(models.models)
 command("report", epilog=report.EXAMPLE)(report.report)
 command("bench", epilog=bench.EXAMPLE, context_settings=ANYTHING)(bench.bench)
 command("flower-app", epilog=flower_app.EXAMPLE)(flower_app.flower_app)
 command("flower-run", epilog=flower_run.EXAMPLE)(flower_run.flower_run)
 app.add_typer(data.app)
 app.add_typer(site.app)
+app.add_typer(hub.app)
+app.add_typer(journal.app)
+app.add_typer(approve.app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kernfed.cli import site_run
 from kernfed.cli.console import Json, emit
 from kernfed.cli.running import Command
 from kernfed.cli.tables import DataFile, Features, Label, Persons, RowIds, Seed, read_queries, row_numbers
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
     from kernfed.federation.site.site import Site
 
 app = typer.Typer(
-    name="site", help="At a site itself: forget rows, add rows. Nobody can ask for it.", no_args_is_help=True
+    name="site",
+    help="At a site itself: run its service, forget rows, add rows. Nobody can ask for it.",
+    no_args_is_help=True,
 )
+app.command("run", cls=Command, epilog=site_run.EXAMPLE)(site_run.run)
 FORGET_EXAMPLE = "Example: kernfed site forget --store store/a --name a --data rows.parquet --label y --rows 3,17"
 PUBLISH_EXAMPLE = (
     "Example: kernfed site publish --store store/a --name a --data rows.parquet --label y --policy site.toml"
@@ -130,7 +134,7 @@ def publish(
     read = partial(read_table, data, features=features, label=label, ids=ids, persons=persons)
     site = _open(store, name, read, policy, holdout=holdout, seed=seed)
     before = _state(site)
-    site.data.publish()
+    site.publish()
     _tell("published", len(site.rows().ids), site, before, json)
 
 

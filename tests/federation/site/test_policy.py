@@ -12,7 +12,7 @@ from kernfed.privacy.names import MECHANISMS
 
 def test_defaults_let_only_schema_and_scores_leave() -> None:
     policy = Policy()
-    assert policy.tasks == ("describe", "folding_fit", "scores")
+    assert policy.tasks == ("describe", "folding_fit", "scores", "prepare")
     assert policy.allows("scores")
     assert not policy.allows("machines")
     assert not policy.allows("score")  # names are whole words
@@ -74,7 +74,7 @@ def test_a_task_that_nobody_knows_is_a_mistake_in_the_policy() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('task = ["scores"]', "unknown setting 'task'; known are atoms, callers"),
+        ('task = ["scores"]', "unknown setting 'task'; known are approve, atoms, callers"),
         ('tasks = "scores"', "tasks must be a list of words"),
         ('callers = ["a", 3]', "callers must be a list of words"),
         ("queries_per_day = 0", "queries_per_day must be >= 1, got 0"),

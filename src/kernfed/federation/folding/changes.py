@@ -7,15 +7,22 @@ question: whether an id is known, and a count that changes, tell who is in the d
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from kernfed.errors import InputError, Refused
+from kernfed.federation.folding.generations import (
+    delete_generations,
+    every_generation,
+    handle_of,
+    holds_same_rows,
+    keep,
+    without,
+)
 from kernfed.federation.folding.machines import (
-    FOLDER,
     SiteMachines,
     delete_machines,
     extended,
     next_generation,
-    read_machines,
     reduced,
     write_machines,
 )
@@ -35,10 +42,10 @@ from kernfed.files import labels_from_values
     changes=True,
 )
 def forget_model(site: Site, payload: Payload) -> Payload:
-    """Delete the site's machines for a handle."""
+    """Delete the site's machines for a handle, of all generations."""
     handle = str(payload.values["handle"])
     if handle in site.store.read_state()["generations"]:  # else there is nothing, and nothing to remember
-        delete_machines(site, handle)
+        delete_generations(site, handle)
         next_generation(site, handle)
     return Payload()
 
@@ -48,42 +55,66 @@ def forget_rows(site: Site, payload: Payload) -> Payload:
     """Forget rows by id, in every model the site keeps: only the machines that held them are fitted again.
 
     Files that hold the rows go first, then the site takes note, then the machines without the rows are written. Killed
-    on the way, a site has lost machines, which it makes again when asked, but keeps none of a forgotten row.
+    on the way, a site has lost machines, which it makes again when asked, but keeps none of a forgotten row. The newest
+    generation of a handle has another number then; earlier ones, which no training makes again, keep theirs.
     """
     ids = payload.arrays["ids"].astype(np.int64)
-    kept = _kept_machines(site)
-    learned = np.isin(ids, site.rows(every_class=True).ids).any()
-    touched = {
-        handle: machines
-        for handle, machines in kept.items()
-        if (learned if machines.of_moments else np.isin(ids, machines.ids).any())
-    }
     site.data.check_known(ids)
-    for handle in touched:
-        delete_machines(site, handle)
-    site.forget_rows(ids, tuple(touched))
-    for handle, machines in touched.items():
+    newest, earlier = _holding(site, ids)
+    for name in (*newest, *earlier):
+        delete_machines(site, name)
+    site.forget_rows(ids, tuple(newest))
+    for handle, machines in newest.items():
         if machines.of_moments or site.data.counts_stay:
             continue  # another release: made, and charged, when somebody asks for it
         changed = _without_forgotten(site, machines)
         if changed is not None:
             generation = site.store.read_state()["generations"][handle]
-            write_machines(site, handle, replace(changed, generation=generation))
+            write_machines(site, handle, replace(changed, generation=generation, origin=machines.origin))
+    for name, machines in earlier.items():
+        left = None if machines.private is not None else without(machines, site.rows(every_class=True))
+        if left is not None:
+            write_machines(site, name, left)
     return Payload()
+
+
+def _holding(site: Site, ids: npt.NDArray[np.int64]) -> tuple[dict[str, SiteMachines], dict[str, SiteMachines]]:
+    """What holds rows ``ids``: machines in force, by handle, and those of earlier generations, by name.
+
+    Earlier ones of which nobody can tell whose rows they hold, since rows have changed since, are deleted.
+    """
+    every = site.rows(every_class=True)
+    learned = bool(np.isin(ids, every.ids).any())
+    numbers = site.store.read_state()["generations"]
+    newest: dict[str, SiteMachines] = {}
+    earlier: dict[str, SiteMachines] = {}
+    for name, machines in every_generation(site):
+        handle = handle_of(name)
+        in_force = machines.generation == numbers.get(handle) and machines.data == _data(site, machines)
+        if not in_force and machines.private is None and not holds_same_rows(machines, every):
+            delete_machines(site, name)
+        elif learned if machines.of_moments else np.isin(ids, machines.ids).any():
+            (newest if in_force else earlier)[handle if in_force else name] = machines
+            if in_force and name != handle:  # left so by a process that was killed
+                delete_machines(site, name)
+    return newest, earlier
 
 
 @task("add_rows", leaves="none", changes=True)
 def add_rows(site: Site, payload: Payload) -> Payload:
     """Add rows X with labels y. They fill the class's last machine up to its size, then make further ones.
 
-    Of machines of released rows only those under ``handle`` are extended, and only the new rows are charged for; others
-    are made again, from what was released, when somebody asks for them.
+    Models that exist go on without the rows: the machines that have them are another generation. Of machines of
+    released rows only those under ``handle`` are extended, and only the new rows are charged for; others are made
+    again, from what was released, when somebody asks for them.
     """
-    kept, before = _kept_machines(site), site.store.read("rows")
+    before, numbers = site.store.read("rows"), site.store.read_state()["generations"]
     mine = {
-        handle: machines
-        for handle, machines in kept.items()
-        if machines.private is None or handle == payload.values.get("handle")
+        handle_of(name): machines
+        for name, machines in every_generation(site)
+        if (machines.private is None or handle_of(name) == payload.values.get("handle"))
+        and machines.generation == numbers.get(handle_of(name))
+        and machines.data == _data(site, machines)
     }
     try:
         labels = labels_from_values(payload.values["y"])
@@ -96,9 +127,7 @@ def add_rows(site: Site, payload: Payload) -> Payload:
         raise Refused("bad rows", str(error)) from None
     for handle, machines in changed.items():
         if machines is not None:
-            write_machines(site, handle, replace(machines, generation=next_generation(site, handle)))
-    for handle in set(kept) - set(mine):
-        delete_machines(site, handle)
+            keep(site, handle, machines)
     return Payload({"ids": ids})
 
 
@@ -122,21 +151,6 @@ def _refit(site: Site, machines: SiteMachines) -> SiteMachines:
     recipe = read_recipe(machines.private["recipe"])
     with releasing_by(site, recipe) as permit:
         return fit_released(permit, recipe, machines.parameters, machines)
-
-
-def _kept_machines(site: Site) -> dict[str, SiteMachines]:
-    """All machines by handle. What is damaged, or of other rows than the site has now, is deleted on the way."""
-    kept = {}
-    for handle in site.store.names(FOLDER):
-        try:
-            machines = read_machines(site, handle)
-        except (KeyError, ValueError):
-            machines = None
-        if machines is None or machines.data != _data(site, machines):
-            delete_machines(site, handle)
-        else:
-            kept[handle] = machines
-    return kept
 
 
 def _data(site: Site, machines: SiteMachines) -> str:

@@ -4,7 +4,6 @@ Under differential privacy machines are made of what ``released`` releases, and 
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,15 @@ import numpy as np
 from kernfed._random import generator
 from kernfed._threads import single_blas_thread
 from kernfed.errors import FileFormatError, InputError, Refused
+from kernfed.federation.folding.generations import end_departed, keep
 from kernfed.federation.folding.machines import (
-    FOLDER,
     SiteMachines,
     bank_of,
-    delete_machines,
     divide,
     fit_batches,
     folding_handle,
-    next_generation,
     read_machines,
     refuse_fractions,
-    write_machines,
 )
 from kernfed.federation.folding.recipe import Recipe, read_recipe
 from kernfed.federation.folding.released import fingerprint, fit_released, labelled_rows, releasing_by
@@ -65,7 +61,7 @@ def folding_fit(site: Site, payload: Payload) -> Payload:
         "generation": machines.generation,
         "machines": len(machines.machines),
         "rows": machines.n_rows,
-        "temperature": _temperature(site, machines, bank_of(site, handle)),
+        "temperature": _temperature(site, machines, bank_of(site, machines)),
     }
     return Payload(values=about)
 
@@ -90,7 +86,8 @@ def _fit_rows(site: Site, handle: str, parameters: FoldingParameters) -> SiteMac
     if kept is not None:
         return kept
     _allow_machines(site, parameters, int(np.unique(rows.y, return_counts=True)[1].max()))
-    return _keep(site, handle, fit_batches(rows, parameters, *divide(rows, parameters, site.name)))
+    end_departed(site)
+    return keep(site, handle, fit_batches(rows, parameters, *divide(rows, parameters, site.name)))
 
 
 def _fit_released(site: Site, handle: str, parameters: FoldingParameters, recipe: Recipe) -> SiteMachines:
@@ -104,7 +101,7 @@ def _fit_released(site: Site, handle: str, parameters: FoldingParameters, recipe
         if kept is not None:
             return kept
         _allow_machines(site, parameters, len(rows.y) if recipe.by_row else recipe.rows_per_class)
-        return _keep(site, handle, fit_released(permit, recipe, parameters))
+        return keep(site, handle, fit_released(permit, recipe, parameters))
 
 
 def _allow_machines(site: Site, parameters: FoldingParameters, largest: int) -> None:
@@ -119,14 +116,6 @@ def _kept(site: Site, handle: str, parameters: FoldingParameters, data: str) -> 
     except (FileFormatError, KeyError, ValueError):
         return None
     return kept if kept is not None and (kept.data, kept.parameters) == (data, parameters) else None
-
-
-def _keep(site: Site, handle: str, made: SiteMachines) -> SiteMachines:
-    numbered = replace(made, generation=next_generation(site, handle))
-    write_machines(site, handle, numbered)
-    for old in site.store.newest(FOLDER)[site.policy.keep_models :]:
-        delete_machines(site, old)
-    return numbered
 
 
 def _temperature(site: Site, machines: SiteMachines, bank: Bank) -> str | None:

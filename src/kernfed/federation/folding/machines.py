@@ -5,7 +5,7 @@ batches from scratch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,8 @@ class SiteMachines:
 
     ``data`` is the fingerprint of the rows they were made of. ``private`` is None for rows as they are. Otherwise it
     holds the ``recipe`` of their release, whether it is ``by_row`` and with ``randomized`` labels, what it promises a
-    ``record``, and how many ``rows`` stand behind all classes and behind the ``smallest``.
+    ``record``, and how many ``rows`` stand behind all classes and behind the ``smallest``. ``origin`` says when they
+    were made and who asked.
     """
 
     parameters: FoldingParameters
@@ -47,6 +48,7 @@ class SiteMachines:
     generation: int
     data: str
     private: Mapping[str, Any] | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def n_rows(self) -> int:
@@ -185,29 +187,42 @@ def extended(earlier: SiteMachines, rows: Rows, shape: Shape | None = None) -> S
 
 
 # The store --------------------------------------------------------------------------------------------------------
+#
+# The newest generation of a handle is under the handle itself, an earlier one under "handle.generation".
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """Machines of a handle in the working memory of a site, ready to score."""
+    """Machines in the working memory of a site, ready to score, and the file they are of."""
 
     machines: SiteMachines
     bank: Bank
+    file: Any
 
 
-def read_machines(site: Site, handle: str) -> SiteMachines | None:
-    """Machines of a handle from memory or the store, if they are still those in force.
+def read_machines(site: Site, handle: str, generation: int | None = None) -> SiteMachines | None:
+    """Machines of a handle, the newest or those of a generation, from memory or the store, if they are still there.
 
-    Another process may have changed them, and a process that was killed may have left some that are out of date: the
-    generation in the site's state decides.
+    Another process may have changed them, so that a file decides that is still the one that was read. A process that
+    was killed may have left some that are out of date: those of a forgotten row are none.
     """
-    kept: _Kept | None = site.cache.get(handle)
-    generation = site.store.read_state()["generations"].get(handle)
-    if kept is not None and kept.machines.generation == generation:
-        return kept.machines
-    site.cache.pop(handle, None)
-    record = site.store.read(FOLDER, handle)
-    if record is None or record.values["generation"] != generation:
+    state = site.store.read_state()
+    wanted = state["generations"].get(handle) if generation is None else generation
+    for name in (handle, f"{handle}.{wanted}"):
+        machines = _read(site, name, state["forgotten"])
+        if machines is not None and machines.generation == wanted:
+            return machines
+    return None
+
+
+def _read(site: Site, name: str, forgotten: Sequence[int]) -> SiteMachines | None:
+    file, kept = site.store.identity(FOLDER, name), site.cache.get(name)
+    if kept is not None and kept.file == file:
+        known: SiteMachines = kept.machines
+        return known
+    site.cache.pop(name, None)
+    record = site.store.read(FOLDER, name)
+    if record is None:
         return None
     values = record.values
     machines = unpack_machines(record.arrays)
@@ -220,12 +235,15 @@ def read_machines(site: Site, handle: str) -> SiteMachines | None:
         int(values["generation"]),
         str(values["data"]),
         values.get("private"),
+        values.get("origin", {}),
     )
-    site.cache[handle] = _Kept(read, read.bank())
+    if not read.of_moments and np.isin(read.ids, forgotten).any():
+        return None
+    site.cache[name] = _Kept(read, read.bank(), file)
     return read
 
 
-def write_machines(site: Site, handle: str, machines: SiteMachines) -> None:
+def write_machines(site: Site, name: str, machines: SiteMachines) -> None:
     """Keep machines, in the store first."""
     arrays = pack_machines(machines.machines)
     arrays["ids"] = machines.ids
@@ -234,21 +252,22 @@ def write_machines(site: Site, handle: str, machines: SiteMachines) -> None:
         "labels": labels_to_values(machines.labels),
         "generation": machines.generation,
         "data": machines.data,
+        "origin": {**machines.origin, "rows": machines.n_rows},
     }
     if machines.private is not None:
         values["private"] = dict(machines.private)
-    site.store.write(Record(arrays, values), FOLDER, handle)
-    site.cache[handle] = _Kept(machines, machines.bank())
+    site.store.write(Record(arrays, values), FOLDER, name)
+    site.cache[name] = _Kept(machines, machines.bank(), site.store.identity(FOLDER, name))
 
 
-def bank_of(site: Site, handle: str) -> Bank:
+def bank_of(site: Site, machines: SiteMachines) -> Bank:
     """The bank of machines that were just read or written."""
-    kept: _Kept = site.cache[handle]
+    kept: _Kept = next(kept for kept in site.cache.values() if getattr(kept, "machines", None) is machines)
     return kept.bank
 
 
 def next_generation(site: Site, handle: str) -> int:
-    """A number never used before for this handle, even if its machines were deleted. Earlier ones are void with it."""
+    """A number never used before for this handle, even if its machines were deleted."""
     state = site.store.read_state()
     number = int(state["generations"].get(handle, 0)) + 1
     state["generations"][handle] = number
@@ -256,7 +275,7 @@ def next_generation(site: Site, handle: str) -> int:
     return number
 
 
-def delete_machines(site: Site, handle: str) -> None:
-    """Forget what was kept under a handle."""
-    site.store.delete(FOLDER, handle)
-    site.cache.pop(handle, None)
+def delete_machines(site: Site, name: str) -> None:
+    """Forget what was kept under a name."""
+    site.store.delete(FOLDER, name)
+    site.cache.pop(name, None)

@@ -26,7 +26,7 @@ def scores(site: Site, payload: Payload) -> Payload:
     values = payload.values
     handle = str(values["handle"])
     machines = machines_of(site, handle, values["generation"])
-    bank, queries = bank_of(site, handle), payload.arrays["X"]
+    bank, queries = bank_of(site, machines), payload.arrays["X"]
     if queries.ndim != 2 or queries.shape[1] != bank.width:
         raise Refused("bad question", f"queries must have {bank.width} columns, got shape {queries.shape}")
     answers = bank.scores(check_rows(queries, min_rows=0), machines.parameters.measure)
@@ -57,16 +57,19 @@ def _send(asked: SiteMachines) -> Payload:
 
 def machines_of(site: Site, handle: str, generations: Any) -> SiteMachines:
     """Machines that a model refers to, if they are still there and the policy, which may be newer, allows them."""
+    wanted = generations.get(site.name)
+    if type(wanted) is not int:
+        raise Refused("bad question", f"generation of site {site.name!r} must be a number, got {wanted!r:.40}")
     with site.store.locked():
-        asked = read_machines(site, handle)
         newest = site.store.read_state()["generations"].get(handle)
+        asked = None if newest is None else read_machines(site, handle, wanted)
     if newest is None:
         raise Refused(
             "stale",
             f"the store of site {site.name!r} holds no machines of this model, which was made with "
             f"another store; {KEEP_MACHINES}",
         )
-    if generations.get(site.name) != newest:
+    if asked is None and wanted != newest:
         raise Refused("stale", f"site {site.name!r} has changed since this model was made; use the newer model")
     if asked is None:
         raise Refused(

@@ -66,6 +66,7 @@ FIXED_REASONS = {
     "empty": "the site has no rows that it may speak of",
     "budget": "the site's privacy budget does not allow this release",
     "ledger": "the site's privacy ledger cannot be used; its operator has to look at it",
+    "held": "the site's operator has to approve this question first; ask again when it is approved",
     "limit": "the question asks for more work than the site's policy allows",
     "bad question": "the question cannot be followed",
     "repeated id": "the id of the question was that of another one; give each its own",

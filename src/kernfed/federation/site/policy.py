@@ -49,7 +49,6 @@ class Policy:
     callers: tuple[str, ...] = ("*",)
     queries_per_day: int | None = None
     min_rows_per_class: int = 1
-    min_rows_per_value: int = 5
     require_privacy: bool = False
     max_record_epsilon: float | None = None
     record_delta: float = 1e-5
@@ -71,6 +70,7 @@ class Policy:
     roster: Mapping[str, str] = field(default_factory=dict)
     min_sum_sites: int = 3
     corrupt_sites: int = 0
+    min_rows_per_value: int = 5
 
     def __post_init__(self) -> None:
         for name in ("tasks", "callers", "mechanisms", "schemes", "keys", "approve", "masked"):
@@ -91,6 +91,7 @@ class Policy:
             check_count(self.queries_per_day, "queries_per_day")
         for name in ("min_rows_per_class", "keep_models", "max_features", "max_steps", "max_numbers", "max_charges"):
             check_count(getattr(self, name), name)
+        check_count(self.min_rows_per_value, "min_rows_per_value")
         check_number(self.task_seconds, "task_seconds", above=0)
         check_choice(self.labels, "labels", ("classes", "targets"))
         self._require_privacy()

@@ -29,6 +29,7 @@ from kernfed.federation.protocol.message import (
 )
 from kernfed.federation.protocol.schema import Schema
 from kernfed.federation.protocol.task import Task, find_task, forgetters, task, task_names
+from kernfed.federation.site.approval import Approvals
 from kernfed.federation.site.authorise import (
     Caller,
     caller_of,
@@ -43,6 +44,7 @@ from kernfed.federation.site.authorise import (
     told_refusal,
 )
 from kernfed.federation.site.data import SiteData
+from kernfed.federation.site.journal import UNWRITTEN, Journal, rows_in
 from kernfed.federation.site.policy import Policy
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.store import SiteStore
@@ -54,12 +56,16 @@ _log = logging.getLogger("kernfed.site")
 
 @dataclass
 class Visit:
-    """One question while it is answered: its id, whether rows are guarded, when it must end, and the rows read once."""
+    """One question while it is answered: its id, whether rows are guarded, when it must end, and the rows read once.
+
+    ``asked_by`` is who asks, for what the site keeps of it.
+    """
 
     question: str
     guarded: bool
     ends: float = math.inf
     rows: dict[bool, Rows] = field(default_factory=dict)
+    asked_by: str = "owner"
 
 
 class Site:
@@ -94,6 +100,8 @@ class Site:
             "secret_labels": self.policy.private_labels or self.policy.labels == "targets",
         }
         self.data = SiteData(name, X, y, ids, self.store, **about)
+        self._journal = Journal(self.store, name, durable=not self.temporary)
+        self._approvals = Approvals(self.store)
         self._lock = threading.Lock()
         self._visit: Visit | None = None
         #: Working memory of tasks (assembled banks); rebuilt from the store at will.
@@ -176,6 +184,11 @@ class Site:
         """Id of the question that is being answered."""
         return "" if self._visit is None else self._visit.question
 
+    @property
+    def asked_by(self) -> str:
+        """Who asks the question that is being answered; "(said)" marks a name that the caller gives itself."""
+        return "owner" if self._visit is None else self._visit.asked_by
+
     def add_rows(
         self,
         X: npt.ArrayLike,
@@ -243,8 +256,23 @@ class Site:
         known = find_task(name)
         if known is None:
             raise InputError(f"no task {name!r}; there are {', '.join(task_names())}")
-        with self._visiting(known, Visit("", False)):
+        with self._written_down(name, rows_in(payload)), self._visiting(known, Visit("", False)):
             return known.run(self, payload)
+
+    def publish(self) -> None:
+        """Let the numbers of rows that others see be what they are now; see ``SiteData.publish``."""
+        with self._written_down("publish", 0):
+            self.data.publish()
+
+    @contextmanager
+    def _written_down(self, what: str, rows: int) -> Iterator[None]:
+        """The journal has a line of what the owner does inside, also where it fails."""
+        outcome = "failed"
+        try:
+            yield
+            outcome = "done"
+        finally:
+            self._journal.owner(what, rows, outcome, self.policy)
 
     # Answers ----------------------------------------------------------------------------------------------------
 
@@ -253,24 +281,33 @@ class Site:
 
         ``caller`` is who asks, where the engine knows it from the connection.
         """
+        question, reply = self._considered(data, caller)
+        reply, sent = _encoded(reply)
+        try:
+            self._journal.asked(question, caller, (len(data), len(sent)), reply, self.policy)
+        except Exception:  # nothing leaves that is not written down
+            _log.exception("site %s cannot write its journal", self.name)
+            unwritten = replace(reply, information="none", payload=Payload(), refusal=Refusal(*UNWRITTEN))
+            return encode_reply(unwritten)
+        return sent
+
+    def _considered(self, data: bytes, caller: str | None) -> tuple[Question | None, Reply]:
+        """The question in ``data``, None where there is none, and the reply to it."""
         try:
             question = decode_question(data)
         except Exception as error:  # also one that memory does not suffice for
             reason = str(error) if isinstance(error, MessageError) else type(error).__name__
-            return encode_reply(Reply(self.name, "", "", "", "", refusal=Refusal("bad question", reason)))
-        reply = self._reply(question, caller_of(question, caller))
-        try:
-            return encode_reply(reply)
-        except Exception as error:  # a payload that cannot travel
-            refused = replace(reply, information="none", payload=Payload(), refusal=error_refusal(error))
-            return encode_reply(refused)
+            return None, Reply(self.name, "", "", "", "", refusal=Refusal("bad question", reason))
+        return question, self._reply(question, caller_of(question, caller))
 
     def _reply(self, question: Question, caller: Caller) -> Reply:
-        """Identity, policy, privacy, repetition, limits, the task, the reply: the one way through a site."""
+        """Identity, policy, privacy, approval, repetition, limits, the task: the one way through a site."""
         payload, leaves, refusal = Payload(), "none", None
         try:
             known = check_policy(self.policy, self.name, question, caller)
             guarded = check_privacy(self.policy, self.name, known)
+            if self.policy.holds(known.name):
+                self._approvals.check(question, caller)
             payload = self._carry_out(known, question, caller, guarded)
             leaves = known.leaves
         except Refused as refused:
@@ -282,7 +319,8 @@ class Site:
 
     def _carry_out(self, known: Task, question: Question, caller: Caller, guarded: bool) -> Payload:
         """What a task that is allowed answers. Where privacy is required, why it does not stays in the site's log."""
-        visit = Visit(question.id, guarded, time.monotonic() + self.policy.task_seconds)
+        ends = time.monotonic() + self.policy.task_seconds
+        visit = Visit(question.id, guarded, ends, asked_by=caller.name if caller.known else f"{caller.name} (said)")
         if not self.policy.require_privacy:
             with self._visiting(known, visit):
                 return self._remembered(known, question, caller)
@@ -324,6 +362,15 @@ class Site:
                 state = self.store.read_state()
                 if count_queries(self.policy, self.name, state, question, caller):
                     self.store.write_state(state)
+
+
+def _encoded(reply: Reply) -> tuple[Reply, bytes]:
+    """A reply and its bytes, or a refusal and its bytes where its payload cannot travel."""
+    try:
+        return reply, encode_reply(reply)
+    except Exception as error:
+        refused = replace(reply, information="none", payload=Payload(), refusal=error_refusal(error))
+        return refused, encode_reply(refused)
 
 
 @task(

@@ -6,6 +6,8 @@ rows.safetensors      rows that were added after the site was set up
 releases/<name>       what was released under differential privacy, so that it is released once
 ledger.jsonl          what these releases cost: the privacy ledger; state.json has its head and number of charges
 secret.key            key of the hashes that stand for persons in the ledger
+journal/              who asked what, in a chain of lines: see ``chained``
+approvals.json        questions that wait for the operator, and those approved
 answers/<id>          answers to questions that changed something, so that a repeated question changes nothing
 
 Every file carries a checksum of its content, so that a damaged one is noticed and never used.
@@ -146,6 +148,32 @@ class SiteStore:
         if checksum != _checksum(values, record.arrays):
             raise FileFormatError(f"{place} is damaged: its checksum differs")
         return record
+
+    def read_about(self, *names: str) -> Mapping[str, Any]:
+        """Plain values of a record, without its arrays and so without its checksum; for lists."""
+        place = self._place(*names)
+        try:
+            with safe_open(place, framework="numpy") as content:
+                about = json.loads((content.metadata() or {})["values"])
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+            raise FileFormatError(f"{place} is damaged: {error}") from None
+        if not isinstance(about, dict):
+            raise FileFormatError(f"{place} is damaged: its values are no mapping")
+        return about
+
+    def identity(self, *names: str) -> tuple[int, int, int] | None:
+        """What tells a record's file from any other that takes its place; None where there is none."""
+        try:
+            status = self._place(*names).stat()
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def rename(self, folder: str, name: str, new: str) -> None:
+        """Let a record have another name in its folder."""
+        place = self._place(folder, name)
+        place.replace(self._place(folder, new))
+        sync_folder(place.parent)
 
     def write(self, record: Record, *names: str) -> None:
         """Put a record under ``names``."""

@@ -1,7 +1,7 @@
 """A site inspected: what its policy lets each question tell, what the test of noninterference and the attacks found."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -119,15 +119,16 @@ def inspect_site(
 ) -> Inspection:
     """Test a site with these rows under this policy. Nothing is kept, and no store of the site is touched.
 
+    What the policy holds until it is approved is tried as if it were: somebody may approve it one day.
     ``advance`` is called ``steps(pairs)`` times on the way.
     """
-    chosen = some_rows(rows, policy, seed)
-    facts = Facts.of(name, chosen, policy, columns)
+    chosen, tried = some_rows(rows, policy, seed), replace(policy, approve=())
+    facts = Facts.of(name, chosen, tried, columns)
     recording = record_questions(facts, seed=seed)
     check = check_noninterference(
-        chosen, policy, name=name, columns=columns, pairs=pairs, seed=seed, recording=recording, advance=advance
+        chosen, tried, name=name, columns=columns, pairs=pairs, seed=seed, recording=recording, advance=advance
     )
-    target = Target(name, policy, chosen, recording, tuple(columns))
+    target = Target(name, tried, chosen, recording, tuple(columns))
     with taped_mechanisms(), quiet_sites():
         outcomes = run_attacks(target, advance)
     lines = tuple(_line(policy, find_task(task), recording) for task in task_names())
@@ -197,6 +198,7 @@ def policy_lines(policy: Policy) -> Mapping[str, str]:
     cap = policy.max_record_epsilon
     return {
         "who may ask": "anybody" if "*" in policy.callers else ", ".join(policy.callers),
+        "waits for approval": ", ".join(policy.approve) or "nothing",
         "privacy": "required" if policy.require_privacy else "not required",
         "budget of a person": "none" if cap is None else f"epsilon {cap:g} at delta {policy.record_delta:g}",
         "mechanisms": "all" if "*" in policy.mechanisms else ", ".join(policy.mechanisms),
