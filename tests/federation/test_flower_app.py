@@ -189,7 +189,10 @@ def read_unit(path: Path) -> configparser.ConfigParser:
     return unit
 
 
-@pytest.mark.parametrize("name", ["kernfed-superlink.service", "kernfed-supernode@.service"])
+@pytest.mark.parametrize(
+    "name",
+    ["kernfed-superlink.service", "kernfed-supernode@.service", "kernfed-hub.service", "kernfed-site@.service"],
+)
 def test_units_start_their_part_again_whatever_ended_it(name: str) -> None:
     """A node exits with 305 after a reboot, until the SuperLink has noticed that it was gone."""
     unit = read_unit(next(path for path in UNITS if path.name == name))
