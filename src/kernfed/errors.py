@@ -109,6 +109,10 @@ class IdentifierAmongFeatures(KernfedWarning):
     """A column to learn from looks like one that numbers the rows."""
 
 
+class UnitsDiffer(KernfedWarning):
+    """A site's column looks to be in another unit than that of the others."""
+
+
 class ManyClasses(KernfedWarning):
     """Labels look like values to regress on, and are learned as classes."""
 

@@ -3,6 +3,7 @@
 from kernfed._validation import check_rows
 from kernfed.data.arrays import Arrays, open_npz
 from kernfed.data.catalog import BROUGHT
+from kernfed.data.columns import RawTable
 from kernfed.data.datasets import (
     Dataset,
     DatasetInfo,
@@ -27,6 +28,9 @@ from kernfed.data.partition import (
     partition_one_class,
     partition_quantity,
 )
+from kernfed.data.preparation import Preparation
+from kernfed.data.preparation_choice import Rules
+from kernfed.data.raw import raw_table, read_raw_table
 from kernfed.data.read import read_table
 from kernfed.data.synthetic import SyntheticTask, fednewton_synthetic
 from kernfed.data.table import Table, check_classes
@@ -42,6 +46,9 @@ __all__ = [
     "DatasetNotFoundError",
     "Domains",
     "IdentifierAmongFeatures",
+    "Preparation",
+    "RawTable",
+    "Rules",
     "SyntheticTask",
     "Table",
     "check_classes",
@@ -62,6 +69,8 @@ __all__ = [
     "partition_label_skew",
     "partition_one_class",
     "partition_quantity",
+    "raw_table",
+    "read_raw_table",
     "read_table",
     "scale_tanh",
     "scale_times10",

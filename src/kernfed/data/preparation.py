@@ -18,14 +18,13 @@ from kernfed.data.columns import RawTable
 from kernfed.data.preparation_choice import Rules, choose_plans
 from kernfed.data.preparation_file import plans_to_toml
 from kernfed.data.preparation_plans import DropPlan, Plan, read_plan
-from kernfed.data.preparation_statistics import MIN_ROWS, TableStatistics
+from kernfed.data.preparation_statistics import TableStatistics
 from kernfed.data.raw import is_table, raw_table
 from kernfed.errors import InputError
 from kernfed.files import atomic_path
 
 #: Columns that a preparation may make.
 _MOST_OUTPUTS = 1_000_000
-_HEAD = "preparation"
 
 
 @dataclass(frozen=True)
@@ -163,4 +162,24 @@ class Preparation:
         return [(plan.name, plan.kind, plan.summary(), plan.why) for plan in self.plans]
 
 
-__all__ = ["MIN_ROWS", "Preparation", "Rules", "TableStatistics"]
+# For models -------------------------------------------------------------------------------------------------------
+
+
+def prepared_rows(preparation: Preparation | None, X: Any) -> npt.ArrayLike:
+    """Rows as a model computes with them: prepared where it has a preparation and they are a table."""
+    return X if preparation is None else preparation.rows(X)
+
+
+def preparation_values(preparation: Preparation | None) -> dict[str, Any]:
+    """What a model file says of a preparation: nothing where there is none."""
+    return {} if preparation is None else {"preparation": preparation.to_values()}
+
+
+def read_preparation(values: Mapping[str, Any], width: int) -> Preparation | None:
+    """The preparation in a model file of rows with ``width`` columns, or None."""
+    if "preparation" not in values:
+        return None
+    preparation = Preparation.from_values(values["preparation"])
+    if len(preparation.columns) != width:
+        raise InputError(f"the preparation must make {width} columns, and makes {len(preparation.columns)}")
+    return preparation

@@ -1,7 +1,8 @@
 """What becomes of one column: a kind of plan for each kind of column, each a pure function to numbers.
 
-All numbers come out on one scale, so that one unit is about one standard deviation of a number and the distance of two
-categories is ``FLAG * sqrt(2)``. No cell is refused: what cannot be read is missing.
+All numbers come out on one scale: one unit is about one standard deviation of a number, and two categories are
+``FLAG * sqrt(2)`` apart. Smaller flags than that made kernels on tables better, standardised ones worse: of a rare
+category they are far from everything. No cell is refused: what cannot be read is missing.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +17,9 @@ from kernfed.data.columns import RawColumn
 from kernfed.errors import InputError
 
 #: Size of a flag: of one category among several, of a missing value, of half the way from false to true.
-FLAG = 1.0
+FLAG = 0.5
+#: Radius of the circle on which months, weekdays and hours lie.
+CIRCLE = 0.35
 #: What a category is called that is rare, or was not met before, and one that is missing.
 OTHER, MISSING = "(other)", "(missing)"
 CURVES = ("none", "log")
@@ -105,7 +108,7 @@ class NumberPlan(Plan):
 
 @dataclass(frozen=True)
 class BooleanPlan(Plan):
-    """False is -FLAG / 2 and true FLAG / 2 times sqrt(2), as far apart as two categories; missing is between them."""
+    """False is -FLAG / sqrt(2) and true FLAG / sqrt(2), as far apart as two categories; missing is between them."""
 
     kind: ClassVar[str] = "boolean"
 
@@ -226,7 +229,7 @@ class TimePlan(Plan):
                 made.append(np.clip((present - self.center) / self.spread, -4.0, 4.0))
                 continue
             angle = 2 * np.pi * _phase(present, part) / PARTS[part]
-            made += [np.where(absent, 0.0, turn(angle)) * FLAG for turn in (np.sin, np.cos)]
+            made += [np.where(absent, 0.0, turn(angle)) * CIRCLE for turn in (np.sin, np.cos)]
         if self.missing:
             made.append(absent * FLAG)
         return np.column_stack(made)

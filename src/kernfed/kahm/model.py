@@ -11,6 +11,7 @@ import numpy.typing as npt
 from kernfed._median import median_by_rows
 from kernfed._validation import FloatArray, check_rows
 from kernfed.answer import Answer
+from kernfed.data.preparation import Preparation, prepared_rows
 from kernfed.errors import InputError, NotConnected
 from kernfed.files import Savable
 from kernfed.kahm.aggregate import (
@@ -84,7 +85,8 @@ class FoldingModel(Savable):
     terms of differential privacy rows were released, None where they were taken as they are. ``basis`` (p, k): public
     directions that rows were projected onto before, and queries are now; None for none. ``calibrated_``: the
     temperature that ``kernfed.calibrate`` fitted for all sites together; it goes when rows or sites come or go.
-    ``trusted_classes``: labels, or "all", that under "kth" take part however few sites hold them.
+    ``trusted_classes``: labels, or "all", that under "kth" take part however few sites hold them. ``preparation``: what
+    becomes of raw columns, where the sites had a table of them; queries may then be such tables.
     A pickled model, as one read from its file, has no connection: ``connect`` it again.
     """
 
@@ -101,6 +103,7 @@ class FoldingModel(Savable):
     calibrated_: float | None = None
     basis: FloatArray | None = None
     trusted_classes: Trusted = ()
+    preparation: Preparation | None = None
 
     def __str__(self) -> str:
         where = "at the sites" if self.banks_ is None else "in this model"
@@ -191,7 +194,7 @@ class FoldingModel(Savable):
         ``site`` and ``batch`` name what came nearest in the label's class, ``score`` (n,) how near.
         """
         by_site = self.site_scores(X, explain=True, **options)
-        scores = self._combined(by_site)
+        scores = self.combined(by_site)
         winners = scores.argmin(axis=1)
         every = np.arange(len(winners))
         own = np.where(self._holds(by_site.sites)[:, winners], by_site.values[:, every, winners], np.inf)
@@ -223,7 +226,7 @@ class FoldingModel(Savable):
 
     def scores(self, X: npt.ArrayLike, **options: Any) -> FloatArray:
         """Scores (n, C) in the order of ``classes_``: SMALLER is better."""
-        return self._combined(self.site_scores(X, **options))
+        return self.combined(self.site_scores(X, **options))
 
     def predict(
         self, X: npt.ArrayLike, *, secure: str | None = None, bits: int = 8, **options: Any
@@ -280,9 +283,14 @@ class FoldingModel(Savable):
         self._check_member(site)
         return self._connected().add_rows(self, site, X, y, ids)
 
+    def checked_rows(self, X: npt.ArrayLike) -> FloatArray:
+        """Queries (n, p) as numbers, prepared and checked."""
+        rows = prepared_rows(self.preparation, X)
+        return check_rows(rows, width=self.n_features_in_, columns=self.feature_names_in_)
+
     def _queries(self, X: npt.ArrayLike) -> FloatArray:
         """Queries as the machines know them."""
-        return project(check_rows(X, width=self.n_features_in_, columns=self.feature_names_in_), self.basis)
+        return project(self.checked_rows(X), self.basis)
 
     def _without(self, site: str) -> "FoldingModel":
         members = {name: member for name, member in self.members_.items() if name != site}
@@ -311,7 +319,8 @@ class FoldingModel(Savable):
             holds[row, list(self.members_[site].classes)] = True
         return holds
 
-    def _combined(self, by_site: SiteScores) -> FloatArray:
+    def combined(self, by_site: SiteScores) -> FloatArray:
+        """Scores (n, C) of the federation from those of its sites."""
         p, holds = self.parameters, self._holds(by_site.sites)
         decides = deciding(self.classes_, holds, p.aggregate, p.k, self.trusted_classes)
         if not decides.any():

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from kernfed._plain import MOST_COLUMNS, check_classes_sorted, read_columns, read_reasons, read_text
 from kernfed._threads import single_blas_thread
 from kernfed._validation import check_choice, check_count, check_number
+from kernfed.data.preparation import preparation_values, read_preparation
 from kernfed.errors import InputError
 from kernfed.files import Record, labels_from_values, labels_to_values, register
 from kernfed.kahm.bank import Bank
@@ -29,6 +30,7 @@ def _dump(model: FoldingModel) -> Record:
         "missing": dict(model.missing_),
         "columns": list(model.feature_names_in_),
     }
+    values |= preparation_values(model.preparation)
     arrays: dict[str, npt.NDArray[Any]] = {}
     if model.calibrated_ is not None:
         values["calibrated"] = model.calibrated_
@@ -83,6 +85,7 @@ def _load(record: Record) -> FoldingModel:
         calibrated_=calibrated,
         basis=basis,
         trusted_classes=trusted if isinstance(trusted, str) else tuple(trusted),
+        preparation=read_preparation(values, width),
     )
 
 

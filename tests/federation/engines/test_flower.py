@@ -258,7 +258,7 @@ def test_without_a_policy_only_schema_and_scores_leave(data: Data, tmp_path: Pat
         del config["policy"]
     with Federation.flower(InProcessGrid(client_app(), configs)) as federation:
         assert FoldingLearner().fit(federation).sites == ("a", "b", "c")
-        with pytest.raises(TooFewReplies, match="allows describe, folding_fit, scores, not 'machines'"):
+        with pytest.raises(TooFewReplies, match="allows describe, folding_fit, scores, prepare, not 'machines'"):
             FoldingLearner(hold="machines").fit(federation)
 
 

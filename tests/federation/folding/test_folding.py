@@ -332,7 +332,7 @@ def test_machines_are_fetched_to_the_bit(data: Data) -> None:
 def test_machines_need_every_sites_consent(data: Data) -> None:
     federation = Federation.local(data, policies={"b": Policy()})
     with pytest.raises(
-        TooFewReplies, match="'b': the policy of site 'b' allows describe, folding_fit, scores, not 'machines'"
+        TooFewReplies, match="'b': the policy of site 'b' allows describe, folding_fit, scores, prepare, not 'machines'"
     ):
         FoldingLearner(hold="machines").fit(federation)
     assert FoldingLearner().fit(federation).sites == ("a", "b", "c")

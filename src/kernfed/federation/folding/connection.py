@@ -147,6 +147,9 @@ class FoldingConnection:
                 raise InputError("data can be given on the local engine only; elsewhere a site brings its own")
             add(site, data)
         try:
+            if model.preparation is not None:
+                told = Payload(values={"preparation": model.preparation.to_values()})
+                self.federation.ask("prepare", told, sites=[site])
             request = None if model.privacy is None else model.privacy.request
             known = ask_schemas(self.federation, request, [*model.sites, site], min_replies=0)
             if site in known.missing:

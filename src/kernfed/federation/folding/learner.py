@@ -1,5 +1,6 @@
 """One round of federated learning: every site models its classes, and only scores of queries leave it (SFM 3.7)."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,6 +46,10 @@ class FoldingLearner(Learner):
     smoothing, fabricate : of noisy rows, batch by batch: steps ("coupled_bootstrap", a number, None), and whether their
         images take their place (DP-KAHM Definition 15)
     rows_per_class : rows fabricated from the moments of a class; give them a ``batch_size`` of as many
+    sum : "secure" or a ``kernfed.secure.Committee``: sites add up their RecordMoments under masks, with noise once for
+        all of them, and one set of machines is made of the sum. The model is whole and holds no rows. Labels are
+        protected, too
+    classes : with ``sum``, all labels there can be, where sites shall not tell theirs; they are then public
     """
 
     def __init__(
@@ -65,6 +70,8 @@ class FoldingLearner(Learner):
         smoothing: str | int | None = "coupled_bootstrap",
         fabricate: bool = False,
         rows_per_class: int = 1000,
+        sum: Any = None,
+        classes: Sequence[Any] | None = None,
     ) -> None:
         self.measure = measure
         self.batch_size = batch_size
@@ -81,6 +88,8 @@ class FoldingLearner(Learner):
         self.smoothing = smoothing
         self.fabricate = fabricate
         self.rows_per_class = rows_per_class
+        self.sum = sum
+        self.classes = classes
 
     def parameters(self, seed: int = 0) -> FoldingParameters:
         """What all sites do alike, checked."""
@@ -110,6 +119,8 @@ class FoldingLearner(Learner):
         name the others, also those that describe their data differently from most.
         """
         parameters, recipe = self.parameters(federation.seed), self.recipe()
+        if self.sum is not None or self.classes is not None:
+            return self._fit_sum(federation, recipe, parameters, min_replies, timeout)
         check_choice(self.hold, "hold", HOLDS)
         trusted = check_trusted(self.trusted_classes)
         if min_replies is not None:
@@ -126,7 +137,9 @@ class FoldingLearner(Learner):
         replies = ask_training(federation, training, schemas, min_replies=min_replies, timeout=timeout)
         replies = replace(replies, missing={**described.missing, **replies.missing})
         basis = None if recipe is None else recipe.basis(schema.width)
-        model = replace(_model_of(training, schema, replies, trusted), basis=basis)
+        model = replace(
+            _model_of(training, schema, replies, trusted), basis=basis, preparation=federation.preparation
+        )
         if self.hold == "machines":
             model = _with_machines(federation, model, min_replies, timeout)
         else:
@@ -134,6 +147,36 @@ class FoldingLearner(Learner):
         warn_missing(model.missing_, "the others answer", stacklevel=2)
         _check_decides(model)
         warn_if_exposed(model)
+        return model
+
+
+    def _fit_sum(
+        self,
+        federation: Federation,
+        recipe: Recipe | None,
+        parameters: FoldingParameters,
+        min_replies: int | None,
+        timeout: float,
+    ) -> FoldingModel:
+        """One set of machines from what sites release together."""
+        from kernfed.federation.folding.shared import fit_shared  # the committee's cryptography, where it is used
+        from kernfed.federation.summing.released import honest_sites
+        from kernfed.secure.committee.setting import read_setting
+
+        setting = read_setting(self.sum)
+        if setting is None or recipe is None:
+            raise InputError("sum needs privacy=RecordMoments(...), and classes need a sum; leave them out otherwise")
+        warn_if_forgotten(federation.engine)
+        classes = self.classes
+        if classes is None:
+            described = ask_schemas(federation, None, min_replies=min_replies, timeout=timeout)
+            schema = agreeing(described, _read_schema, min_replies)[1]
+            check_classes(schema)
+            classes = schema.classes
+        honest = honest_sites(setting, len(federation.sites), min_replies)
+        options: Any = {"honest": honest, "min_replies": min_replies, "timeout": timeout}
+        model = fit_shared(federation, recipe, parameters, classes, setting, **options)
+        warn_missing(model.missing_, "the sum is that of the others", stacklevel=3)
         return model
 
 

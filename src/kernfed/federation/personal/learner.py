@@ -120,7 +120,12 @@ class PersonalLearner(Learner):
             except SitesLost as lost:
                 taking_part.go_on_without(lost)
         warn_missing(taking_part.missing, "they have no model", stacklevel=2)
-        return replace(model, missing_=taking_part.missing, feature_names_in_=taking_part.schema.columns)
+        return replace(
+            model,
+            missing_=taking_part.missing,
+            feature_names_in_=taking_part.schema.columns,
+            preparation=federation.preparation,
+        )
 
     def join(self, federation: Federation, model: PersonalModel, site: str, *, timeout: float = 600.0) -> Newcomer:
         """Weights and predictor of a site that was not there when ``model`` was made, by one message from it.

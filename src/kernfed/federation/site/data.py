@@ -16,10 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import check_column_names, check_number, check_rows, column_names
+from kernfed._validation import check_column_names, check_number, check_rows
+from kernfed.data.columns import RawTable
+from kernfed.data.preparation import Preparation
 from kernfed.errors import InputError, Refused, StoreError
 from kernfed.federation.protocol.schema import Schema, fraction_reason, label_kind
 from kernfed.federation.site.rows import Rows, check_site_rows
+from kernfed.federation.site.source import Source, check_columns
 from kernfed.federation.site.store import SiteStore
 from kernfed.files import Record, labels_from_values, labels_to_values
 
@@ -27,10 +30,12 @@ from kernfed.files import Record, labels_from_values, labels_to_values
 class SiteData:
     """Rows X (n, p) and y (n,) of site ``name``, and what its ``store`` says has come and gone since.
 
-    In the place of X there may be a function without arguments that returns a table (``X``, ``y``, ``ids``,
-    ``columns``); it is called when the rows are first needed. ``holdout`` is the share of rows kept aside. ``labels``:
-    "classes" or "targets", where they must be that. ``persons`` (n,): whose rows they are. ``counts_stay``: whether the
-    number of rows changes only by ``publish``, and ``secret_labels`` whether blank rows have a label of nobody.
+    X may be a raw table, or a data frame that is not all numbers: ``prepare`` says how it becomes a matrix, and until
+    then there are no rows. In the place of X there may be a function without arguments that returns a table (``X``,
+    ``y``, ``ids``, ``columns``, or a raw one); it is called when the rows are first needed. ``holdout`` is the share of
+    rows kept aside. ``labels``: "classes" or "targets", where they must be that. ``persons`` (n,): whose rows they are.
+    ``counts_stay``: whether the number of rows changes only by ``publish``, and ``secret_labels`` whether blank rows
+    have a label of nobody.
     """
 
     def __init__(
@@ -56,28 +61,68 @@ class SiteData:
         self.holdout = check_number(holdout, "holdout", at_least=0, below=1)
         self._read: Callable[[], Any] | None = X if callable(X) else None
         self._names, self._scaling, self._encoder = tuple(columns), scaling, encoder
+        self._preparation: Preparation | None = None
         if not callable(X):
-            check_column_names(X, columns, f"X of site {name!r}")
-            self._names = tuple(columns or column_names(X))
-            self._given = check_site_rows(X, y, ids, name, persons)
-            self._check_labels(self._given.y)
-            if len(self._names) not in (0, self.width):
-                raise InputError(f"columns of site {name!r} must name {self.width} columns, got {len(self._names)}")
+            source = Source.of(name, X, y, ids, persons, self._names)
+            if source.table is None:
+                check_column_names(X, columns, f"X of site {name!r}")
+                width = source.rows.X.shape[1]
+                if len(source.names) not in (0, width):
+                    raise InputError(f"columns of site {name!r} must name {width} columns, got {len(source.names)}")
+            self._check_labels(source.rows.y)
+            self._source = source
+
+    @cached_property
+    def _source(self) -> Source:
+        """Rows of the table that the site reads; others are set from the start."""
+        assert self._read is not None
+        table = self._read()
+        raw = isinstance(table, RawTable)
+        names = () if raw else tuple(table.columns)
+        persons = getattr(table, "persons", None)
+        source = Source.of(self.name, table if raw else table.X, table.y, table.ids, persons, names)
+        self._check_labels(source.rows.y)
+        return source
 
     @cached_property
     def _given(self) -> Rows:
-        """Rows of the table that the site was given; others are set from the start."""
-        assert self._read is not None
-        table = self._read()
-        self._names = tuple(table.columns)
-        rows = check_site_rows(table.X, table.y, table.ids, self.name, getattr(table, "persons", None))
-        self._check_labels(rows.y)
-        return rows
+        """The source's rows, prepared where sites agreed on a preparation."""
+        return self._source.prepared(self.name, self._preparation)
 
     @property
     def width(self) -> int:
         """Columns of the rows."""
+        if self._store.is_locked or "_given" not in self.__dict__:
+            self._look_for_preparation()
         return int(self._given.X.shape[1])
+
+    # Preparation ------------------------------------------------------------------------------------------------
+
+    def prepare(self, preparation: Preparation) -> None:
+        """Let learners see the rows by this preparation from now on, in this process and in others."""
+        with self._store.locked():
+            check_columns(self.name, self._source.raw(self.name), preparation)
+            self._store.write(Record({}, {"columns": preparation.to_values()}), "preparation")
+            self._store.write_state({**self._store.read_state(), "preparation": preparation.digest})
+            self._look_for_preparation()
+
+    def raw_learning(self, small: Callable[[Rows], Rows]) -> RawTable:
+        """The raw table of the rows to learn from, without those that ``small`` leaves out, kept aside or forgotten."""
+        forgotten = self._store.read_state()["forgotten"]
+        rows = self._source.rows
+        kept = small(rows.take(~self._kept_aside(rows) & ~np.isin(rows.ids, forgotten)))
+        return self._source.raw(self.name).take(np.isin(rows.ids, kept.ids))
+
+    def _look_for_preparation(self) -> None:
+        """Take up the preparation that the store names, if it is another one than before."""
+        digest = self._store.read_state().get("preparation")
+        if digest == (None if self._preparation is None else self._preparation.digest):
+            return
+        record = self._store.read("preparation")
+        if record is None:
+            raise StoreError(f"site {self.name!r} lost its preparation; agree on one again")
+        self._preparation = Preparation.from_values(record.values["columns"])
+        self.__dict__.pop("_given", None)
 
     def learning(self) -> Rows:
         """Rows to learn from: all but those kept aside."""
@@ -96,7 +141,10 @@ class SiteData:
         if rows is not None and len(rows.y):
             labels, numbers = np.unique(rows.y, return_counts=True)
             classes, counts = tuple(labels.tolist()), tuple(numbers.tolist())
-        return Schema(self.width, classes, counts, self._names, self._scaling, self._encoder)
+        width, preparation = self.width, self._preparation
+        names = self._source.names if preparation is None else preparation.columns
+        scaling = self._scaling if preparation is None else f"preparation {preparation.digest}"
+        return Schema(width, classes, counts, names, scaling, self._encoder)
 
     def _check_labels(self, labels: npt.NDArray[Any]) -> None:
         """Refuse labels that are not what the site declares, when it gets them: later no label causes a refusal."""
@@ -118,14 +166,16 @@ class SiteData:
     def _all(self) -> Rows:
         if not self._store.is_locked:
             raise RuntimeError("rows are read with the store locked: use `with site.store.locked():`")
+        self._look_for_preparation()
         forgotten = self._store.read_state()["forgotten"]
-        if forgotten and np.isin(self._given.ids, forgotten).any():  # they leave memory too
+        if forgotten and (gone := np.isin(self._source.rows.ids, forgotten)).any():  # they leave memory too
             self._given = self._given.take(~np.isin(self._given.ids, forgotten))
+            self._source = self._source.take(~gone)
         rows = self._given
         added = self._store.read("rows")
         if added is None:
             return self._as_published(rows)
-        later = _rows_of(added)
+        later = self._added(added)
         if np.isin(later.ids, rows.ids).any():
             raise StoreError(
                 f"rows given to site {self.name!r} have ids of rows that were added to its store; "
@@ -185,18 +235,28 @@ class SiteData:
                 self._store.write_state(state)
             return new.ids
 
+    def _added(self, record: Record) -> Rows:
+        """Rows that were added, as learners see them; the store has them as they came."""
+        rows = _rows_of(record)
+        if self._preparation is None:
+            return rows
+        return Source(rows, self._source.names).prepared(self.name, self._preparation)
+
     def _check_new(self, X: Any, y: Any, ids: Any, persons: Any, added: Record | None) -> Rows:
         """New rows of the site's width and type of labels, under ids that no row ever had."""
+        if self._source.table is not None:
+            raise InputError("rows of a raw table are added to the site's table, under ids of their own, and not here")
         used = [self._given.ids, *([added.arrays["ids"]] if added is not None else [])]
         used.append(np.asarray(self._store.read_state()["forgotten"], dtype=np.int64))
         taken = np.concatenate(used)
-        check_column_names(X, self._names)
+        check_column_names(X, self._source.names)
         fresh = np.arange(len(np.asarray(X))) + (int(taken.max()) + 1 if taken.size else 0) if ids is None else ids
         new = check_site_rows(X, y, fresh, self.name, persons)
         with np.errstate(over="ignore"):  # what does not fit is refused here, and not when somebody asks
-            new = replace(new, X=check_rows(new.X.astype(self._given.X.dtype), "X"))
-        if new.X.shape[1] != self.width:
-            raise InputError(f"X must have {self.width} columns as the site has, got {new.X.shape[1]}")
+            new = replace(new, X=check_rows(new.X.astype(self._source.rows.X.dtype), "X"))
+        width = self._source.rows.X.shape[1]
+        if new.X.shape[1] != width:
+            raise InputError(f"X must have {width} columns as the site has, got {new.X.shape[1]}")
         if np.isin(new.ids, taken).any():
             raise InputError(f"ids {new.ids[np.isin(new.ids, taken)][:5].tolist()} are taken; an id is never reused")
         if label_kind(self._given.y) != label_kind(new.y):

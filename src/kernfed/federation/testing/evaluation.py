@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_column_names, check_rows
+from kernfed.data.preparation import prepared_rows
 from kernfed.errors import InputError, Refused, SchemaMismatch
 from kernfed.federation.asking import Federation, leave_out
 from kernfed.federation.protocol.message import Payload
@@ -80,6 +81,7 @@ def evaluate_rows(model: Any, holdout: Mapping[str, Any]) -> Evaluation:
     tested = {}
     for name, predictor in predictors.items():
         X, y = holdout[name][:2]
+        X = prepared_rows(getattr(predictor, "preparation", None), X)
         check_column_names(X, getattr(predictor, "feature_names_in_", ()), f"X of site {name!r}")
         rows = check_site_rows(X, y, None, name)
         check_labels_alike(model.classes_, rows, name)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import check_column_names, check_count, check_number
+from kernfed.data.preparation import prepared_rows
 from kernfed.errors import InputError, Refused
 from kernfed.federation.asking import Federation, leave_out
 from kernfed.federation.protocol.message import Payload
@@ -140,6 +141,7 @@ def regression_rows(model: Any, holdout: Mapping[str, Any]) -> RegressionEvaluat
     tested = {}
     for name, predictor in predictors.items():
         X, y = holdout[name][:2]
+        X = prepared_rows(getattr(predictor, "preparation", None), X)
         check_column_names(X, getattr(predictor, "feature_names_in_", ()), f"X of site {name!r}")
         rows = check_site_rows(X, y, None, name)
         tested[name] = error_sums(_numbers(rows.y, name), predictor.predict(rows.X))

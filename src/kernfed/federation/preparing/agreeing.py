@@ -1,0 +1,89 @@
+"""How sites come to one preparation: statistics in one exchange, a choice from their sum, and every site is told."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kernfed.data.preparation import Preparation
+from kernfed.data.preparation_choice import Rules
+from kernfed.data.preparation_statistics import TableStatistics
+from kernfed.data.preparation_units import UnitSuspicion, suspect_units
+from kernfed.errors import UnitsDiffer
+from kernfed.federation.asking import Federation, warn_missing
+from kernfed.federation.protocol.message import Payload
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A preparation, the sites that it was made of, what looks wrong at some, and who did not answer."""
+
+    preparation: Preparation
+    rows: Mapping[str, int]
+    suspicions: tuple[UnitSuspicion, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+def agree(
+    federation: Federation,
+    *,
+    rules: Rules | None = None,
+    min_replies: int | None = None,
+    timeout: float = 600.0,
+) -> Preparation:
+    """Preparation of all sites' columns from their statistics, which every site uses from then on.
+
+    Learners on this federation see prepared rows, and their models carry the preparation. A ``UnitsDiffer`` warning,
+    and a line in the site's own log, names a site whose column looks to be in another unit. Sites that require privacy
+    tell no statistics: give them a preparation from public knowledge with ``use``.
+    """
+    agreement = gather(federation, rules=rules, min_replies=min_replies, timeout=timeout)
+    for suspicion in agreement.suspicions:
+        warnings.warn(str(suspicion), UnitsDiffer, stacklevel=2)
+    warn_missing(agreement.missing, "the preparation is that of the others", stacklevel=2)
+    remarks: dict[str, list[str]] = {}
+    for suspicion in agreement.suspicions:
+        remarks.setdefault(suspicion.site, []).append(str(suspicion))
+    use(federation, agreement.preparation, remarks=remarks, min_replies=min_replies, timeout=timeout)
+    return agreement.preparation
+
+
+def gather(
+    federation: Federation,
+    *,
+    rules: Rules | None = None,
+    min_replies: int | None = None,
+    timeout: float = 600.0,
+) -> Agreement:
+    """The preparation that the sites' statistics suggest, in one exchange; nothing changes at the sites."""
+    statistics: dict[str, TableStatistics] = {}
+
+    def read(site: str, payload: Payload) -> None:
+        statistics[site] = TableStatistics.from_message(payload.arrays, payload.values)
+
+    replies = federation.ask("column_statistics", Payload(), min_replies=min_replies, timeout=timeout, check=read)
+    told = {site: statistics[site] for site, _ in replies}
+    preparation = Preparation.from_statistics((told[site] for site in sorted(told)), rules)
+    return Agreement(
+        preparation,
+        {site: own.rows for site, own in told.items()},
+        tuple(suspect_units(told)),
+        {site: refusal.reason for site, refusal in replies.missing.items()},
+    )
+
+
+def use(
+    federation: Federation,
+    preparation: Preparation,
+    *,
+    remarks: Mapping[str, list[str]] | None = None,
+    min_replies: int | None = None,
+    timeout: float = 600.0,
+) -> None:
+    """Let every site use ``preparation``, and the models of this federation carry it. ``remarks`` go to sites' logs."""
+    values = preparation.to_values()
+    questions = {
+        site: Payload(values={"preparation": values, "remarks": list((remarks or {}).get(site, []))})
+        for site in federation.sites
+    }
+    federation.ask("prepare", questions, min_replies=min_replies, timeout=timeout)
+    federation.preparation = preparation
