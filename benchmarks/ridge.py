@@ -68,6 +68,7 @@ def federated_ridge(X: Rows, y: npt.NDArray[np.int64], sizes: Sizes, method: str
         method,
         rounds=sizes.rounds,
         n_components=sizes.components,
+        bandwidth="median",
         regularization=REGULARIZATION,
         tolerance=0.0,
         fit_intercept=False,

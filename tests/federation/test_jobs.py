@@ -92,7 +92,7 @@ def test_jobs_with_ridge(data: Data, tmp_path: Path, task: str) -> None:
         model = str(results / "1" / "model.kfd")
         run_job(federation, job(results, "2", job="predict", model=model, queries=str(tmp_path / "queries.npy")))
         run_job(federation, job(results, "3", job="evaluate", model=model))
-        with pytest.raises(ValueError, match="bandwidth must be median or a number, got 'wide'"):
+        with pytest.raises(ValueError, match="bandwidth must be auto, median or a number, got 'wide'"):
             run_job(federation, job(results, "4", **{**options, "bandwidth": "wide"}))
         with pytest.raises(ValueError, match="learner must be one of"):
             run_job(federation, job(results, "5", learner="magic"))

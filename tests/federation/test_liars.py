@@ -138,7 +138,7 @@ def test_kth_a_protected_class_stays_within_a_point(engine: Any, digits: Any, sc
 
 # Ridge --------------------------------------------------------------------------------------------------------------
 
-SETTINGS: dict[str, Any] = {"n_components": 500, "bandwidth": 1.0, "rounds": 12}
+SETTINGS: dict[str, Any] = {"n_components": 500, "bandwidth": 1.0, "rounds": 12, "regularization": 1e-3}
 
 
 def scaled(name: str, factor: float, place: int | None = None) -> Lie:
@@ -205,7 +205,7 @@ RIDGE_LIES: dict[str, tuple[str, Lie, str]] = {
 
 @pytest.fixture(scope="module")
 def honest_ridge(engine: Any, digits: Any) -> float:
-    return accuracy(RidgeLearner(**SETTINGS).fit(Federation(engine)), digits)
+    return accuracy(RidgeLearner("conjugate", **SETTINGS).fit(Federation(engine)), digits)
 
 
 @pytest.mark.parametrize("name", RIDGE_LIES)
@@ -213,7 +213,7 @@ def test_ridge_a_lie_is_named_and_the_others_go_on(engine: Any, digits: Any, hon
     task, lie, reason = RIDGE_LIES[name]
     federation = Federation(lying(engine, LIAR, lie, task))
     with pytest.warns(MissingSites, match=f"'{LIAR}': .*({reason})"):
-        model = RidgeLearner(**SETTINGS).fit(federation, min_replies=5)
+        model = RidgeLearner("conjugate", **SETTINGS).fit(federation, min_replies=5)
     assert list(model.missing_) == [LIAR]
     assert abs(accuracy(model, digits) - honest_ridge) <= 0.01
     assert honest_ridge > 0.95
@@ -222,7 +222,7 @@ def test_ridge_a_lie_is_named_and_the_others_go_on(engine: Any, digits: Any, hon
 @pytest.mark.parametrize("name", ["mass of 1e12", "random products", "Hessian times 1000", "random inverses"])
 def test_ridge_newton_a_lie_is_named_and_the_others_go_on(engine: Any, digits: Any, name: str) -> None:
     task, lie, reason = RIDGE_LIES[name]
-    learner = RidgeLearner("newton", **SETTINGS, regularization=0.1)
+    learner = RidgeLearner("newton", **{**SETTINGS, "regularization": 0.1})
     honest = accuracy(learner.fit(Federation(engine)), digits)
     with pytest.warns(MissingSites, match=f"'{LIAR}': .*({reason})"):
         model = learner.fit(Federation(lying(engine, LIAR, lie, task)), min_replies=5)
@@ -255,11 +255,11 @@ def test_ridge_exact_a_lie_is_named_and_the_others_go_on(
 def test_ridge_a_liar_ends_the_fit_by_name_where_all_are_needed(engine: Any) -> None:
     task, lie, reason = RIDGE_LIES["mass of 1e12"]
     with pytest.raises(TooFewReplies, match=f"'{LIAR}': .*{reason}"):
-        RidgeLearner(**SETTINGS).fit(Federation(lying(engine, LIAR, lie, task)))
+        RidgeLearner("conjugate", **SETTINGS).fit(Federation(lying(engine, LIAR, lie, task)))
 
 
 def test_ridge_given_features_are_compared_with_the_median_over_sites(engine: Any, digits: Any) -> None:
-    settings = {"features": "given", "rounds": 12}
+    settings: Any = {"method": "conjugate", "features": "given", "rounds": 12, "regularization": 1e-3}
     honest = accuracy(RidgeLearner(**settings).fit(Federation(engine)), digits)
 
     def lie(payload: Payload) -> Payload:
@@ -291,7 +291,9 @@ def test_ridge_products_of_two_rounds_must_be_of_one_hessian(engine: Any) -> Non
         return Payload({"result": along + 0.5 * (result - along)}, payload.values)
 
     with pytest.warns(MissingSites, match=f"'{LIAR}'"):
-        model = RidgeLearner(**SETTINGS).fit(told({"ridge_start": start, "ridge_apply": lie}, engine), min_replies=5)
+        model = RidgeLearner("conjugate", **SETTINGS).fit(
+            told({"ridge_start": start, "ridge_apply": lie}, engine), min_replies=5
+        )
     assert rounds == 3
     assert list(model.missing_) == [LIAR]
 
@@ -325,7 +327,7 @@ def other_schema(**changes: Any) -> Lie:
     [
         (FoldingLearner(), "describe"),
         (FoldingLearner(hold="machines"), "describe"),
-        (RidgeLearner(**SETTINGS), "ridge_survey"),
+        (RidgeLearner("conjugate", **SETTINGS), "ridge_survey"),
         (PersonalLearner("local", gains=False), "personal_survey"),
     ],
     ids=["folding", "machines", "ridge", "personal"],
@@ -358,7 +360,7 @@ def test_without_a_majority_nobody_is_odd() -> None:
     rows = np.random.default_rng(0).random((20, 3))
     y = np.arange(20) % 2
     with Federation.local({"a": (rows, y), "b": (rows[:, :2], y)}) as federation:
-        for learner in (FoldingLearner(), RidgeLearner(**SETTINGS)):
+        for learner in (FoldingLearner(), RidgeLearner("conjugate", **SETTINGS)):
             with pytest.raises(SchemaMismatch, match="sites disagree: width"):
                 learner.fit(federation, min_replies=1)
     one = Schema(3, (0, 1), (5, 5))
@@ -438,7 +440,7 @@ def tested(sites: dict[str, Any]) -> tuple[LocalEngine, dict[str, Any]]:
     learners = {
         "sites": FoldingLearner("distance"),
         "machines": FoldingLearner("distance", hold="machines"),
-        "ridge": RidgeLearner(**SETTINGS),
+        "ridge": RidgeLearner("conjugate", **SETTINGS),
     }
     return engine, {name: learner.fit(Federation(engine)) for name, learner in learners.items()}
 
@@ -491,7 +493,7 @@ def test_evaluate_of_values_does_not_believe_sums() -> None:
     rng = np.random.default_rng(2)
     rows = {name: rng.standard_normal((40, 3)) for name in "abcd"}
     engine = LocalEngine.from_data({name: (X, X @ [1.0, 2.0, 3.0]) for name, X in rows.items()}, holdout=0.3)
-    model = RidgeLearner(task="regress", features="given").fit(Federation(engine))
+    model = RidgeLearner("conjugate", task="regress", features="given", regularization=1e-3).fit(Federation(engine))
     for lie, reason in (
         ({"rows": 10**9}, "give a max_share"),
         ({"rows": 2**50}, "rows must be <="),

@@ -109,3 +109,26 @@ def leave_one_out(sites: Sites, regularization: float) -> float:
             )
             total += float(((phi[row] @ average - y[row]) ** 2).sum())
     return total / sum(len(phi) for phi, _ in sites)
+
+
+def weighted_ridge(phi: Array, targets: Array, weights: Array, alpha: float, intercept: bool) -> tuple[Array, Array]:
+    """Minimiser (W, a) of ``sum c |W'phi + a - y|^2 + alpha |W|^2``, by the normal equations with a column of ones."""
+    rows = np.hstack([phi, np.ones((len(phi), 1))]) if intercept else phi
+    penalty = np.diag([alpha] * phi.shape[1] + [0.0] * intercept)
+    solved = np.linalg.solve((rows * weights[:, None]).T @ rows + penalty, (rows * weights[:, None]).T @ targets)
+    return (solved[:-1], solved[-1]) if intercept else (solved, np.zeros(targets.shape[1]))
+
+
+def pooled_leave_one_out(
+    phi: Array, targets: Array, regularization: float, weights: Array | None = None, *, intercept: bool = True
+) -> tuple[float, float]:
+    """Weighted mean squared error, and share of wrong classes, of every row under the solution without that row."""
+    c = np.ones(len(phi)) if weights is None else weights
+    squares = wrong = 0.0
+    for row in range(len(phi)):
+        rest = np.arange(len(phi)) != row
+        W, a = weighted_ridge(phi[rest], targets[rest], c[rest], regularization * c.sum(), intercept)
+        value = phi[row] @ W + a
+        squares += c[row] * float(((value - targets[row]) ** 2).sum())
+        wrong += c[row] * float(value.argmax() != targets[row].argmax())
+    return squares / c.sum(), wrong / c.sum()

@@ -40,12 +40,12 @@ def small_models(small_sites):
         found = {
             "machines": kf.FoldingLearner(batch_size=20, hold="machines").fit(federation),
             "sites": _trusting(federation),
-            "ridge": kf.RidgeLearner(rounds=4, n_components=30, regularization=(1e-3, 1e-2)).fit(federation),
+            "ridge": kf.RidgeLearner("conjugate", rounds=4, n_components=30, regularization=(1e-3, 1e-2)).fit(federation),
         }
         traffic = federation.traffic.to_json()
     values = {name: (X, X[:, 0] + 0.1 * X[:, 1]) for name, (X, _) in small_sites.items()}
     with kf.Federation.local(values) as federation:
-        found["regress"] = kf.RidgeLearner(rounds=3, n_components=30, task="regress").fit(federation)
+        found["regress"] = kf.RidgeLearner("conjugate", rounds=3, n_components=30, task="regress", regularization=1e-3).fit(federation)
     return found, traffic
 
 

@@ -40,11 +40,13 @@ def make_models(sites: dict[str, Any], store: Path) -> dict[str, Any]:
         "folding-private": kf.FoldingLearner(batch_size=30, privacy=moments, rows_per_class=30, hold="machines").fit(
             kf.Federation.local(sites, seed=3, store=store.parent / "private")
         ),
-        "ridge": kf.RidgeLearner(n_components=16).fit(federation),
-        "ridge-private": kf.RidgeLearner("exact", n_components=8, bandwidth=2.0, privacy=private_ridge).fit(
-            kf.Federation.local(sites, seed=3, store=store.parent / "private-ridge")
+        "ridge": kf.RidgeLearner("conjugate", n_components=16, bandwidth="median", regularization=1e-3).fit(federation),
+        "ridge-private": kf.RidgeLearner(
+            "exact", n_components=8, bandwidth=2.0, regularization=1e-3, privacy=private_ridge
+        ).fit(kf.Federation.local(sites, seed=3, store=store.parent / "private-ridge")),
+        "ridge-regress": kf.RidgeLearner("conjugate", features="given", task="regress", regularization=1e-3).fit(
+            kf.Federation.local(numbers, seed=1)
         ),
-        "ridge-regress": kf.RidgeLearner(features="given", task="regress").fit(kf.Federation.local(numbers, seed=1)),
         "personal": kf.PersonalLearner().fit(federation),
         "kahm-classifier": kf.KAHMClassifier(batch_size=10).fit(X, y),
         "kahm": kf.KAHM().fit(X),

@@ -8,16 +8,20 @@ import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_rows
 from kernfed.answer import Answer, answer_of_scores
+from kernfed.data.preparation import Preparation, prepared_rows
 from kernfed.errors import InputError
 from kernfed.files import Savable
 from kernfed.kernels.problem import FeatureProblem
 from kernfed.kernels.simplex import project_on_simplex
+from kernfed.prior import Prior, check_prior, log_ratio
 
 
 class ProblemModel(Savable, ABC):
     """Base of models of one problem: what scikit-learn calls columns and classes."""
 
     feature_names_in_: tuple[str, ...]
+    #: What becomes of raw columns, where the sites had a table of them; rows may then be such tables.
+    preparation: Preparation | None
 
     @abstractmethod
     def _solved(self) -> FeatureProblem:
@@ -34,18 +38,43 @@ class ProblemModel(Savable, ABC):
         return self._solved().labels
 
     def _rows(self, X: npt.ArrayLike) -> FloatArray:
-        return check_rows(X, width=self.n_features_in_, columns=self.feature_names_in_)
+        rows = prepared_rows(self.preparation, X)
+        return check_rows(rows, width=self.n_features_in_, columns=self.feature_names_in_)
 
 
 class Predictor(ProblemModel):
-    """Base of models that compute values (n, q) of rows: one column per class, LARGER is better, or one to regress."""
+    """Base of models that compute values (n, q) of rows: one column per class, LARGER is better, or one to regress.
+
+    ``prior`` (argument of what answers, and stored): the shares of classes where the model is used, "training",
+    "uniform" or a share for every class. Values v with a temperature T become ``v + T log(pi'_c / pi_c)``, whose
+    softmax over T is the probability; without one the nearest probabilities are multiplied by ``pi'_c / pi_c``. pi are
+    the shares that the values are made for: those in training, weighed as the rows were.
+    """
+
+    prior: Prior
 
     @abstractmethod
     def _values(self, rows: FloatArray) -> FloatArray:
         """Values (n, q) of rows (n, p) that were checked."""
 
+    @property
+    def _temperature(self) -> float | None:
+        """T that makes ``softmax(values / T)`` probabilities; None where there is none."""
+        return None
+
+    def _training_shares(self) -> FloatArray | None:
+        """Shares (C,) of classes in training, None where they are not known."""
+        return None
+
+    def _made_for(self) -> FloatArray | None:
+        """Shares (C,) of classes that the values are for."""
+        return self._training_shares()
+
     def _probabilities(self, values: FloatArray) -> FloatArray:
-        return project_on_simplex(values)
+        if self._temperature is None:
+            return project_on_simplex(values)
+        raised = np.exp((values - values.max(axis=1, keepdims=True)) / self._temperature)
+        return np.asarray(raised / raised.sum(axis=1, keepdims=True))
 
     def _check_classifies(self, what: str) -> None:
         if self._solved().task != "classify":
@@ -54,15 +83,32 @@ class Predictor(ProblemModel):
     def _labels(self, values: FloatArray) -> npt.NDArray[Any]:
         return values[:, 0] if self._solved().task == "regress" else np.asarray(self.classes_[values.argmax(axis=1)])
 
-    def answer(self, X: npt.ArrayLike) -> Answer:
+    def _adjusted(self, values: FloatArray, prior: Prior) -> FloatArray:
+        """Values for the shares of a ``prior``; without one, for those of the model."""
+        if self._solved().task != "classify":
+            if prior is not None:
+                raise InputError(f"prior is for a model made with task='classify', got {prior!r}")
+            return values
+        asked = self.prior if prior is None else check_prior(prior, self.classes_)
+        training, made = self._training_shares(), self._made_for()
+        shift = log_ratio(asked, self.classes_, made=training if made is None else made, training=training)
+        if shift is None:
+            return values
+        if self._temperature is not None:
+            return np.asarray(values + self._temperature * shift)
+        likely = self._probabilities(values) * np.exp(shift - shift.max())
+        total = likely.sum(axis=1, keepdims=True)
+        return np.asarray(likely / np.where(total > 0, total, 1.0))
+
+    def answer(self, X: npt.ArrayLike, *, prior: Prior = None) -> Answer:
         """Labels, probabilities and scores, or values, from one computation."""
-        values = self._values(self._rows(X))
+        values = self._adjusted(self._values(self._rows(X)), prior)
         if self._solved().task == "regress":
             return Answer(self._labels(values))
         return answer_of_scores(self.classes_, -values, self._probabilities(values))
 
     def decision_function(self, X: npt.ArrayLike) -> FloatArray:
-        """Values (n, q), LARGER is better."""
+        """Values (n, q), LARGER is better, for the shares of classes that they are made for."""
         return self._values(self._rows(X))
 
     def scores(self, X: npt.ArrayLike) -> FloatArray:
@@ -70,18 +116,21 @@ class Predictor(ProblemModel):
         self._check_classifies("decision values")
         return -self.decision_function(X)
 
-    def predict_proba(self, X: npt.ArrayLike) -> FloatArray:
-        """Probabilities (n, C): the probability vectors nearest to the decision values, which are fitted to 0 and 1."""
+    def predict_proba(self, X: npt.ArrayLike, *, prior: Prior = None) -> FloatArray:
+        """Probabilities (n, C): softmax of the values over the temperature, or the probability vectors nearest to them.
+
+        Values are fitted to 0 and 1; see the class for ``prior``.
+        """
         self._check_classifies("probabilities")
-        return self._probabilities(self.decision_function(X))
+        return self._probabilities(self._adjusted(self.decision_function(X), prior))
 
-    def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Labels, or values, (n,)."""
-        return self._labels(self._values(self._rows(X)))
+    def predict(self, X: npt.ArrayLike, *, prior: Prior = None) -> npt.NDArray[Any]:
+        """Labels, or values, (n,); see the class for ``prior``."""
+        return self._labels(self._adjusted(self._values(self._rows(X)), prior))
 
-    def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
+    def score(self, X: npt.ArrayLike, y: npt.ArrayLike, *, prior: Prior = None) -> float:
         """Accuracy to classify, coefficient of determination R^2 to regress."""
         from sklearn.metrics import accuracy_score, r2_score  # here, for nothing else needs scikit-learn
 
         measure = r2_score if self._solved().task == "regress" else accuracy_score
-        return float(measure(np.asarray(y), self.predict(X)))
+        return float(measure(np.asarray(y), self.predict(X, prior=prior)))

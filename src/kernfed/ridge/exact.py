@@ -9,14 +9,14 @@ from kernfed.kernels import Moments
 from kernfed.ridge.objective import Iterate
 
 
-def minimise(moments: Moments, mass: float, regularization: float) -> Iterate:
-    """Minimiser of the pooled objective, FedNewton (2): ``W = (C + lambda I)^-1 b``.
+def minimise(moments: Moments, mass: float, regularization: float, penalty: FloatArray | None = None) -> Iterate:
+    """Minimiser of the pooled objective, FedNewton (2): ``W = (C + lambda D)^-1 b``, D the diagonal ``penalty`` (M,).
 
-    A singular matrix (lambda = 0) has many minimisers; this is the one of the smallest norm.
+    Without one D = I. A singular matrix (lambda = 0) has many minimisers; this is the one of the smallest norm.
     """
     with single_blas_thread():
         H = moments.second / mass
-        H[np.diag_indices_from(H)] += regularization
+        H[np.diag_indices_from(H)] += regularization if penalty is None else regularization * penalty
         b = moments.cross / mass
         weights = _solve(H, b)
         gradient = H @ weights - b

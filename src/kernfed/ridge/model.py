@@ -9,16 +9,20 @@ import numpy.typing as npt
 
 from kernfed._plain import read_columns, read_entry, read_reasons, read_text
 from kernfed._threads import in_threads
-from kernfed._validation import FloatArray, check_choice, check_number
+from kernfed._validation import FloatArray, check_choice, check_count, check_number
+from kernfed.data.preparation import Preparation, preparation_values, read_preparation
 from kernfed.errors import InputError
 from kernfed.files import Record, register, register_former
 from kernfed.kernels import row_blocks
 from kernfed.kernels.predictor import Predictor
+from kernfed.prior import Prior, prior_from_values, prior_to_values, weighted_shares
 from kernfed.promise import Terms, read_terms_of_0_1
+from kernfed.ridge.choices import RidgeChoices
 from kernfed.ridge.heterogeneity import Heterogeneity, SiteHeterogeneity
 from kernfed.ridge.parameters import RidgeParameters
 
 METHODS = ("conjugate", "newton", "exact", "dkrr", "fedavg", "fedprox")
+HEADS = ("squared", "logistic")
 #: Rows per block of a prediction: the features of a block are held, not those of all rows.
 _BLOCK = 1024
 
@@ -49,7 +53,11 @@ class RidgeModel(Predictor):
     or "sites lost". heterogeneity_ : what was learned of the sites' differences. path_ : leave-one-out mean squared
     error of every candidate regularisation, empty if there was one. missing_ : sites that took no part, with reasons.
     feature_names_in_ : of the columns of X, where the sites' tables had them. intercept_ : a (C,), or None for none.
-    privacy : under which terms the sums it is made of were released, None where they were taken as they are.
+    privacy : under which terms the sums it is made of were released, None where they were taken as they are. head :
+    "squared", or "logistic" for values that are log-odds. temperature_ : of probabilities, None where none was fitted.
+    class_counts_ : rows of every class in training, () where that is not known. prior : shares of classes where the
+    model is used, see ``Predictor``; a model with weights of classes is for the shares that these make, a balanced one
+    for "uniform". choices_ : how it chose what it was not given, and its exchanges.
     """
 
     parameters: RidgeParameters
@@ -63,6 +71,12 @@ class RidgeModel(Predictor):
     feature_names_in_: tuple[str, ...] = ()
     intercept_: FloatArray | None = None
     privacy: Terms | None = None
+    head: str = "squared"
+    temperature_: float | None = None
+    class_counts_: tuple[int, ...] = ()
+    prior: Prior = "training"
+    choices_: RidgeChoices = field(default_factory=RidgeChoices)
+    preparation: Preparation | None = None
 
     def __str__(self) -> str:
         what = f"{len(self.classes_)} classes" if self.parameters.task == "classify" else "values"
@@ -70,16 +84,28 @@ class RidgeModel(Predictor):
         rounds = "" if last is None else f", {last.round} round(s)"
         intercept = " and an intercept" if self.intercept_ is not None else ""
         privacy = "" if self.privacy is None else f"\nprivacy: {self.privacy.line()}"
+        chosen = f", {self.choices_.exchanges} exchange(s)" if self.choices_.exchanges else ""
         return (
             f"RidgeModel of {what} from {self.n_features_in_} columns by {self.method!r}{rounds}, "
             f"stopped: {self.stopped_}; {len(self.weights_)} features{intercept}, "
-            f"regularization {self.regularization_:.3g}{privacy}"
+            f"regularization {self.regularization_:.3g} ({self.choices_.regularization}){chosen}{privacy}"
         )
 
     __repr__ = __str__
 
     def _solved(self) -> RidgeParameters:
         return self.parameters
+
+    @property
+    def _temperature(self) -> float | None:
+        return self.temperature_
+
+    def _training_shares(self) -> FloatArray | None:
+        return weighted_shares(self.class_counts_)
+
+    def _made_for(self) -> FloatArray | None:
+        weights = self.parameters.class_weights
+        return None if weights is None else weighted_shares(self.class_counts_, weights)
 
     @property
     def regularization_(self) -> float:
@@ -108,7 +134,7 @@ class RidgeModel(Predictor):
 
 
 def _dump(model: RidgeModel) -> Record:
-    values = {
+    values: dict[str, Any] = {
         "parameters": model.parameters.to_values(),
         "method": model.method,
         "stopped": model.stopped_,
@@ -120,6 +146,14 @@ def _dump(model: RidgeModel) -> Record:
     }
     if model.privacy is not None:
         values["privacy"] = model.privacy.to_values()
+    values |= {
+        "head": model.head,
+        "temperature": model.temperature_,
+        "counts": list(model.class_counts_),
+        "prior": prior_to_values(model.prior),
+        "choices": model.choices_.to_values(),
+    }
+    values |= preparation_values(model.preparation)
     intercept = {} if model.intercept_ is None else {"intercept": model.intercept_}
     return Record({"weights": model.weights_, **intercept}, values)
 
@@ -141,7 +175,7 @@ def _load(record: Record) -> RidgeModel:
         read_entry(Heterogeneity, measured),
         sites=None if sites is None else {name: read_entry(SiteHeterogeneity, e) for name, e in sites.items()},
     )
-    return RidgeModel(
+    model = RidgeModel(
         parameters,
         weights,
         check_choice(values["method"], "method", METHODS),
@@ -153,6 +187,28 @@ def _load(record: Record) -> RidgeModel:
         read_columns(values.get("columns", []), parameters.width),
         intercept,
         Terms.from_values(values["privacy"]) if "privacy" in values else None,
+        *_load_use(values, parameters),
+    )
+    return replace(model, preparation=read_preparation(values, parameters.width))
+
+
+def _load_use(values: Mapping[str, Any], parameters: RidgeParameters) -> tuple[Any, ...]:
+    """Head, temperature, counts, prior and choices; files of version 0.1 have none of them.
+
+    Their scores are for the shares in training, or for those that weights of classes made: either way as they are.
+    """
+    if "head" not in values:
+        return "squared", None, (), "training" if parameters.class_weights is None else None, RidgeChoices()
+    counts = tuple(check_count(count, "counts", at_least=0) for count in values["counts"])
+    if counts and len(counts) != len(parameters.classes):
+        raise InputError(f"counts must be one for each of {len(parameters.classes)} classes, got {len(counts)}")
+    temperature = values["temperature"]
+    return (
+        check_choice(values["head"], "head", HEADS),
+        None if temperature is None else check_number(temperature, "temperature", above=0),
+        counts,
+        prior_from_values(values["prior"], parameters.labels),
+        RidgeChoices.from_values(values["choices"]),
     )
 
 

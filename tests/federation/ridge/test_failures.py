@@ -97,7 +97,7 @@ def test_a_class_that_leaves_with_its_site_is_not_predicted():
     data = {site: (X[y != 2], y[y != 2]) if site != "s2" else (X, y) for site, (X, y) in data.items()}
     federation = Losing(data, "s2", "ridge_apply", 4).federation
     with pytest.warns(MissingSites):
-        model = RidgeLearner(**SMALL, rounds=40).fit(federation, min_replies=1)
+        model = RidgeLearner("conjugate", **SMALL, rounds=40).fit(federation, min_replies=1)
     assert model.classes_.tolist() == [0, 1]
     expected = fit("exact", {name: data[name] for name in ("s0", "s1")})
     np.testing.assert_allclose(model.weights_, expected.weights_, atol=1e-8)
@@ -107,7 +107,7 @@ def test_a_class_that_leaves_with_its_site_is_not_predicted():
 def test_a_site_lost_before_the_first_round_leaves_no_trace(rounds):
     federation = Losing(class_sites(), "s2", "ridge_apply", 1).federation
     with pytest.warns(MissingSites):
-        model = RidgeLearner(**SMALL, rounds=rounds).fit(federation, min_replies=2)
+        model = RidgeLearner("conjugate", **SMALL, rounds=rounds).fit(federation, min_replies=2)
     rest = {name: data for name, data in class_sites().items() if name != "s2"}
     np.testing.assert_array_equal(model.weights_, fit("conjugate", rest, rounds=rounds).weights_)
 
@@ -123,13 +123,13 @@ def test_a_site_lost_after_the_last_round_has_taken_part():
 def test_without_a_complete_round_there_is_no_model(task, min_replies):
     federation = Losing(class_sites(), "s2", task, 1).federation
     with pytest.raises(TooFewReplies, match="needs 3 replies and got 2; 's2': site 's2' cannot be reached"):
-        RidgeLearner(**SMALL).fit(federation, min_replies=min_replies)
+        RidgeLearner("conjugate", **SMALL).fit(federation, min_replies=min_replies)
 
 
 def test_a_site_lost_while_heterogeneity_is_measured_has_taken_part():
     federation = Losing(class_sites(), "s2", "ridge_dimension", 1).federation
     with pytest.warns(MissingSites, match="heterogeneity was not measured"):
-        model = RidgeLearner(**SMALL, diagnose=True, rounds=2).fit(federation)
+        model = RidgeLearner("conjugate", **SMALL, diagnose=True, rounds=2).fit(federation)
     np.testing.assert_array_equal(model.weights_, fit("conjugate", class_sites(), rounds=2).weights_)
     assert not model.missing_
 
@@ -140,12 +140,12 @@ def test_a_site_lost_while_heterogeneity_is_measured_has_taken_part():
 def test_factors_are_kept_in_the_store_and_used_by_other_processes(tmp_path, monkeypatch):
     data = class_sites()
     with Federation.local(data, store=tmp_path) as federation:
-        first = RidgeLearner(**SMALL).fit(federation)
+        first = RidgeLearner("conjugate", **SMALL).fit(federation)
     kept = sorted(tmp_path.glob("*/ridge/*.safetensors"))
     assert len(kept) == 3
     monkeypatch.setattr(tasks, "fit_local", None)  # may not be called
     with Federation.local(data, store=tmp_path) as federation:
-        again = RidgeLearner(**SMALL).fit(federation)
+        again = RidgeLearner("conjugate", **SMALL).fit(federation)
         RidgeLearner("newton", **SMALL, rounds=0).fit(federation)
     np.testing.assert_array_equal(again.weights_, first.weights_)
 
@@ -155,7 +155,7 @@ def test_other_rows_other_parameters_and_damage_make_factors_anew(tmp_path):
 
     def run(rows, **options):
         with Federation.local(rows, store=tmp_path) as federation:
-            return RidgeLearner(**{**SMALL, **options}).fit(federation).weights_
+            return RidgeLearner("conjugate", **{**SMALL, **options}).fit(federation).weights_
 
     first = run(data)
     other = run({**data, "s0": (data["s0"][0] + 1, data["s0"][1])})
@@ -171,7 +171,7 @@ def test_other_rows_other_parameters_and_damage_make_factors_anew(tmp_path):
 def test_forgotten_rows_leave_the_factors():
     data = class_sites()
     with Federation.local(data, seed=7) as federation:
-        learner = RidgeLearner(**SMALL)
+        learner = RidgeLearner("conjugate", **SMALL)
         learner.fit(federation)
         site = federation.engine.site("s0")
         site.forget_rows(np.arange(10))
@@ -195,7 +195,7 @@ def test_rows_forgotten_during_training_stop_the_site():
 
         federation.ask = forgetting
         with pytest.warns(MissingSites, match="keeps nothing of this problem"):
-            RidgeLearner(**SMALL, rounds=3).fit(federation)
+            RidgeLearner("conjugate", **SMALL, rounds=3).fit(federation)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_rows_forgotten_during_training_stop_the_site():
 )
 def test_questions_that_cannot_be_are_refused(task, V, values, message):
     with Federation.local(class_sites(), seed=7) as federation:
-        RidgeLearner(**SMALL, rounds=0).fit(federation)
+        RidgeLearner("conjugate", **SMALL, rounds=0).fit(federation)
         handle = federation.engine.site("s0").store.names("ridge")[0]
         question = Payload({"V": V}, {"handle": handle, "regularization": 1e-3, **values})
         refusal = federation.ask(task, question, sites=["s0"], min_replies=0).missing["s0"]
@@ -228,10 +228,10 @@ def test_a_policy_decides_which_statistics_leave(left_out):
     with Federation.local(class_sites(), policies={"s1": policy}) as federation:
         if left_out in ("ridge_survey", "ridge_start"):
             with pytest.raises(TooFewReplies, match="policy of site 's1' allows"):
-                RidgeLearner(**SMALL).fit(federation)
+                RidgeLearner("conjugate", **SMALL).fit(federation)
         else:
             with pytest.warns(MissingSites, match="policy of site 's1' allows"):
-                assert RidgeLearner(**SMALL).fit(federation).stopped_ == "sites lost"
+                assert RidgeLearner("conjugate", **SMALL).fit(federation).stopped_ == "sites lost"
 
 
 def test_a_site_that_requires_privacy_takes_no_part():
@@ -239,9 +239,9 @@ def test_a_site_that_requires_privacy_takes_no_part():
         class_sites(), policies={"s1": Policy(("*",), require_privacy=True, max_record_epsilon=50.0)}
     ) as federation:
         with pytest.raises(TooFewReplies, match="requires privacy"):
-            RidgeLearner(**SMALL).fit(federation)
+            RidgeLearner("conjugate", **SMALL).fit(federation)
         with pytest.warns(MissingSites):
-            assert list(RidgeLearner(**SMALL).fit(federation, min_replies=2).missing_) == ["s1"]
+            assert list(RidgeLearner("conjugate", **SMALL).fit(federation, min_replies=2).missing_) == ["s1"]
 
 
 def test_a_site_without_rows_says_so():
@@ -249,7 +249,7 @@ def test_a_site_without_rows_says_so():
         site = federation.engine.site("s1")
         site.forget_rows(site.rows().ids)
         with pytest.raises(TooFewReplies, match="'s1' has no rows"):
-            RidgeLearner(**SMALL).fit(federation)
+            RidgeLearner("conjugate", **SMALL).fit(federation)
 
 
 # Bad input ----------------------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def test_a_site_without_rows_says_so():
         ({"privacy": 1.0}, "privacy must be None"),
         ({"tolerance": -1}, "tolerance must be >= 0"),
         ({"local_steps": 0}, "local_steps must be >= 1"),
-        ({"local_steps": "exact"}, "local_steps='exact' is for method='fedprox', got method='conjugate'"),
+        ({"local_steps": "exact"}, "local_steps='exact' is for method='fedprox', got method='exact'"),
         ({"method": "fedprox", "local_steps": "exact", "learning_rate": 0.1}, "learning_rate is for gradient steps"),
         ({"learning_rate": 0}, "learning_rate must be > 0"),
         ({"proximal": 0.1}, "proximal is for method='fedprox'"),
@@ -305,7 +305,7 @@ def test_settings_that_cannot_be_are_refused(options, message):
 )
 def test_data_that_cannot_be_learned_from_is_refused(data, options, error, message):
     with Federation.local(data) as federation, pytest.raises(error, match=message):
-        RidgeLearner(**{**SMALL, **options}).fit(federation)
+        RidgeLearner("conjugate", **{**SMALL, **options}).fit(federation)
 
 
 @pytest.mark.parametrize("method", ["exact", "conjugate", "dkrr", "fedavg"])

@@ -107,10 +107,9 @@ def test_far_offsets_keep_their_digits(method: str) -> None:
     np.testing.assert_allclose(fit(method, far, **options).weights_, fit(method, near, **options).weights_, rtol=1e-7)
 
 
-@pytest.mark.parametrize("method", ["conjugate", "exact"])
-def test_the_regularisation_is_chosen_with_it(method: str) -> None:
+def test_the_regularisation_is_chosen_with_it() -> None:
     data, path = far_sites(sizes=(40, 12, 35)), [1e-3, 0.1, 10.0]
-    model = fit(method, data, task="regress", features="given", regularization=path, rounds=30, fit_intercept=True)
+    model = fit("conjugate", data, task="regress", features="given", regularization=path, rounds=30, fit_intercept=True)
     sites = features_of(model, data)
     phi, y = oracle.pooled(sites)
     around = [(own - phi.mean(axis=0), values - y.mean(axis=0)) for own, values in sites]
@@ -118,10 +117,20 @@ def test_the_regularisation_is_chosen_with_it(method: str) -> None:
     assert_same(model, scikit_learn(model, data))
 
 
+def test_of_the_exact_solution_every_row_is_left_out_literally() -> None:
+    data, path = far_sites(sizes=(40, 12, 35)), [1e-3, 0.1, 10.0]
+    model = fit("exact", data, task="regress", features="given", regularization=path, fit_intercept=True)
+    phi, y = oracle.pooled(features_of(model, data))
+    expected = {value: oracle.pooled_leave_one_out(phi, y, value)[0] for value in path}
+    assert model.path_ == pytest.approx(expected, rel=1e-8)
+    assert model.regularization_ == min(expected, key=expected.__getitem__)
+    assert_same(model, scikit_learn(model, data))
+
+
 def test_one_more_exchange_and_none_for_exact() -> None:
     for method, tasks in (("exact", {"ridge_moments"}), ("dkrr", {"ridge_means", "ridge_start"})):
         with Federation.local(far_sites()) as federation:
-            RidgeLearner(method, task="regress", features="given").fit(federation)
+            RidgeLearner(method, task="regress", features="given", regularization=1e-3).fit(federation)
             asked = {entry.task: entry.messages for entry in federation.traffic}
         assert asked == {"ridge_survey": 1, **dict.fromkeys(tasks, 1)}
 
@@ -131,7 +140,7 @@ def test_a_factor_around_other_means_is_not_used() -> None:
     options: Any = {"task": "regress", "features": "given", "fit_intercept": True}
     expected = fit("conjugate", data, **options)
     with Federation.local(data) as federation:
-        learner = RidgeLearner(**options)
+        learner = RidgeLearner("conjugate", regularization=1e-3, **options)
         assert learner.fit(federation).weights_.tobytes() == expected.weights_.tobytes()
         federation.engine.faults["s0"] = Fault("dead")  # type: ignore[attr-defined]
         with pytest.warns(MissingSites):  # the rows of the others stay, all means move
@@ -153,7 +162,7 @@ def test_a_factor_around_other_means_is_not_used() -> None:
 def test_means_that_cannot_be_are_refused(change: Any) -> None:
     federation = Federation(lying(Federation.local(far_sites()).engine, "s1", change, task="ridge_means"))
     with pytest.raises(TooFewReplies, match="'s1'"):
-        RidgeLearner(task="regress", features="given").fit(federation)
+        RidgeLearner("conjugate", task="regress", features="given", regularization=1e-3).fit(federation)
 
 
 @pytest.mark.parametrize("means", [None, np.zeros(3), np.full(6, np.inf)])

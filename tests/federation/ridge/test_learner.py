@@ -173,7 +173,7 @@ def test_values_to_regress_do_not_travel():
         replies = {}
         carry = federation.engine.carry
         federation.engine.carry = lambda q, s, t: replies.setdefault(len(replies), carry(q, s, t))
-        RidgeLearner(task="regress", **SMALL).fit(federation)
+        RidgeLearner("conjugate", task="regress", **SMALL).fit(federation)
     for y in data["s0"][1][:5]:
         assert all(repr(float(y)).encode() not in reply for reply in replies[0].values())
 
@@ -205,7 +205,7 @@ def test_tolerance_stops_early():
 # Regularisation -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["conjugate", "exact", "newton"])
+@pytest.mark.parametrize("method", ["conjugate", "newton"])
 def test_the_regularisation_of_the_smallest_leave_one_out_error_is_chosen(method):
     data = value_sites((40, 20, 35))
     path = [1e-4, 1e-1, 10.0]
@@ -300,7 +300,7 @@ def test_hundred_sites_of_a_hundred_rows_where_newton_explodes_and_conjugate_doe
 
 def test_models_are_evaluated_at_the_sites():
     with Federation.local(class_sites((120, 60, 90)), holdout=0.3) as federation:
-        model = RidgeLearner(**SMALL).fit(federation)
+        model = RidgeLearner("conjugate", **SMALL).fit(federation)
         assert evaluate(model, federation).accuracy > 0.5
 
 
@@ -309,7 +309,7 @@ def test_factors_go_when_rows_are_forgotten(rng):
     data = {name: (rng.standard_normal((30, 4)), np.arange(30) % 2) for name in ("a", "b")}
     with Federation.local(data) as federation:
         folding = FoldingLearner().fit(federation)
-        RidgeLearner(n_components=10, bandwidth=1.0).fit(federation)
+        RidgeLearner("conjugate", n_components=10, bandwidth=1.0, regularization=1e-3).fit(federation)
         store = federation.engine.site("a").store
         assert store.names("ridge")
         folding.forget("a", rows=[3])

@@ -29,7 +29,9 @@ def data(rng: np.random.Generator) -> Data:
 
 
 def learner(privacy: Any = MECHANISM, **settings: Any) -> RidgeLearner:
-    return RidgeLearner(**{"method": "exact", "features": "given", "privacy": privacy, **settings})
+    return RidgeLearner(
+        **{"method": "exact", "features": "given", "regularization": 1e-3, "privacy": privacy, **settings}
+    )
 
 
 def charges(federation: Federation, name: str = "a") -> int:
@@ -108,7 +110,10 @@ def test_without_privacy_the_model_is_as_ever(data: Data) -> None:
             ({"method": method}, f"method='{method}' exchanges sums of the raw rows")
             for method in ("conjugate", "newton", "dkrr", "fedavg", "fedprox")
         ),
-        ({"features": "fourier"}, "bandwidth='median' looks at the raw rows"),
+        ({"features": "fourier", "bandwidth": "median"}, "bandwidth='median' looks at the raw rows"),
+        ({"features": "fourier"}, "bandwidth='auto' looks at the raw rows"),
+        ({"features": "fourier", "bandwidth": 1.0, "head": "logistic"}, "head='logistic' exchanges sums"),
+        ({"scale": "columns"}, "scale='columns' looks at the raw rows"),
         ({"regularization": [0.1, 1.0]}, "choosing among regularizations looks"),
         ({"class_weight": "balanced"}, "class_weight needs rows of other norms"),
         ({"diagnose": True}, "diagnose exchanges sums of the raw rows"),

@@ -65,7 +65,7 @@ def test_ridge_a_matrix_of_20000_features_is_too_large(federation: Federation) -
 
 
 def test_ridge_too_many_steps(federation: Federation) -> None:
-    RidgeLearner(**SMALL, rounds=0).fit(federation)
+    RidgeLearner("conjugate", **SMALL, rounds=0).fit(federation)
     handle = federation.engine.site("s0").store.names("ridge")[0]  # type: ignore[attr-defined]
     values = {"handle": handle, "regularization": 1e-3, "steps": 10**9, "rate": 0.1, "proximal": 0.0}
     question = Payload({"V": np.zeros((30, 3))}, values)
@@ -78,7 +78,7 @@ def test_a_descent_ends_when_its_time_is_over() -> None:
     X, y = class_sites()["s0"]
     policy = Policy(tasks=("*",), max_steps=10**12, task_seconds=0.5)
     with Federation.local({"s0": (X, y)}, policies={"s0": policy}) as federation:
-        RidgeLearner(**SMALL, rounds=0).fit(federation)
+        RidgeLearner("conjugate", **SMALL, rounds=0).fit(federation)
         handle = federation.engine.site("s0").store.names("ridge")[0]  # type: ignore[attr-defined]
         values = {"handle": handle, "regularization": 1e-3, "steps": 10**9, "rate": 0.1, "proximal": 0.0}
         found = refusal(federation, "ridge_descend", Payload({"V": np.zeros((30, 3))}, values))

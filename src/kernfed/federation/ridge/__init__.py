@@ -16,6 +16,12 @@ METHOD = Method(
             "ridge_dimension",
             "ridge_means",
         ),
+        "kernfed.federation.ridge.choosing": (
+            "ridge_trials",
+            "ridge_left_out",
+            "ridge_columns",
+            "ridge_gradient",
+        ),
         "kernfed.federation.ridge.releasing": ("ridge_release",),
     },
     formats={"RidgeModel": "kernfed.ridge.model", "PrivateRidgeModel": "kernfed.ridge.model"},

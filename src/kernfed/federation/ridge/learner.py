@@ -10,11 +10,14 @@ from kernfed.federation.asking import Federation, warn_missing
 from kernfed.federation.learner import Learner
 from kernfed.federation.protocol.schema import check_classes
 from kernfed.federation.release.kept import warn_if_forgotten
+from kernfed.federation.ridge.choice import Width, choose_width
 from kernfed.federation.ridge.methods import Progress, run
 from kernfed.federation.ridge.options import RidgeOptions, check_options
 from kernfed.federation.ridge.system import Recorder, Sites
 from kernfed.federation.shares import MAX_SHARE
 from kernfed.federation.survey import Bandwidth, Participants, ask_survey
+from kernfed.prior import Prior, weighted_shares
+from kernfed.ridge.choices import RidgeChoices
 from kernfed.ridge.heterogeneity import Heterogeneity
 from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.parameters import RidgeParameters
@@ -28,15 +31,25 @@ class RidgeLearner(Learner):
     Parameters
     ----------
     method : the first three end at the minimiser on pooled rows, the others near it
+        "exact"      one exchange of M^2 numbers, and a few more to choose what is "auto"
         "conjugate"  conjugate gradients, preconditioned with the sites' inverse Hessians; cannot diverge
         "newton"     FedNewton Algorithm 1, the same two exchanges per round; diverges where sites differ too much
-        "exact"      one exchange of M^2 numbers
         "dkrr"       average of the sites' own solutions: one exchange
         "fedavg", "fedprox"  local gradient steps and averaging, one exchange per round
-    rounds : at most so many; 0 is "dkrr". tolerance : stop where the gradient is below this share of its norm at 0
-    n_components, bandwidth : of the Fourier features, frequencies N(0, 1/bandwidth^2); "median" is the sites' median
-        distance between rows. features="given" takes the columns of X as they are
-    regularization : lambda, or several to choose from by leave-one-out over all sites (one more exchange)
+    head : "squared", or with "exact" to classify "logistic": from the squared solution on, gradients of the logistic
+        loss, one exchange of M C numbers each
+    rounds : at most so many, 10 (30 for "logistic") unless given; 0 is "dkrr", or the squared head. tolerance : stop
+        where the gradient is below this share of its norm at 0
+    n_components : of the Fourier features; "auto" is 2000, and at most twice the rows. features="given" takes the
+        columns of X as they are
+    bandwidth : of the Fourier features, frequencies N(0, 1/bandwidth^2); "median" is the sites' median distance between
+        rows, "auto" the best of four multiples of it by leave-one-out with 500 features (the median in rounds)
+    regularization : lambda, or several to choose from by leave-one-out over all sites. "auto" takes them on a wide grid
+        around ``tr(C) / n``. Labels are chosen for the fewest errors, values for the smallest squared error. With
+        "exact" it is that of the pooled solution, for which sites see the sum of all second moments; in rounds that of
+        the sites' averages; with ``privacy`` ``tr(C) / n`` of the released sums
+    scale : what columns are divided by where something is chosen by leave-one-out. "columns": each by its spread,
+        "entries" or None: all by one number; "auto" takes the better one
     class_weight : None, "balanced" over all sites, or a weight for every label
     local_steps, learning_rate, proximal : of "fedavg" and "fedprox"; by default 2 as in FedNewton, 1 over the largest
         trace of a site's Hessian, and the regularisation. For "fedprox" the steps may be "exact": every site minimises
@@ -51,15 +64,17 @@ class RidgeLearner(Learner):
 
     def __init__(
         self,
-        method: str = "conjugate",
+        method: str = "exact",
         *,
-        rounds: int = 10,
-        n_components: int = 2000,
-        bandwidth: float | Sequence[float] | str = "median",
-        regularization: float | Sequence[float] = 1e-3,
+        head: str = "squared",
+        rounds: int | None = None,
+        n_components: int | str = "auto",
+        bandwidth: float | Sequence[float] | str = "auto",
+        regularization: float | Sequence[float] | str = "auto",
         task: str = "classify",
         class_weight: str | Mapping[Any, float] | None = None,
         features: str = "fourier",
+        scale: str | None = "auto",
         tolerance: float = 1e-10,
         local_steps: int | str = 2,
         learning_rate: float | None = None,
@@ -69,6 +84,7 @@ class RidgeLearner(Learner):
         privacy: Any = None,
     ) -> None:
         self.method = method
+        self.head = head
         self.rounds = rounds
         self.n_components = n_components
         self.bandwidth = bandwidth
@@ -76,6 +92,7 @@ class RidgeLearner(Learner):
         self.task = task
         self.class_weight = class_weight
         self.features = features
+        self.scale = scale
         self.tolerance = tolerance
         self.local_steps = local_steps
         self.learning_rate = learning_rate
@@ -102,6 +119,17 @@ class RidgeLearner(Learner):
         goes on from there for the rows of those. Either way a ``MissingSites`` warning says so. A site whose sums no
         rows can have is lost, too, by name; so is one of three and more that claims above ``max_share`` of all rows.
         """
+        return self.fit_with_sums(federation, min_replies=min_replies, timeout=timeout, max_share=max_share)[0]
+
+    def fit_with_sums(
+        self,
+        federation: Federation,
+        *,
+        min_replies: int | None = None,
+        timeout: float = 600.0,
+        max_share: float = MAX_SHARE,
+    ) -> tuple[RidgeModel, Progress]:
+        """As ``fit``, with all that it learned on the way: a fusion weighs the head by its sums."""
         options = self.options()
         if options.privacy is not None:
             warn_if_forgotten(federation.engine)
@@ -116,19 +144,31 @@ class RidgeLearner(Learner):
         )
         columns = taking_part.schema.columns
         progress = Progress(Recorder(federation))
+        progress.choices = RidgeChoices(balanced=options.class_weight == "balanced")
         _train(options, federation, taking_part, progress, timeout)
-        return _model(options.method, progress, taking_part.missing, columns)
+        model = _model(options, progress, taking_part.missing, columns)
+        return replace(model, preparation=federation.preparation), progress
 
 
 def _train(
     options: RidgeOptions, federation: Federation, taking_part: Participants, progress: Progress, timeout: float
 ) -> None:
     """Train, and where a site is lost go on without it, or end with the last complete round."""
-    bandwidth = taking_part.bandwidth() if isinstance(options.bandwidth, str) else options.bandwidth
+    components = options.components(sum(survey.rows for survey in taking_part.surveys.values()))
+    median = taking_part.bandwidth() if options.needs_median else 1.0
+    width: Width | None = None
     while True:
-        parameters = _parameters(options, taking_part, bandwidth, federation.seed)
+        first = median if width is None else width.bandwidth
+        parameters = _parameters(options, taking_part, first, components, federation.seed)
+        sites = Sites(federation, taking_part.names, parameters, timeout, taking_part.surveys)
         try:
-            run(options, Sites(federation, taking_part.names, parameters, timeout, taking_part.surveys), progress)
+            if width is None:
+                width = choose_width(options, sites, median)
+                progress.choices = replace(
+                    progress.choices, bandwidth=width.how, scale=width.scale, widths=dict(width.tried or {})
+                )
+                sites = replace(sites, parameters=replace(parameters, bandwidth=width.bandwidth))
+            run(options, sites, progress)
             return
         except SitesLost as lost:
             try:
@@ -141,15 +181,17 @@ def _train(
             progress.forget_if_nothing_was_reached()
 
 
-def _parameters(options: RidgeOptions, taking_part: Participants, bandwidth: Bandwidth, seed: int) -> RidgeParameters:
+def _parameters(
+    options: RidgeOptions, taking_part: Participants, bandwidth: Bandwidth, components: int, seed: int
+) -> RidgeParameters:
     """The problem of the sites that take part."""
     schema = taking_part.schema
     if options.task == "classify":
         check_classes(schema, stacklevel=5)  # to who called fit
-    return options.parameters(schema, bandwidth, seed)
+    return options.parameters(schema, bandwidth, components, seed)
 
 
-def _model(method: str, progress: Progress, missing: dict[str, str], columns: tuple[str, ...]) -> RidgeModel:
+def _model(options: RidgeOptions, progress: Progress, missing: dict[str, str], columns: tuple[str, ...]) -> RidgeModel:
     """The model of what was reached, with a warning of whatever went wrong on the way."""
     assert progress.parameters is not None
     assert progress.weights is not None
@@ -157,13 +199,13 @@ def _model(method: str, progress: Progress, missing: dict[str, str], columns: tu
     recorder = progress.recorder
     lost = progress.stopped == "sites lost"
     how = f"training ended after round {recorder.done}" if lost else "the model is that of the others"
-    warn_missing(missing, how, stacklevel=3)
-    if method == "newton":
+    warn_missing(missing, how, stacklevel=4)
+    if options.method == "newton":
         _warn_divergence(recorder, progress.heterogeneity)
     return RidgeModel(
         replace(progress.parameters, regularization=(progress.chosen,)),
         progress.weights,
-        method,
+        options.method,
         tuple(recorder.rounds),
         progress.stopped,
         progress.heterogeneity,
@@ -172,7 +214,24 @@ def _model(method: str, progress: Progress, missing: dict[str, str], columns: tu
         columns,
         None if progress.means is None else progress.means.intercept(progress.weights),
         progress.terms,
+        options.head,
+        progress.temperature,
+        progress.counts,
+        _made_for(progress, options),
+        replace(progress.choices, exchanges=recorder.exchanges),
     )
+
+
+def _made_for(progress: Progress, options: RidgeOptions) -> Prior:
+    """The shares of classes that the scores are for, so that a model answers as it was weighed to answer."""
+    assert progress.parameters is not None
+    weights = progress.parameters.class_weights
+    if weights is None:
+        return "training"
+    if options.class_weight == "balanced":
+        return "uniform"
+    shares = weighted_shares(progress.counts, weights)
+    return None if shares is None else dict(zip(progress.parameters.classes, shares.tolist(), strict=True))
 
 
 def _warn_divergence(recorder: Recorder, heterogeneity: Heterogeneity) -> None:

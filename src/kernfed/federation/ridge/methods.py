@@ -10,13 +10,17 @@ import numpy as np
 
 from kernfed._validation import FloatArray
 from kernfed.errors import MissingSites, SitesLost
+from kernfed.federation.ridge.choice import choose_strength, path_of_rounds
 from kernfed.federation.ridge.options import RidgeOptions
+from kernfed.federation.ridge.pooling import Pooled, ask_gradient, ask_pooled, class_counts
 from kernfed.federation.ridge.private import solve_released
 from kernfed.federation.ridge.system import Recorder, RidgeSystem, Sites
 from kernfed.promise import Terms
+from kernfed.ridge.choices import RidgeChoices
 from kernfed.ridge.conjugate import conjugate_step, start_conjugate
 from kernfed.ridge.exact import minimise
 from kernfed.ridge.heterogeneity import Heterogeneity, measure_heterogeneity
+from kernfed.ridge.logistic import LogisticProblem, LogisticState, logistic_step
 from kernfed.ridge.means import Means
 from kernfed.ridge.newton import newton_step, start_newton
 from kernfed.ridge.objective import diverged
@@ -34,6 +38,7 @@ class Progress:
     """What a fit has so far; where a site is lost, others go on from here.
 
     ``parameters`` are those of ``weights``, and ``means`` those of the rows they are fitted to, for an intercept.
+    ``pooled`` are the sums that "exact" solved, under ``penalty``.
     """
 
     recorder: Recorder
@@ -45,6 +50,11 @@ class Progress:
     path: dict[float, float] = field(default_factory=dict)
     chosen: float | None = None
     terms: Terms | None = None
+    choices: RidgeChoices = field(default_factory=RidgeChoices)
+    temperature: float | None = None
+    counts: tuple[int, ...] = ()
+    penalty: FloatArray | None = None
+    pooled: Pooled | None = None
 
     def begin(self, system: RidgeSystem) -> FloatArray:
         """Where to start: the average of the local solutions, or where all were when a site was lost."""
@@ -64,17 +74,22 @@ class Progress:
 
 def run(options: RidgeOptions, sites: Sites, progress: Progress) -> None:
     """Train with ``sites``, from where ``progress`` is."""
+    progress.counts = class_counts(sites)
     if options.privacy is not None:
         _run_released(options, sites, progress)
         return
-    if options.method == "exact" and len(options.regularization) == 1 and not options.diagnose:
-        progress.chosen = options.regularization[0]
-        _run_exact(sites, progress)
-        return
-    system = _choose(options.regularization, sites.centred().start(), progress)
     if options.method == "exact":
-        _run_exact(sites, progress)
-    elif options.method in _SECOND_ORDER:
+        _run_exact(options, sites, progress)
+        if options.diagnose:
+            assert progress.chosen is not None
+            solved = replace(sites, parameters=replace(sites.parameters, regularization=(progress.chosen,)))
+            _diagnose(solved.centred().start(), progress)
+        return
+    if isinstance(options.regularization, str):
+        path = path_of_rounds(sites) if progress.chosen is None else (progress.chosen,)
+        sites = replace(sites, parameters=replace(sites.parameters, regularization=path))
+    system = _choose(sites.parameters.regularization, sites.centred().start(), progress)
+    if options.method in _SECOND_ORDER:
         _run_second_order(options, system, progress)
     else:
         _run_first_order(options, system, progress)
@@ -88,22 +103,60 @@ def _choose(candidates: tuple[float, ...], system: RidgeSystem, progress: Progre
         losses = system.losses()
         progress.path = {value: float(loss) for value, loss in zip(candidates, losses, strict=True)}
         progress.chosen = candidates[int(losses.argmin())]
+        progress.choices = replace(progress.choices, regularization="averages left out")
     elif progress.chosen is None:
         progress.chosen = candidates[0]
     return replace(system, regularization=progress.chosen, position=candidates.index(progress.chosen))
 
 
-def _run_exact(sites: Sites, progress: Progress) -> None:
-    assert progress.chosen is not None
-    moments, mass, progress.means = sites.moments()
-    solution = minimise(moments, mass, progress.chosen)
-    progress.parameters, progress.weights, progress.stopped = sites.parameters, solution.weights, "converged"
+def _run_exact(options: RidgeOptions, sites: Sites, progress: Progress) -> None:
+    pooled = ask_pooled(sites)
+    if progress.chosen is None:
+        chosen = choose_strength(options, pooled)
+        progress.chosen, progress.penalty = chosen.regularization, chosen.penalty
+        progress.path, progress.temperature = dict(chosen.path or {}), chosen.temperature
+        scale = chosen.scale if options.features == "given" else progress.choices.scale
+        progress.choices = replace(
+            progress.choices, regularization=chosen.how, scale=scale, errors=dict(chosen.errors or {})
+        )
+    progress.pooled = pooled
+    solution = minimise(pooled.moments, pooled.mass, progress.chosen, progress.penalty)
+    progress.parameters, progress.means, progress.weights = sites.parameters, pooled.means, solution.weights
+    progress.stopped = "converged"
     progress.recorder.add(1, solution.objective, solution.gradient_norm)
+    if options.head == "logistic":
+        _run_logistic(options, pooled, progress)
+
+
+def _run_logistic(options: RidgeOptions, pooled: Pooled, progress: Progress) -> None:
+    """Rounds of one gradient each, from the squared solution over its temperature."""
+    assert progress.chosen is not None
+    assert progress.weights is not None
+    T = progress.temperature or 1.0
+    middle = np.zeros(progress.weights.shape[1]) if pooled.means is None else pooled.means.targets
+    intercept = pooled.means is not None
+    problem = LogisticProblem.of(pooled.moments, pooled.mass, progress.chosen, progress.penalty, intercept)
+    state = LogisticState.start(progress.weights / T, middle / T)
+    enough = options.tolerance * problem.size(pooled.moments.cross / pooled.mass, np.zeros_like(middle))
+    progress.stopped, done = "rounds", progress.recorder.done
+    for number in range(1, options.rounds + 1):
+        by_weights, by_intercept, objective = problem.gradient(ask_gradient(pooled, *state.look), state)
+        size = problem.size(by_weights, by_intercept)
+        if size <= enough:
+            progress.stopped = "tolerance"
+            break
+        state = logistic_step(problem, state, by_weights, by_intercept)
+        progress.recorder.add(done + number, objective, size)
+    progress.weights, progress.temperature = state.weights, 1.0
+    if pooled.means is not None:  # the intercept is that of rows around the means
+        progress.means = replace(pooled.means, targets=state.intercept)
 
 
 def _run_released(options: RidgeOptions, sites: Sites, progress: Progress) -> None:
-    progress.chosen = options.regularization[0]
-    progress.weights, progress.terms = solve_released(sites, options.privacy, progress.chosen)
+    given = None if isinstance(options.regularization, str) else options.regularization[0]
+    progress.weights, progress.terms, progress.chosen = solve_released(sites, options.privacy, given)
+    if given is None:
+        progress.choices = replace(progress.choices, regularization="sums")
     progress.parameters, progress.stopped = sites.parameters, "converged"
     progress.recorder.add(1)
 

@@ -9,24 +9,32 @@ from kernfed.errors import InputError
 from kernfed.federation.protocol.schema import Schema
 from kernfed.federation.release.asked import check_kind
 from kernfed.federation.survey import Bandwidth, check_bandwidth
-from kernfed.ridge.model import METHODS
+from kernfed.ridge.model import HEADS, METHODS
 from kernfed.ridge.parameters import FEATURES, TASKS, RidgeParameters, check_flag, check_path
 
 ClassWeight = str | Mapping[Any, float] | None
+SCALES = ("auto", "columns", "entries")
+#: Features unless they are given: at most so many, and no more than twice the rows, which is as good there.
+_MOST_COMPONENTS, _FEWEST_COMPONENTS = 2000, 250
+#: Rounds unless they are given.
+_ROUNDS = {"squared": 10, "logistic": 30}
 
 
 @dataclass(frozen=True)
 class RidgeOptions:
     """The parameters of ``RidgeLearner``, with several regularisations and bandwidths as tuples.
 
-    ``fit_intercept`` is decided: without being told yes, and no with ``privacy``.
+    Decided are ``fit_intercept`` (without being told yes, and no with ``privacy``), ``rounds``, and what "auto" cannot
+    be: only "exact" chooses a bandwidth and a scale, and without privacy.
     """
 
     method: str
+    head: str
     rounds: int
-    n_components: int
+    n_components: int | str
     bandwidth: Bandwidth | str
-    regularization: tuple[float, ...]
+    regularization: tuple[float, ...] | str
+    scale: str | None
     task: str
     class_weight: ClassWeight
     features: str
@@ -40,22 +48,33 @@ class RidgeOptions:
 
     @property
     def needs_median(self) -> bool:
-        """Whether the sites' median distance decides the bandwidth."""
-        return self.features == "fourier" and self.bandwidth == "median"
+        """Whether the sites' median distance decides the bandwidth, or what it is chosen from."""
+        return self.features == "fourier" and isinstance(self.bandwidth, str)
 
-    def parameters(self, schema: Schema, bandwidth: Bandwidth, seed: int) -> RidgeParameters:
-        """The problem of sites that agree on ``schema``."""
+    @property
+    def candidates(self) -> tuple[float, ...]:
+        """Regularisations to choose from, where they are given; a placeholder before "auto" has any."""
+        return (1.0,) if isinstance(self.regularization, str) else self.regularization
+
+    def components(self, rows: int) -> int:
+        """Number of Fourier features for so many rows of all sites."""
+        if isinstance(self.n_components, int):
+            return self.n_components
+        return min(_MOST_COMPONENTS, max(_FEWEST_COMPONENTS, 2 * rows))
+
+    def parameters(self, schema: Schema, bandwidth: Bandwidth, components: int, seed: int) -> RidgeParameters:
+        """The problem of sites that agree on ``schema``; its regularisation stands for itself where it is "auto"."""
         random = self.features == "fourier"
         return RidgeParameters(
             width=schema.width,
             features=self.features,
-            n_components=self.n_components if random else 1,
+            n_components=components if random else 1,
             bandwidth=bandwidth if random else 1.0,
             seed=seed if random else 0,
             task=self.task,
             classes=schema.classes if self.task == "classify" else (),
             class_weights=_class_weights(self.class_weight, schema),
-            regularization=self.regularization,
+            regularization=self.candidates,
             fit_intercept=self.fit_intercept,
         )
 
@@ -67,12 +86,16 @@ def check_options(given: Mapping[str, Any]) -> RidgeOptions:
     learning_rate, proximal, intercept = given["learning_rate"], given["proximal"], given["fit_intercept"]
     if proximal is not None and method != "fedprox":
         raise InputError(f"proximal is for method='fedprox', got {proximal!r} with method={method!r}")
+    head = _check_head(given["head"], method, task)
+    rounds, components = given["rounds"], given["n_components"]
     options = RidgeOptions(
         method=method,
-        rounds=check_count(given["rounds"], "rounds", at_least=0),
-        n_components=check_count(given["n_components"], "n_components"),
-        bandwidth=check_bandwidth(given["bandwidth"]),
-        regularization=check_path(given["regularization"]),
+        head=head,
+        rounds=_ROUNDS[head] if rounds is None else check_count(rounds, "rounds", at_least=0),
+        n_components=components if is_auto(components) else check_count(components, "n_components"),
+        bandwidth="auto" if is_auto(given["bandwidth"]) else check_bandwidth(given["bandwidth"]),
+        regularization="auto" if is_auto(given["regularization"]) else check_path(given["regularization"]),
+        scale=None if given["scale"] is None else check_choice(given["scale"], "scale", SCALES),
         task=task,
         class_weight=_check_class_weight(given["class_weight"], task),
         features=check_choice(given["features"], "features", FEATURES),
@@ -86,7 +109,23 @@ def check_options(given: Mapping[str, Any]) -> RidgeOptions:
     )
     if options.privacy is not None:
         _check_private(options)
+    if options.scale == "columns" and method != "exact":
+        raise InputError(f"scale='columns' is for method='exact', got method={method!r}; scale the columns before")
     return options
+
+
+def is_auto(value: Any) -> bool:
+    """Whether a parameter is to be chosen."""
+    return isinstance(value, str) and value == "auto"
+
+
+def _check_head(head: Any, method: str, task: str) -> str:
+    check_choice(head, "head", HEADS)
+    if head == "logistic" and (method != "exact" or task != "classify"):
+        raise InputError(
+            f"head='logistic' is for method='exact' and task='classify', got method={method!r} and task={task!r}"
+        )
+    return str(head)
 
 
 def _check_private(options: RidgeOptions) -> None:
@@ -94,8 +133,12 @@ def _check_private(options: RidgeOptions) -> None:
     check_kind(options.privacy, "record-ridge", "RecordRidge")
     unsound = {
         f"method={options.method!r} exchanges sums of the raw rows; use method='exact'": options.method != "exact",
-        "bandwidth='median' looks at the raw rows; give a number": options.needs_median,
-        "choosing among regularizations looks at the raw rows; give one": len(options.regularization) > 1,
+        f"bandwidth={options.bandwidth!r} looks at the raw rows; give a number": options.needs_median,
+        "choosing among regularizations looks at the raw rows; give one": len(options.candidates) > 1,
+        "head='logistic' exchanges sums of the raw rows in every round; use head='squared'": (
+            options.head == "logistic"
+        ),
+        "scale='columns' looks at the raw rows; scale the columns by what is public": options.scale == "columns",
         "class_weight needs rows of other norms than the mechanism clips to; leave it None": (
             options.class_weight is not None
         ),

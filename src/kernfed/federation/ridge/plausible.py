@@ -18,6 +18,7 @@ from kernfed.errors import InputError
 from kernfed.federation.shares import far_above
 from kernfed.federation.survey import Survey
 from kernfed.kernels import Moments
+from kernfed.ridge.logistic import LogisticSums
 from kernfed.ridge.means import Means
 from kernfed.ridge.parameters import RidgeParameters
 
@@ -88,6 +89,20 @@ class Expected:
         self.check_rows(moments.n)
         self._check_size(float(np.trace(moments.second)) / self.mass, self.reach**2, "the trace of C_j")
         self._check_constant(float(np.trace(moments.y_second)) / self.mass, own)
+
+    def check_slope(self, sums: LogisticSums) -> None:
+        """Refuse gradients of a logistic loss that the surveyed rows cannot have.
+
+        ``|p - y| <= sqrt(2)`` for probabilities p and a class y, features are at most twice their reach from any mean,
+        and gradients add up to 0 over classes.
+        """
+        if sums.loss < 0:
+            raise InputError(f"a loss is at least 0, got {sums.loss:.6g}")
+        self._check_size(float(np.linalg.norm(sums.intercept)), math.sqrt(2) * self.mass, "the gradient of intercepts")
+        size = float(np.linalg.norm(sums.weights))
+        self._check_size(size, 2 * math.sqrt(2) * self.reach * self.mass, "the gradient")
+        if np.abs(sums.weights.sum(axis=1)).max(initial=0.0) > _ROUNDING * (size + self.mass):
+            raise InputError("gradients of a row must add up to 0 over classes")
 
     def check_start(self, start: SiteStart, around: Means | None, path: tuple[float, ...]) -> None:
         """Refuse sums around the means of all sites that the surveyed rows cannot have.

@@ -17,10 +17,16 @@ from kernfed.federation.survey import check_arrays
 from kernfed.kernels import Moments
 from kernfed.privacy.ridge import RecordRidge, RidgeRelease
 from kernfed.promise import Terms
+from kernfed.ridge.leave_one_out import rule
 
 
-def solve_released(sites: Sites, mechanism: RecordRidge, regularization: float) -> tuple[FloatArray, Terms]:
-    """Weights (M, C) from the sums that all sites release, and the terms of these releases."""
+def solve_released(
+    sites: Sites, mechanism: RecordRidge, regularization: float | None
+) -> tuple[FloatArray, Terms, float]:
+    """Weights (M, C) from the sums that all sites release, the terms of these releases, and the regularisation.
+
+    Without one it is that of the rule, ``tr(C) / n``, of the released sums alone.
+    """
     M, C = sites.parameters.n_features, sites.parameters.n_targets
     terms = terms_of(mechanism, sites.parameters.width, sites.parameters.task)
     expected = {"second": (M, M), "cross": (M, C), "scalars": (2,)}
@@ -44,4 +50,6 @@ def solve_released(sites: Sites, mechanism: RecordRidge, regularization: float) 
     needed = math.sqrt(sum(part**2 for part in regularizations))
     pooled = RidgeRelease(sum(parts, Moments.zero(M, C)), needed, terms.element, terms.record, True, ())
     told = {site: payload.values["privacy"] for site, payload in replies.items()}
-    return pooled.coefficients(regularization), terms.with_told(told)
+    chosen = rule(float(np.trace(pooled.moments.second)) / pooled.moments.n, pooled.moments.n)
+    used = chosen if regularization is None else regularization
+    return pooled.coefficients(used), terms.with_told(told), used

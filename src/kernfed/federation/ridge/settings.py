@@ -1,31 +1,65 @@
 """Settings of a ``RidgeLearner``, for commands and jobs."""
 
+from kernfed._validation import check_choice
 from kernfed.errors import InputError
 from kernfed.federation.release.settings import MECHANISM
-from kernfed.federation.settings import LearnerSettings, Setting, read_bandwidth
+from kernfed.federation.ridge.options import SCALES
+from kernfed.federation.settings import LearnerSettings, Setting
 from kernfed.kernels.problem import FEATURES, TASKS
-from kernfed.ridge.model import METHODS
+from kernfed.ridge.model import HEADS, METHODS
 
 
-def _path(text: str, name: str) -> float | tuple[float, ...]:
-    """One number, or several with commas to choose from."""
+def _path(text: str, name: str) -> float | tuple[float, ...] | str:
+    """``auto``, one number, or several with commas to choose from."""
+    if text == "auto":
+        return text
     try:
         numbers = tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise InputError(f"{name} must be a number, or several such as 0.1,0.01 to choose from, got {text!r}") from None
+        raise InputError(
+            f"{name} must be auto, a number, or several such as 0.1,0.01 to choose from, got {text!r}"
+        ) from None
     return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _class_weight(text: str, name: str) -> str | None:
+    return None if check_choice(text, name, ("none", "balanced")) == "none" else text
+
+
+def _bandwidth(text: str, name: str) -> float | str:
+    """``auto``, ``median``, or a number."""
+    try:
+        return text if text in ("auto", "median") else float(text)
+    except ValueError:
+        raise InputError(f"{name} must be auto, median or a number, got {text!r}") from None
+
+
+def _scale(text: str, name: str) -> str | None:
+    """A scale, or ``none`` for the columns as they are."""
+    return None if check_choice(text, name, (*SCALES, "none")) == "none" else text
 
 
 SETTINGS = LearnerSettings(
     (
-        Setting("method", "How the sites' sums are solved.", "conjugate", tuple(METHODS)),
-        Setting("rounds", "At most so many rounds.", 10, at_least=1),
-        Setting("components", "Random Fourier features.", 2000, at_least=1, parameter="n_components"),
+        Setting("method", "How the sites' sums are solved.", "exact", tuple(METHODS)),
+        Setting("head", "Loss of the last step; logistic adds rounds to exact.", "squared", tuple(HEADS)),
+        Setting("rounds", "At most so many rounds; 30 for the logistic head.", 10, at_least=1),
         Setting(
-            "bandwidth", "Of the Fourier features: a number, or median (of distances).", "median", read=read_bandwidth
+            "components",
+            "Random Fourier features, at most twice the rows unless given.",
+            2000,
+            at_least=1,
+            parameter="n_components",
         ),
-        Setting("regularization", "Of the weights; several numbers with commas to choose from.", "0.001", read=_path),
+        Setting(
+            "bandwidth",
+            "Of the Fourier features: a number, median (of distances), or auto to choose.",
+            "auto",
+            read=_bandwidth,
+        ),
+        Setting("regularization", "Of the weights: auto, or numbers with commas to choose from.", "auto", read=_path),
         Setting("task", "What labels are.", "classify", tuple(TASKS)),
+        Setting("class-weight", "none, or balanced for classes that weigh the same.", "none", read=_class_weight),
         Setting(
             "features-kind",
             "fourier, or given for the columns as they are.",
@@ -33,6 +67,7 @@ SETTINGS = LearnerSettings(
             tuple(FEATURES),
             parameter="features",
         ),
+        Setting("columns-scale", "What columns are divided by.", "auto", read=_scale, parameter="scale"),
         MECHANISM,
     )
 )

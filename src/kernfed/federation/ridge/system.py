@@ -25,8 +25,7 @@ from kernfed.federation.ridge.plausible import (
 )
 from kernfed.federation.shares import far_above
 from kernfed.federation.survey import Survey, ask_all, check_arrays
-from kernfed.kernels import Moments
-from kernfed.ridge.means import Means, moved, problem_values
+from kernfed.ridge.means import Means, problem_values
 from kernfed.ridge.model import RidgeRound
 from kernfed.ridge.objective import average
 from kernfed.ridge.parameters import RidgeParameters
@@ -72,7 +71,7 @@ class Sites:
             return self
 
         def read(site: str, payload: Payload) -> Means:
-            return self._read_means(site, payload)
+            return self.read_means(site, payload.arrays["means"])
 
         def compare(replies: Replies) -> dict[str, str]:
             means = {site: read(site, payload) for site, payload in replies}
@@ -84,8 +83,9 @@ class Sites:
         replies = self.ask("ridge_means", question, read, compare)
         return replace(self, means=reduce(add, (read(*reply) for reply in replies.items())))
 
-    def _read_means(self, site: str, payload: Payload) -> Means:
-        means = Means.from_array(payload.arrays["means"], self.parameters)
+    def read_means(self, site: str, array: FloatArray) -> Means:
+        """Means that a site sent, or an error where the rows it surveyed cannot have them."""
+        means = Means.from_array(array, self.parameters)
         self.expected[site].check_means(means)
         return means
 
@@ -113,38 +113,6 @@ class Sites:
         members = {site: read(site, payload) for site, payload in replies.items()}
         handle = digest(problem_values(self.parameters, self.means))
         return RidgeSystem(self, handle, members, self.parameters.regularization[0])
-
-    def moments(self) -> tuple[Moments, float, Means | None]:
-        """Moments of all sites' rows together, their mass, and with an intercept the means the moments are around."""
-        M, C = self._weights_shape
-        question = Payload(values={"parameters": self.parameters.to_values()})
-
-        def read(site: str, payload: Payload) -> tuple[Moments, float, Means | None]:
-            arrays = dict(payload.arrays)
-            own = self._read_means(site, payload) if self.parameters.fit_intercept else None
-            mass = float(arrays.pop("mass")[0]) if own is None else own.mass
-            arrays.pop("means", None)
-            moments = Moments.from_arrays(arrays)
-            if (moments.width, moments.targets) != (M, C) or not 0 < mass < np.inf:
-                raise InputError(f"moments must be of {M} features, {C} targets and a positive mass, got {mass}")
-            self.expected[site].check_mass(mass)
-            self.expected[site].check_moments(moments, own)
-            return moments, mass, own
-
-        def compare(replies: Replies) -> dict[str, str]:
-            own = {site: read(site, payload)[:2] for site, payload in replies}
-            squares = {site: float(np.trace(moments.second)) / mass for site, (moments, mass) in own.items()}
-            targets = {site: float(np.trace(moments.y_second)) / mass for site, (moments, mass) in own.items()}
-            return far_above(squares, "trace of C_j") | far_above(targets, "mean square of targets")
-
-        bounded = self.parameters.features == "fourier" and self.parameters.task == "classify"
-        replies = self.ask("ridge_moments", question, read, None if bounded else compare)
-        parts, masses, means = zip(*(read(*reply) for reply in replies.items()), strict=True)
-        pooled: Means | None = None
-        if self.parameters.fit_intercept:
-            pooled = reduce(add, means)
-            parts = tuple(moved(part, own, pooled) for part, own in zip(parts, means, strict=True))
-        return sum(parts, Moments.zero(M, C)), sum(masses), pooled
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,7 +244,20 @@ class Recorder:
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
         self._mark = self._now()
+        self._asked_before = self._asked()
         self.rounds: list[RidgeRound] = []
+
+    @property
+    def exchanges(self) -> int:
+        """Questions that the site asked most often has had since, and the survey before."""
+        before = self._asked_before
+        return 1 + max((count - before.get(site, 0) for site, count in self._asked().items()), default=0)
+
+    def _asked(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for entry in self._federation.traffic:
+            counts[entry.site] = counts.get(entry.site, 0) + entry.messages
+        return counts
 
     @property
     def done(self) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_count, check_number, check_rows
 from kernfed.errors import FileFormatError, Refused
@@ -103,17 +104,7 @@ def gradient_steps(site: Site, payload: Payload) -> Payload:
 @task("ridge_moments", leaves="statistics")
 def moments(site: Site, payload: Payload) -> Payload:
     """Moments of all features and targets: M^2 numbers, from which rows can be recovered if there are few."""
-    parameters = read_parameters(payload.values)
-    rows = check_rows_of(site, parameters, site.rows())
-    allow_problem(site, parameters, parameters.n_features)
-    read_targets(parameters, rows)
-    weights = parameters.row_weights(rows.y)
-    own = _own_means(parameters, rows) if parameters.fit_intercept else None
-    targets, features = centred_targets(parameters, rows.y, own), centred_features(parameters, own)
-    sums = weighted_moments(rows.X, targets, weights, features).to_arrays()
-    if own is not None:
-        return Payload({**sums, "means": own.to_array()})
-    return Payload({**sums, "mass": np.array([float(len(rows.X) if weights is None else weights.sum())])})
+    return Payload(moments_of(site, read_parameters(payload.values)))
 
 
 @task("ridge_validate", leaves="statistics")
@@ -156,6 +147,20 @@ def allow_problem(site: Site, parameters: RidgeParameters, height: int) -> None:
     solutions = len(parameters.regularization) * M * C
     frequencies = parameters.width * M if parameters.features == "fourier" else 0
     site.allow(features=M, numbers=3 * (height + C) * (M + C) + solutions + frequencies)
+
+
+def moments_of(site: Site, parameters: RidgeParameters) -> dict[str, npt.NDArray[Any]]:
+    """Moments of the site's features and targets, and their mass or, with an intercept, the means they are around."""
+    rows = check_rows_of(site, parameters, site.rows())
+    allow_problem(site, parameters, parameters.n_features)
+    read_targets(parameters, rows)
+    weights = parameters.row_weights(rows.y)
+    own = _own_means(parameters, rows) if parameters.fit_intercept else None
+    targets, features = centred_targets(parameters, rows.y, own), centred_features(parameters, own)
+    sums = weighted_moments(rows.X, targets, weights, features).to_arrays()
+    if own is not None:
+        return {**sums, "means": own.to_array()}
+    return {**sums, "mass": np.array([float(len(rows.X) if weights is None else weights.sum())])}
 
 
 def _read_problem(payload: Payload) -> tuple[RidgeParameters, Means | None]:

@@ -1,0 +1,180 @@
+"""Sums of all sites' rows for one problem or several at once: one exchange, added up in order of names."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray
+from kernfed.errors import InputError
+from kernfed.federation.asking import Replies
+from kernfed.federation.protocol.message import Payload
+from kernfed.federation.ridge.system import Sites
+from kernfed.federation.shares import far_above
+from kernfed.kernels import Moments
+from kernfed.ridge.leave_one_out import LeftOut, Spectrum, effective_rows
+from kernfed.ridge.logistic import LogisticSums
+from kernfed.ridge.means import Means, moved
+from kernfed.ridge.parameters import RidgeParameters
+
+
+@dataclass(frozen=True, eq=False)
+class Pooled:
+    """A problem's sums over all sites: moments around ``means``, around 0 without an intercept, and their mass."""
+
+    sites: Sites
+    moments: Moments
+    mass: float
+    means: Means | None
+
+    @property
+    def trace(self) -> float:
+        """``tr(C)``."""
+        return float(np.trace(self.moments.second)) / self.mass
+
+    @property
+    def n_eff(self) -> float:
+        """Rows that would say as much if all weighed the same."""
+        return rows_that_count(self.sites)
+
+
+def rows_that_count(sites: Sites) -> float:
+    """``(sum c)^2 / sum c^2`` of all sites' rows, by the counts that were surveyed."""
+    p = sites.parameters
+    rows = sum(survey.rows for name, survey in sites.surveys.items() if name in sites.names)
+    return effective_rows(class_counts(sites), p.class_weights, rows)
+
+
+def class_counts(sites: Sites) -> tuple[int, ...]:
+    """Rows of every class over all sites, as surveyed; () to regress."""
+    totals = dict.fromkeys(sites.parameters.classes, 0)
+    for name in sites.names:
+        schema = sites.surveys[name].schema
+        for label, count in zip(schema.classes, schema.counts, strict=True):
+            if label in totals:
+                totals[label] += int(count)
+    return tuple(totals.values())
+
+
+def ask_pooled(sites: Sites) -> Pooled:
+    """Sums of the problem of ``sites``: one exchange of about M^2/2 numbers."""
+    question = Payload(values={"parameters": sites.parameters.to_values()})
+    return _ask(sites, "ridge_moments", question, [sites], lambda payload, _: payload.arrays)[0]
+
+
+def ask_trials(sites: Sites, problems: Sequence[RidgeParameters]) -> list[Pooled]:
+    """Sums of several problems in one exchange; that of ``sites`` itself is not among them."""
+    question = Payload(values={"trials": [problem.to_values() for problem in problems]})
+    tried = [replace(sites, parameters=problem) for problem in problems]
+    return _ask(sites, "ridge_trials", question, tried, lambda payload, place: unprefixed(payload.arrays, place))
+
+
+Part = tuple[Moments, float, Means | None]
+
+
+def _ask(sites: Sites, task: str, question: Payload, problems: Sequence[Sites], arrays_of: Any) -> list[Pooled]:
+    parts: dict[str, list[Part]] = {}
+
+    def read(site: str, payload: Payload) -> None:
+        parts[site] = [_read(own, site, arrays_of(payload, place)) for place, own in enumerate(problems)]
+
+    def compare(replies: Replies) -> dict[str, str]:
+        first = {site: parts[site][0] for site, _ in replies}
+        squares = {site: float(np.trace(moments.second)) / mass for site, (moments, mass, _) in first.items()}
+        targets = {site: float(np.trace(moments.y_second)) / mass for site, (moments, mass, _) in first.items()}
+        return far_above(squares, "trace of C_j") | far_above(targets, "mean square of targets")
+
+    p = problems[0].parameters
+    bounded = p.features == "fourier" and p.task == "classify"
+    replies = sites.ask(task, question, read, None if bounded else compare)
+    return [_pool(own, [parts[site][place] for site in replies]) for place, own in enumerate(problems)]
+
+
+def _read(sites: Sites, site: str, sent: Mapping[str, npt.NDArray[Any]]) -> Part:
+    """One site's moments, mass and means, or an error where the rows it surveyed cannot have them."""
+    arrays, p = dict(sent), sites.parameters
+    own = sites.read_means(site, arrays["means"]) if p.fit_intercept else None
+    mass = float(arrays.pop("mass")[0]) if own is None else own.mass
+    arrays.pop("means", None)
+    moments = Moments.from_arrays(arrays)
+    if (moments.width, moments.targets) != (p.n_features, p.n_targets) or not 0 < mass < np.inf:
+        raise InputError(
+            f"moments must be of {p.n_features} features, {p.n_targets} targets and a positive mass, got {mass}"
+        )
+    sites.expected[site].check_mass(mass)
+    sites.expected[site].check_moments(moments, own)
+    return moments, mass, own
+
+
+def _pool(sites: Sites, parts: Sequence[Part]) -> Pooled:
+    """All sites' parts, moved to the common means where there is an intercept, and added up."""
+    pooled: Means | None = None
+    moments = [part[0] for part in parts]
+    if sites.parameters.fit_intercept:
+        own = [means for _, _, means in parts if means is not None]
+        pooled = reduce(add, own)
+        moments = [moved(part, means, pooled) for part, means in zip(moments, own, strict=True)]
+    zero = Moments.zero(sites.parameters.n_features, sites.parameters.n_targets)
+    return Pooled(sites, sum(moments, zero), sum(mass for _, mass, _ in parts), pooled)
+
+
+def ask_left_out(problems: Sequence[Pooled], spectra: Sequence[Spectrum], paths: Sequence[FloatArray]) -> list[LeftOut]:
+    """Errors of all sites' rows, each predicted without itself, under every candidate of every problem: one exchange.
+
+    Sites get the eigenvectors of the pooled second moments, M^2 numbers.
+    """
+    sites = problems[0].sites
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for place, (pooled, spectrum, path) in enumerate(zip(problems, spectra, paths, strict=True)):
+        sent = {**spectrum.to_arrays(), "path": path}
+        if pooled.means is not None:
+            sent["means"] = pooled.means.to_array()
+        arrays |= {f"{place}.{name}": array for name, array in sent.items()}
+    question = Payload(arrays, {"trials": [pooled.sites.parameters.to_values() for pooled in problems]})
+    told: dict[str, list[LeftOut]] = {}
+
+    def read(site: str, payload: Payload) -> None:
+        told[site] = [
+            LeftOut.from_array(payload.arrays[f"{place}"], len(path), sites.expected[site].mass)
+            for place, path in enumerate(paths)
+        ]
+
+    def compare(replies: Replies) -> dict[str, str]:
+        # A row that only its own target explains has any error for a small regularisation: the best one is compared.
+        best = {site: float(told[site][0].squares.min()) / sites.expected[site].mass for site, _ in replies}
+        return far_above(best, "loss of the best candidate")
+
+    replies = sites.ask("ridge_left_out", question, read, compare)
+    return [reduce(add, (told[site][place] for site in replies)) for place in range(len(problems))]
+
+
+def ask_gradient(pooled: Pooled, weights: FloatArray, intercept: FloatArray) -> LogisticSums:
+    """Sums of a logistic head over all sites' rows at W (M, C) and a (C,): one exchange of M C + C + 1 numbers."""
+    sites = pooled.sites
+    arrays = {"weights": weights, "intercept": intercept}
+    if pooled.means is not None:
+        arrays["means"] = pooled.means.to_array()
+    told: dict[str, LogisticSums] = {}
+
+    def read(site: str, payload: Payload) -> None:
+        told[site] = LogisticSums.from_array(payload.arrays["sums"], sites.parameters)
+        sites.expected[site].check_slope(told[site])
+
+    question = Payload(arrays, {"parameters": sites.parameters.to_values()})
+
+    def compare(replies: Replies) -> dict[str, str]:
+        sizes = {site: float(np.linalg.norm(told[site].weights)) / sites.expected[site].mass for site, _ in replies}
+        return far_above(sizes, "gradient")
+
+    replies = sites.ask("ridge_gradient", question, read, compare)
+    return reduce(add, (told[site] for site in replies))
+
+
+def unprefixed(arrays: Mapping[str, npt.NDArray[Any]], place: int) -> dict[str, npt.NDArray[Any]]:
+    """Arrays of one of several problems, which are named with its number and a dot before."""
+    start = f"{place}."
+    return {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}

@@ -1,0 +1,65 @@
+"""How a fit chose what it was not given, for whoever reads the model or fits it again."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernfed._validation import check_choice, check_count, check_number
+from kernfed.errors import InputError
+
+#: By whom a number was chosen: who asked for the fit, exact leave-one-out over all rows, leave-one-out of the sites'
+#: averages (methods in rounds), or from the sums alone, ``tr(C) / n_eff``.
+REGULARIZED = ("given", "left out", "averages left out", "sums")
+#: The bandwidth: given, the median distance of rows, or by leave-one-out on fewer features.
+WIDTHS = ("given", "median", "left out")
+#: What columns are divided by: nothing but one unit, or each its own spread.
+SCALED = ("entries", "columns")
+
+
+@dataclass(frozen=True)
+class RidgeChoices:
+    """How regularisation, bandwidth and scale were chosen.
+
+    errors : share of rows given another label without themselves, by candidate of the regularisation; empty to regress.
+    widths : of the bandwidths that were tried, as (scale, bandwidth) with the share of errors, or of the squared error
+    to regress. balanced : whether weights of classes are "balanced", so that they follow their rows. exchanges : of the
+    whole fit, the survey included.
+    """
+
+    regularization: str = "given"
+    bandwidth: str = "given"
+    scale: str = "entries"
+    errors: Mapping[float, float] = field(default_factory=dict)
+    widths: Mapping[tuple[str, float], float] = field(default_factory=dict)
+    balanced: bool = False
+    exchanges: int = 0
+
+    def to_values(self) -> dict[str, Any]:
+        """Plain values for files."""
+        return {
+            "regularization": self.regularization,
+            "bandwidth": self.bandwidth,
+            "scale": self.scale,
+            "errors": [[candidate, error] for candidate, error in self.errors.items()],
+            "widths": [[scale, width, error] for (scale, width), error in self.widths.items()],
+            "balanced": self.balanced,
+            "exchanges": self.exchanges,
+        }
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> "RidgeChoices":
+        """Choices from ``to_values``, checked."""
+        if not isinstance(values["balanced"], bool):
+            raise InputError(f"balanced must be True or False, got {values['balanced']!r:.60}")
+        return cls(
+            check_choice(values["regularization"], "regularization", REGULARIZED),
+            check_choice(values["bandwidth"], "bandwidth", WIDTHS),
+            check_choice(values["scale"], "scale", SCALED),
+            {check_number(c, "candidate"): check_number(error, "error") for c, error in values["errors"]},
+            {
+                (check_choice(scale, "scale", SCALED), check_number(width, "width")): check_number(error, "error")
+                for scale, width, error in values["widths"]
+            },
+            values["balanced"],
+            check_count(values["exchanges"], "exchanges", at_least=0),
+        )

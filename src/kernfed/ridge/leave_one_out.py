@@ -1,0 +1,224 @@
+"""Choice of the regularisation by exact leave-one-out of the pooled solution: nothing is fitted twice.
+
+With the eigenvectors U and eigenvalues s of ``C``, the pooled second moments around the pooled means, and z a row of
+features around them, the solution for lambda without row i predicts at that row (Allen's PRESS, with weights c_i)::
+
+    y_i - (y_i - f(x_i)) / (1 - h_i),   h_i = c_i (1 + sum_k (U'z_i)_k^2 / (s_k + lambda)) / m
+
+The 1 is the intercept's, and goes without one. It is the literal refit without the row where ``lambda m`` and the
+weights of all other rows stay what they are. A site needs U, s and U'b for it, which are those of all sites' rows:
+with two sites each learns the other's second moments.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._threads import single_blas_thread
+from kernfed._validation import FloatArray
+from kernfed.errors import InputError
+from kernfed.kernels import Moments
+from kernfed.ridge.exact import rank_tolerance
+from kernfed.ridge.means import Means, centred_features
+from kernfed.ridge.parameters import RidgeParameters
+from kernfed.ridge.sums import over_blocks
+
+#: Temperatures of ``softmax(values / T)`` that are tried beside every regularisation; values are fitted to 0 and 1.
+TEMPERATURES = 2.0 ** (np.arange(-28, 5) / 4)
+#: Rows of a site whose likelihood is looked at, about: one number is fitted to them.
+_LIKELIHOOD_ROWS = 256
+#: A row that its own solution reproduces whatever its target: its prediction without it is not defined.
+_FREE = 1e-10
+#: Candidates per factor of ten, and how far they go from ``tr(C) / n_eff`` at first, in steps.
+_PER_DECADE = 2
+_FIRST_STEPS = (-10, 6)
+#: By how many steps an end is widened where the best is there, and how often.
+_WIDER = 6
+WIDENINGS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """``C = U diag(s) U'`` of a pooled problem and ``U'b``: basis (M, k), values (k,) > 0, linear (k, C), mass m.
+
+    With a ``penalty`` D (M,) on the weights it is that of ``D^-1/2 C D^-1/2``, and the basis is ``D^-1/2 U``: only what
+    rows are multiplied by changes.
+    """
+
+    mass: float
+    basis: FloatArray
+    values: FloatArray
+    linear: FloatArray
+
+    @classmethod
+    def of(cls, moments: Moments, mass: float, penalty: FloatArray | None = None) -> "Spectrum":
+        """Of moments around the pooled means, or around 0 without an intercept."""
+        with single_blas_thread():
+            second = moments.second / mass
+            root = np.ones(len(second)) if penalty is None else 1 / np.sqrt(penalty)
+            values, vectors = np.linalg.eigh(second if penalty is None else second * np.outer(root, root))
+            kept = values > rank_tolerance(values)
+            basis = np.ascontiguousarray(root[:, None] * vectors[:, kept])
+            return cls(mass, basis, values[kept], basis.T @ (moments.cross / mass))
+
+    def to_arrays(self) -> dict[str, FloatArray]:
+        """Plain arrays for a message."""
+        return {
+            "basis": self.basis,
+            "values": self.values,
+            "linear": self.linear,
+            "mass": np.array([self.mass]),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], parameters: RidgeParameters) -> "Spectrum":
+        """A spectrum from ``to_arrays``, checked."""
+        k = len(arrays["values"])
+        M, C = parameters.n_features, parameters.n_targets
+        for name, shape in {"basis": (M, k), "values": (k,), "linear": (k, C), "mass": (1,)}.items():
+            array = arrays[name]
+            if array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
+                raise InputError(f"{name} must be finite float64 of shape {shape}, got {array.dtype} of {array.shape}")
+        mass = float(arrays["mass"][0])
+        if k > M or not mass > 0 or (arrays["values"] <= 0).any():
+            raise InputError(f"a spectrum has at most {M} positive values and a positive mass, got {k} and {mass}")
+        return cls(mass, arrays["basis"], arrays["values"], arrays["linear"])
+
+
+def grid(middle: float, lowest: int = _FIRST_STEPS[0], highest: int = _FIRST_STEPS[1]) -> tuple[float, ...]:
+    """Candidates ``middle * 10^(k/2)`` for steps k from lowest to highest, in rising order."""
+    return tuple(float(middle * 10.0 ** (step / _PER_DECADE)) for step in range(lowest, highest + 1))
+
+
+def wider(middle: float, path: tuple[float, ...], best: float) -> tuple[float, ...]:
+    """Further candidates beyond the end of a ``grid`` at which the best one is; none where it is inside."""
+    steps = [round(_PER_DECADE * float(np.log10(value / middle))) for value in path]
+    if best == min(path):
+        return grid(middle, min(steps) - _WIDER, min(steps) - 1)
+    if best == max(path):
+        return grid(middle, max(steps) + 1, max(steps) + _WIDER)
+    return ()
+
+
+def rule(trace: float, n_eff: float) -> float:
+    """The regularisation that needs sums only: ``tr(C) / n_eff``; rows that are all the same have the smallest one."""
+    return max(trace / n_eff, float(np.finfo(np.float64).tiny))
+
+
+def column_penalty(moments: Moments, mass: float) -> FloatArray:
+    """Diagonal (M,) of C, for weights of columns each in its own spread; a constant one has that of the others."""
+    squares = np.diagonal(moments.second) / mass
+    moving = squares > np.finfo(np.float64).eps * squares.max(initial=0.0)
+    return np.where(moving, squares, squares[moving].mean() if moving.any() else 1.0)
+
+
+def effective_rows(counts: tuple[int, ...], class_weights: tuple[float, ...] | None, rows: int) -> float:
+    """``(sum_i c_i)^2 / sum_i c_i^2``: all rows without weights, ``C^2 / sum_c 1/n_c`` for balanced ones."""
+    if class_weights is None:
+        return float(rows)
+    n, c = np.asarray(counts, dtype=np.float64), np.asarray(class_weights)
+    return float((n @ c) ** 2 / (n @ c**2))
+
+
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """Sums over rows, each predicted without itself, for L candidates.
+
+    squares : (L,) weighted squared errors. wrong : (L,) weight of the rows given another label, 0 to regress. surprise
+    : (L, T) weighted negative log-likelihood of some rows under ``softmax(values / T)``, 0 to regress. some : weight of
+    these rows.
+    """
+
+    squares: FloatArray
+    wrong: FloatArray
+    surprise: FloatArray
+    some: float
+
+    def __add__(self, other: "LeftOut") -> "LeftOut":
+        return LeftOut(
+            self.squares + other.squares,
+            self.wrong + other.wrong,
+            self.surprise + other.surprise,
+            self.some + other.some,
+        )
+
+    def to_array(self) -> FloatArray:
+        """One array (L, 3 + T) for a message."""
+        some = np.full(len(self.squares), self.some)
+        return np.column_stack([self.squares, self.wrong, some, self.surprise])
+
+    @classmethod
+    def from_array(cls, array: npt.NDArray[Any], candidates: int, mass: float) -> "LeftOut":
+        """Sums from ``to_array``, refused where rows of this mass have none such."""
+        shape = (candidates, 3 + len(TEMPERATURES))
+        if array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
+            raise InputError(f"sums must be finite float64 of shape {shape}, got {array.dtype} of {array.shape}")
+        if (array < 0).any() or (array[:, 1:3] > mass * (1 + 1e-9)).any() or np.ptp(array[:, 2]) > 0:
+            raise InputError(f"errors must be at least 0, and weigh at most {mass:.6g}, as all rows do")
+        return cls(array[:, 0], array[:, 1], array[:, 3:], float(array[0, 2]))
+
+    def best(self, classify: bool) -> int:
+        """The candidate with the fewest errors, then of the smallest squares, which alone decide to regress."""
+        first = np.round(self.wrong, 9) if classify else np.zeros_like(self.wrong)  # weights add up to rounding
+        return int(np.lexsort((self.squares, first))[0])
+
+    def temperature(self, place: int) -> float | None:
+        """The temperature that makes the labels most likely under a candidate; None where nothing is known of it."""
+        if not self.some > 0 or not self.surprise[place].any():
+            return None
+        return float(TEMPERATURES[int(self.surprise[place].argmin())])
+
+
+def left_out(
+    X: FloatArray,
+    y: npt.NDArray[np.generic],
+    parameters: RidgeParameters,
+    spectrum: Spectrum,
+    path: tuple[float, ...],
+    means: Means | None = None,
+) -> LeftOut:
+    """Sums of a site's rows (n, p), each predicted by the pooled solutions for ``path`` without that row."""
+    targets, weights = parameters.targets(y), parameters.row_weights(y)
+    features = centred_features(parameters, means)
+    offsets = np.zeros(parameters.n_targets) if means is None else means.targets
+    inverses = 1 / (spectrum.values[:, None] + np.asarray(path))  # (k, L)
+    solutions = (inverses[:, :, None] * spectrum.linear[:, None, :]).reshape(len(inverses), -1)  # (k, L C)
+    every = max(1, -(-len(X) // _LIKELIHOOD_ROWS))
+
+    def part(block: slice) -> LeftOut:
+        rows = (X[block] if features is None else features(X[block])).astype(np.float64, copy=False)
+        c = np.ones(len(rows)) if weights is None else weights[block]
+        along = rows @ spectrum.basis
+        leverage = (along**2 @ inverses + (means is not None)) * (c / spectrum.mass)[:, None]  # (b, L)
+        fitted = (along @ solutions).reshape(len(rows), len(path), -1) + offsets
+        error = (targets[block][:, None, :] - fitted) / np.maximum(1 - leverage, _FREE)[:, :, None]
+        squares = c @ (error**2).sum(axis=2)
+        if parameters.task == "regress":
+            nothing = np.zeros(len(path))
+            return LeftOut(squares, nothing, np.zeros((len(path), len(TEMPERATURES))), 0.0)
+        values = targets[block][:, None, :] - error
+        numbers = targets[block].argmax(axis=1)
+        some = np.flatnonzero((np.arange(len(rows)) + (block.start or 0)) % every == 0)
+        return LeftOut(
+            squares,
+            c @ (values.argmax(axis=2) != numbers[:, None]),
+            _surprise(values[some], numbers[some], c[some]),
+            float(c[some].sum()),
+        )
+
+    with single_blas_thread():
+        return over_blocks(len(X), part)
+
+
+def _surprise(values: FloatArray, numbers: npt.NDArray[np.intp], weights: FloatArray) -> FloatArray:
+    """Weighted negative log-likelihood (L, T) of classes ``numbers`` (b,) under softmax of values (b, L, C) over T."""
+    gaps = values - values.max(axis=2, keepdims=True, initial=-np.inf)
+    own = gaps[np.arange(len(numbers)), :, numbers]  # (b, L)
+    by_temperature = [
+        weights @ (np.log(np.exp(gaps / T).sum(axis=2)) - own / T) if len(numbers) else np.zeros(values.shape[1])
+        for T in TEMPERATURES.tolist()
+    ]
+    return np.asarray(np.maximum(np.stack(by_temperature, axis=1), 0.0))
