@@ -10,10 +10,12 @@ METHOD = Method(
         "kernfed.federation.folding.scoring": ("scores", "machines", "released_machines"),
         "kernfed.federation.folding.changes": ("forget_model", "forget_rows", "add_rows"),
         "kernfed.federation.folding.secure": ("secure_scores",),
+        "kernfed.federation.folding.shared": ("folding_shares",),
     },
     default_tasks=("folding_fit", "scores"),
     formats=FORMATS,
     connects={"FoldingModel": "kernfed.federation.folding.connection:connect_folding"},
+    keeps="kernfed.federation.folding.generations:kept_models",
     learner="kernfed.federation.folding.learner:FoldingLearner",
     jobs="kernfed.federation.folding.settings:SETTINGS",
 )

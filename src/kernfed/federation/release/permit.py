@@ -100,6 +100,11 @@ class Permit:
                 write_rows(self.site, name, known)
         return np.stack([known[number][1] for number in rows.ids.tolist()])
 
+    def anew(self, rows: Rows, compute: Callable[[Ledger], Any]) -> Any:
+        """What ``compute(ledger)`` releases of these ``rows`` now; it is not kept, and the next time costs again."""
+        with self.site.store.locked():
+            return self._charged(rows, compute)
+
     def _charged(self, rows: Rows, compute: Callable[[Ledger], Any]) -> Any:
         if charges(self.site) >= self.site.policy.max_charges:
             raise Refused(

@@ -93,10 +93,11 @@ def gather_masked(
     min_replies: int | None,
     timeout: float,
     noise: Noise | None = None,
+    hear: Check = None,
 ) -> Total:
     """The sum of vectors that sites send masked to the question ``ask``, about ``task``.
 
-    Without ``min_replies`` all sites must report.
+    Without ``min_replies`` all sites must report. ``hear(site, answer)`` reads what a site says beside its vector.
     """
     needed = len(sites) if min_replies is None else check_count(min_replies, "min_replies")
     seats, roster, missing, opened = seats_and_roster(federation, setting, sites, needed, timeout)
@@ -116,6 +117,8 @@ def gather_masked(
     total = MaskedTotal(terms)
 
     def take(site: str, answer: Payload) -> None:
+        if hear is not None:
+            hear(site, answer)
         total.add(site, Contribution.from_arrays(terms, answer.arrays))
 
     question = Payload({**payload.arrays, TERMS: as_bytes(terms.to_bytes())}, payload.values)

@@ -90,10 +90,17 @@ def generation_of(site: Site) -> bytes:
     return token if token != UNTOLD else bytes([1]) * GENERATION
 
 
-def send(site: Site, terms: RunTerms, vector: Words, generation: bytes) -> Payload:
-    """The site's contribution to a run, once; that it was made is on disk before it leaves."""
+def check_unsent(site: Site, terms: RunTerms) -> None:
+    """Refuse a run that the site has sent its part of, or that does not know it by its key."""
     if site.store.read(SENT, terms.id) is not None:
         raise Refused("repeated run", f"site {site.name!r} has sent its part of this run already", public=True)
+    if terms.roster.get(site.name) != identity_at(site.store.path).public:
+        raise Refused("bad run", f"the roster of the run has another key for site {site.name!r}", public=True)
+
+
+def send(site: Site, terms: RunTerms, vector: Words, generation: bytes) -> Payload:
+    """The site's contribution to a run, once; that it was made is on disk before it leaves."""
+    check_unsent(site, terms)
     with refusing():
         sent = contribute(terms, site.name, vector, identity_at(site.store.path), generation)
     site.store.write(Record({}, {"task": terms.task}), SENT, terms.id)

@@ -1,0 +1,161 @@
+"""Sums with noise in shares: what a site sends of its rows under differential privacy, and who gathers it.
+
+A site charges its ledger before it draws its share, so that a run which comes to nothing has been paid for. Nothing is
+kept for another run: the same share in two sums would be seen in their difference.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from kernfed.errors import InputError, Refused
+from kernfed.federation.asking import Federation, Total
+from kernfed.federation.protocol.message import Payload
+from kernfed.federation.release.permit import Permit, statement
+from kernfed.federation.site.authorise import check_mechanism, check_record
+from kernfed.federation.site.rows import Rows
+from kernfed.federation.site.site import Site
+from kernfed.federation.summing.gather import Noise, gather_masked
+from kernfed.federation.summing.party import check_unsent, read_own_terms, send
+from kernfed.privacy.generator import Ints, NoiseGenerator
+from kernfed.privacy.ledger import Ledger
+from kernfed.privacy.names import mechanism_name
+from kernfed.privacy.release import RecordMechanism, charge
+from kernfed.privacy.shares import SharedSum, sum_deviation
+from kernfed.promise import Guarantee
+from kernfed.secure.committee.fixed import Block, Layout
+from kernfed.secure.committee.reports import UNTOLD
+from kernfed.secure.committee.setting import Committee
+from kernfed.secure.committee.terms import RunTerms
+
+#: Sums of the largest integers stay below this, whatever the number of sites.
+_ROOM = 2.0**60
+
+
+def guarantees(shared: SharedSum) -> tuple[Guarantee, Guarantee]:
+    """What a shared sum promises an element and a record: an element is protected as part of its record."""
+    record = Guarantee(shared.epsilon, shared.delta, "record", shared.words)
+    return replace(
+        record, unit="element", adjacency=f"one element changing by any amount, as part of {shared.words}"
+    ), record
+
+
+def noise_values(shared: SharedSum, part: str) -> dict[str, Any]:
+    """The noise of a run, as its terms have it."""
+    about = {"epsilon": float(shared.epsilon), "delta": float(shared.delta), "honest": shared.honest}
+    return {"kind": type(shared).__name__, "part": part, "adjacency": shared.adjacency, **about}
+
+
+# At a site ---------------------------------------------------------------------------------------------------------
+
+
+def send_share(
+    site: Site,
+    task: str,
+    payload: Payload,
+    mechanism: RecordMechanism,
+    shared: SharedSum,
+    part: str,
+    integers: Callable[[Rows, Any], Mapping[str, Ints]],
+) -> Payload:
+    """The site's share of a sum, masked, where its policy allows the release.
+
+    ``integers(rows, pays)`` makes the exact sums; rows of persons who cannot pay, where ``pays`` (n,) is False, are
+    replaced there by a fixed public row and label.
+    """
+    terms = read_own_terms(site, task, payload)
+    _check_terms(site, terms, shared, part)
+    check_mechanism(site.policy, site.name, mechanism_name(mechanism), private_labels=True)
+    check_record(site.policy, site.name, shared.epsilon, shared.delta)
+    check_unsent(site, terms)
+    with site.releasing():
+        rows = site.rows(every_class=True)
+        if not len(rows.y):
+            raise Refused("empty", f"site {site.name!r} has no rows that it may speak of")
+        _check_room(terms, shared, part, len(rows.y))
+        source = NoiseGenerator()
+
+        def compute(ledger: Ledger) -> dict[str, Ints]:
+            note = f"{type(shared).__name__}({shared.epsilon:g}, {shared.delta:g}) {part}, of {shared.honest} shares"
+            events = (shared.event(part),)
+            pays = charge(ledger, events, rows.X, rows.people, source, note, together=True)
+            return shared.share(part, integers(rows, pays), source)
+
+        try:
+            noisy = Permit(site, mechanism).anew(rows, compute)
+        except InputError as error:  # parameters that do not fit the site's columns
+            raise Refused("bad question", f"site {site.name!r} cannot take part: {error}") from None
+    sent = send(site, terms, terms.layout.pack(noisy), UNTOLD)
+    told = {"privacy": statement(site, *guarantees(shared)), "schema": site.data.schema(None).to_values()}
+    return Payload(sent.arrays, told)
+
+
+def _check_terms(site: Site, terms: RunTerms, shared: SharedSum, part: str) -> None:
+    """Refuse terms of other noise than this, or with parties that a site which requires privacy does not know."""
+    if (terms.noise, terms.adjacency, terms.honest) != (noise_values(shared, part), shared.words, shared.honest):
+        raise Refused("bad run", "the terms of the run speak of other noise than what is asked", public=True)
+    policy = site.policy
+    if policy.require_privacy and not (policy.committee and policy.roster):
+        raise Refused(
+            "policy",
+            f"the policy of site {site.name!r} requires privacy, and noise in shares protects where committee and "
+            "roster are known: pin them in site.toml",
+            public=True,
+        )
+
+
+def _check_room(terms: RunTerms, shared: SharedSum, part: str, rows: int) -> None:
+    for name, array in shared.arrays(part).items():
+        block = terms.layout.blocks.get(name)
+        if block is None or block.exponent != 0 or rows * array.per_row > block.bound:
+            raise Refused("limit", f"the sum of {name!r} has no room for {rows} rows")
+
+
+# At the coordinator --------------------------------------------------------------------------------------------------
+
+
+def gather_shares(
+    federation: Federation,
+    task: str,
+    payload: Payload,
+    shared: SharedSum,
+    part: str,
+    setting: Committee,
+    sites: Sequence[str],
+    *,
+    min_replies: int | None,
+    timeout: float,
+    hear: Callable[[str, Payload], None],
+) -> Total:
+    """One part of a shared sum over ``sites``; ``hear(site, answer)`` reads what they say beside their shares."""
+    layout = share_layout(shared, part, len(sites))
+    noise = Noise(noise_values(shared, part), shared.words, shared.honest)
+    return gather_masked(
+        federation, task, task, payload, layout, setting, sites, min_replies, timeout, noise=noise, hear=hear
+    )
+
+
+def share_layout(shared: SharedSum, part: str, sites: int) -> Layout:
+    """Blocks of integers with as much room for rows as so many sites can have."""
+    arrays = shared.arrays(part)
+    rows = np.floor(_ROOM / max(array.per_row for array in arrays.values()) / sites)
+    return Layout(
+        {
+            name: Block(array.shape, rows * array.per_row, 0, sum_deviation(array.deviation, shared.honest, sites))
+            for name, array in arrays.items()
+        }
+    )
+
+
+def honest_sites(setting: Committee, sites: int, min_replies: int | None) -> int:
+    """T: how many honest sites add the noise, of those that must report and may be corrupt."""
+    needed = sites if min_replies is None else min_replies
+    honest = needed - setting.corrupt_sites if setting.honest is None else setting.honest
+    if honest < 1 or honest + setting.corrupt_sites > sites:
+        raise InputError(
+            f"{honest} honest and {setting.corrupt_sites} corrupt sites were assumed, and {sites} take part; lower "
+            "honest or corrupt_sites of the Committee"
+        )
+    return honest
