@@ -228,7 +228,10 @@ class _Conversation:
         """Put the question to whichever process is free; what an earlier one has sent so far is forgotten."""
         self.process, self.answer = "", None
         left = max(0.0, self.deadline - time.monotonic())
-        await self.send(cut(Kind.QUESTION, self.data, 0, patience=left), ANY)
+        while not await self.send(cut(Kind.QUESTION, self.data, 0, patience=left), ANY):
+            self.state = "the connection to the hub was lost"
+            await asyncio.sleep(_FIRST_PAUSE)
+            await self.engine.link.connected(_LONGEST_PAUSE)
 
     async def _continue(self, frame: Frame) -> bool:
         """Go on with what a process of the site sends; says whether the answer is complete."""
@@ -255,6 +258,6 @@ class _Conversation:
                 await self.send(wanted, self.process)
         return False
 
-    async def send(self, frame: Frame, process: str) -> None:
-        """Send a frame to a process of the site, or to any."""
-        await self.engine.publish(self.site, process, self.question, frame)
+    async def send(self, frame: Frame, process: str) -> bool:
+        """Send a frame to a process of the site, or to any; False where there is no connection."""
+        return await self.engine.publish(self.site, process, self.question, frame)

@@ -10,7 +10,7 @@ import random
 import re
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from kernfed.errors import HubUnreachable, InputError
@@ -37,6 +37,7 @@ _log = logging.getLogger("kernfed.hub")
 _log.addHandler(logging.NullHandler())
 # The client begins TLS in a way of which asyncio warns whenever such a connection ends, to no effect.
 logging.getLogger("asyncio").addFilter(lambda record: "eof_received() has no effect" not in str(record.msg))
+_WAS_CLOSED = "the connection to the hub was closed; make a new one"
 _DENIED = re.compile(r"permissions violation for publish to \"([^\"]+)\"", re.IGNORECASE)
 T = TypeVar("T")
 Handler = Callable[[Msg], None]
@@ -83,7 +84,7 @@ class Link:
         """Start work in the link's loop."""
         if self._closed:
             work.close()
-            raise InputError("the connection to the hub was closed; make a new one")
+            raise InputError(_WAS_CLOSED)
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -91,6 +92,8 @@ class Link:
         future = self.submit(work)
         try:
             return future.result()
+        except CancelledError:
+            raise InputError(_WAS_CLOSED) from None
         except BaseException:
             future.cancel()
             raise

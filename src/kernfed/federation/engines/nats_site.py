@@ -7,13 +7,14 @@ other one answers it as the first would have.
 
 import asyncio
 import logging
+import queue
 import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from kernfed.errors import InputError, MessageError
 from kernfed.federation.engines.nats_credentials import Credentials
@@ -40,6 +41,7 @@ _SIGN, _FORGET = 1.0, 60.0
 _WINDOW = 16
 
 _log = logging.getLogger("kernfed.site")
+T = TypeVar("T")
 
 
 class Answering(Protocol):
@@ -71,6 +73,36 @@ class _Visit:
         return self.parts.size if self.answer is None else len(self.answer)
 
 
+class _Worker:
+    """Does one thing after the other, in a thread that does not keep a process alive which is told to end."""
+
+    def __init__(self, name: str) -> None:
+        self._work: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    async def do(self, function: Callable[[], T]) -> T:
+        """What ``function`` returns, once its turn has come."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._work.put((future, function))
+        return await future
+
+    def end(self) -> None:
+        """Take nothing more after what is there."""
+        self._work.put(None)
+
+    def _run(self) -> None:
+        while (item := self._work.get()) is not None:
+            future, function = item
+            result = function()
+            with suppress(RuntimeError):  # the loop, and whoever waited in it, may be gone
+                future.get_loop().call_soon_threadsafe(_settle, future, result)
+
+
+def _settle(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
 class SiteService:
     """Lets ``site`` answer at the hub of ``credentials``, whose name is the site's, until ``stop``."""
 
@@ -83,7 +115,7 @@ class SiteService:
         self.site, self.credentials = site, credentials
         self.process = new_word()
         self._visits: dict[Address, _Visit] = {}
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"kernfed-site-{site.name}")
+        self._worker = _Worker(f"kernfed-site-{site.name}")
         self._anything = asyncio.Event()
         self._stopping = False
         asked = f"{credentials.prefix}.ask.{token(site.name)}.*.*"
@@ -100,7 +132,7 @@ class SiteService:
         if not self.link.is_closed:
             self.link.call(self._leave(grace))
             self.link.close()
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        self._worker.end()
 
     async def _leave(self, grace: float) -> None:
         await self.link.stop_hearing(self._open)
@@ -209,10 +241,14 @@ class SiteService:
     async def _answer(self, visit: _Visit) -> None:
         """Let the site answer, in its own thread, and send the beginning of the answer."""
         data = visit.parts.message()
-        visit.answer = await asyncio.get_running_loop().run_in_executor(self._worker, self._reply, visit, data)
+        visit.answer = await self._worker.do(lambda: self._reply(visit, data))
         visit.waiting = visit.computing = False
         if visit.answer is None:  # nobody waits for it any more
             self._visits.pop(visit.address, None)
+            return
+        if sum(other.size for other in self._visits.values()) > _HELD:  # answers that nobody fetches must not fill it
+            self._visits.pop(visit.address, None)
+            await self._send(visit.address, Frame(Kind.BUSY))
             return
         visit.heard = time.monotonic()
         first = cut(Kind.ANSWER, visit.answer, 0)
