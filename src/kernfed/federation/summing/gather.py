@@ -100,7 +100,8 @@ def gather_masked(
     Without ``min_replies`` all sites must report. ``hear(site, answer)`` reads what a site says beside its vector.
     """
     needed = len(sites) if min_replies is None else check_count(min_replies, "min_replies")
-    seats, roster, missing, opened = seats_and_roster(federation, setting, sites, needed, timeout)
+    enough = needed if noise is None else max(needed, noise.honest + setting.corrupt_sites)
+    seats, roster, missing, opened = seats_and_roster(federation, setting, sites, enough, timeout)
     terms = RunTerms(
         task,
         question_hash(task, payload),
