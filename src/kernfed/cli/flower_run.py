@@ -41,6 +41,8 @@ class JobKind(StrEnum):
     PREDICT = "predict"
     EVALUATE = "evaluate"
     FORGET = "forget"
+    ADD_ROWS = "add-rows"
+    ADD_SITE = "add-site"
 
 
 class _Unreachable(RunFailed):
@@ -71,8 +73,10 @@ def flower_run(
     json: Json = False,
 ) -> None:
     """Run a job on a Flower deployment, show its progress, and say how it ended."""
+    given = {"job": job.value, **parse_settings(app, settings or [])}
+    _check(app, given)
     try:
-        finished = run_app(app, {"job": job.value, **parse_settings(app, settings or [])}, timeout=timeout)
+        finished = run_app(app, given, timeout=timeout)
     except RunFailed as error:
         note(f"kernfed: {error}")
         raise typer.Exit(1) from None
@@ -86,6 +90,14 @@ def flower_run(
         f"{format_bytes(result['bytes_up'])} left the sites; wrote {out or product}"
     )
     emit({"run": finished.run, "folder": finished.folder, **result, "out": out or product}, json, *missing, text)
+
+
+def _check(app: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse what no run can do, before one is started; files may be on another machine, and are then not opened."""
+    from kernfed.federation.jobs import Job, check_job
+
+    job = Job.from_settings({**_config(app), **settings}, "check")
+    check_job(job, files=Path(str(job.settings["model"])).is_file())
 
 
 def _taking_part(result: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid
 
 from kernfed.federation.asking import Federation
-from kernfed.federation.jobs import Job, run_job
+from kernfed.federation.jobs import Job, check_job, run_job
 
 
 def serve(grid: Grid, context: Context) -> None:
@@ -13,6 +13,7 @@ def serve(grid: Grid, context: Context) -> None:
     See ``kernfed.federation.jobs`` for the settings. A job that fails raises, so that Flower calls the run failed.
     """
     job = Job.from_settings(context.run_config, run=str(context.run_id))
+    check_job(job)  # before any site is waited for
 
     def report(text: str) -> None:
         print("\n".join(f"kernfed: {line}" for line in text.splitlines()), flush=True)

@@ -1,7 +1,8 @@
-"""Jobs of a run that nobody watches: train, predict, evaluate or forget, from plain settings, with results in a folder.
+"""Jobs of a run that nobody watches, from plain settings, with results in a folder: train, predict, evaluate, change.
 
-A ServerApp ends with its run, so what a run found is read from files: ``<results>/<run>/result.json`` comes last and
-names the others. Without it a run has not succeeded.
+``check_job`` refuses what cannot work, settings and names and files, before anybody is asked or waited for. A ServerApp
+ends with its run, so what a run found is read from files: ``<results>/<run>/result.json`` comes last and names the
+others. Without it a run has not succeeded.
 """
 
 import json
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from kernfed._validation import check_choice, check_count, check_number
-from kernfed.data import read_table, write_table
+from kernfed.data import Table, read_table, write_table
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation
 from kernfed.federation.settings import Given, Value, make_learner, settings_by_name
@@ -23,6 +24,7 @@ from kernfed.federation.testing.evaluation import evaluate
 from kernfed.federation.testing.outcomes import Evaluation
 from kernfed.federation.testing.predictors import answer_columns, predictor_for
 from kernfed.files import atomic_path, load
+from kernfed.kahm.model import FoldingModel
 
 #: Settings every job has, with what they are unless they are given. An empty text or 0 stands for "not given".
 COMMON: Mapping[str, Value] = {
@@ -40,6 +42,9 @@ COMMON: Mapping[str, Value] = {
     "features": "",
     "site": "",
     "rows": "",
+    "new": "",
+    "label": "",
+    "ids": "",
     "nodes": "",
     "learner": "folding",
 }
@@ -90,7 +95,7 @@ class Job:
         return cls(
             kind=check_choice(settings["job"], "job", tuple(JOBS)),
             folder=Path(settings["results"]) / run,
-            sites=tuple(name.strip() for name in settings["sites"].split(",") if name.strip()),
+            sites=_site_names(settings["sites"]),
             min_sites=check_count(settings["min-sites"], "min-sites"),
             min_replies=check_count(settings["min-replies"], "min-replies", at_least=0) or None,
             wait=check_number(settings["wait"], "wait", at_least=0),
@@ -112,8 +117,17 @@ class Job:
         return Path(self.settings[name])
 
 
+def _site_names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(f"sites must name each site once, got {twice[0]!r} twice")
+    return names
+
+
 def run_job(federation: Federation, job: Job) -> Path:
     """Do the job and return the folder with its results: traffic.json, result.json, and what the job makes."""
+    check_job(job)
     job.folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     try:
@@ -132,9 +146,73 @@ def run_job(federation: Federation, job: Job) -> Path:
     return job.folder
 
 
-def _train(federation: Federation, job: Job) -> dict[str, Any]:
+# Before anybody is asked ------------------------------------------------------------------------------------------
+
+
+def check_job(job: Job, *, files: bool = True) -> None:
+    """Refuse a job whose settings, names or files cannot be what it needs; without ``files`` these are not opened."""
+    if job.kind == "train":
+        _learner(job)
+        return
+    if job.kind in ("forget", "add-rows", "add-site") and not job.settings["site"]:
+        more = ", and rows to forget only these, as 3,17,20" if job.kind == "forget" else ""
+        raise InputError(f"job {job.kind!r} needs the setting site{more}")
+    if job.kind == "forget":
+        _row_ids(job)
+    if job.kind == "add-rows" and not (job.settings["new"] and job.settings["label"]):
+        raise InputError("job 'add-rows' needs the settings new, a table of the rows, and label, its column of labels")
+    job.file("model")
+    if files and job.kind in CHANGES:
+        _check_change(load(job.file("model")), job)
+
+
+def _check_change(model: Any, job: Job) -> None:
+    """Refuse to change a model that cannot be, or a site of it that is not there or is there already."""
+    site, verb = job.settings["site"], CHANGES[job.kind]
+    if not hasattr(model, verb):
+        raise InputError(
+            f"job {job.kind!r} needs a folding model, got a {type(model).__name__}: train again with the rows of today"
+        )
+    if (site in model.sites) == (job.kind == "add-site"):
+        there = ", ".join(map(repr, model.sites[:20]))
+        told = "takes part already" if job.kind == "add-site" else "is no site of the model"
+        raise InputError(f"{site!r} {told}, which has {there}")
+    asked = {*model.sites, site} - ({site} if job.kind == "forget" and not _row_ids(job) else set())
+    absent = sorted(asked - set(job.sites)) if job.sites and getattr(model, "hold", "machines") == "sites" else []
+    if absent:
+        raise InputError(f"sites must name all that are asked, {absent[0]!r} is not among {', '.join(job.sites[:20])}")
+    if job.kind == "add-rows":
+        _new_rows(model, job)
+
+
+def _row_ids(job: Job) -> list[int]:
+    try:
+        return [int(number) for number in job.settings["rows"].split(",") if number.strip()]
+    except ValueError:
+        raise InputError(f"rows must be row ids such as 3,17,20, got {job.settings['rows']!r}") from None
+
+
+def _new_rows(model: Any, job: Job) -> Table:
+    """Rows to add, with the columns of the model."""
+    features = job.settings["features"] or list(model.feature_names_in_) or None
+    table = read_table(job.file("new"), features=features, label=job.settings["label"], ids=job.settings["ids"] or None)
+    if table.X.shape[1] != model.n_features_in_:
+        raise InputError(f"new must have {model.n_features_in_} columns as the model has, got {table.X.shape[1]}")
+    if table.ids is not None and table.ids.dtype.kind not in "iu":
+        raise InputError(f"ids must be a column of whole numbers, {job.settings['ids']!r} holds {table.ids.dtype}")
+    return table
+
+
+# What is done -----------------------------------------------------------------------------------------------------
+
+
+def _learner(job: Job) -> Any:
     given = {name: job.settings[name] for name in settings_by_name() if job.settings[name]}
-    return _saved(make_learner(job.settings["learner"], Given(given)).fit(federation, **job.asking), job)
+    return make_learner(job.settings["learner"], Given(given))
+
+
+def _train(federation: Federation, job: Job) -> dict[str, Any]:
+    return _saved(_learner(job).fit(federation, **job.asking), job)
 
 
 def _predict(federation: Federation, job: Job) -> dict[str, Any]:
@@ -144,7 +222,7 @@ def _predict(federation: Federation, job: Job) -> dict[str, Any]:
     table = read_table(job.file("queries"), features=job.settings["features"] or None)
     asks = getattr(model, "connection", None) is not None
     answer = model.answer(table.X, **(job.asking if asks else {}))
-    columns = {"row": np.arange(1, len(table) + 1), **answer_columns(answer)}
+    columns = {"row": np.arange(1, len(table) + 1), **answer_columns(answer, model.classes_.tolist())}
     write_table(job.folder / "predictions.parquet", columns)
     return {"predictions": "predictions.parquet", "rows": len(table), "missing": dict(answer.missing)}
 
@@ -158,17 +236,26 @@ def _evaluate(federation: Federation, job: Job) -> dict[str, Any]:
 
 
 def _forget(federation: Federation, job: Job) -> dict[str, Any]:
-    site = job.settings["site"]
-    if not site:
-        raise InputError("job 'forget' needs the setting site, and rows to forget only these, as 3,17,20")
-    try:
-        rows = [int(number) for number in job.settings["rows"].split(",") if number.strip()]
-    except ValueError:
-        raise InputError(f"rows must be row ids such as 3,17,20, got {job.settings['rows']!r}") from None
+    """A model without rows, or without a site; one that is gone for good is not waited for and not asked."""
+    site, rows = job.settings["site"], _row_ids(job)
+    if rows or site in federation.sites:
+        return _saved(_model(federation, job).forget(site, rows=rows or None), job)
+    model = load(job.file("model"))
+    if not isinstance(model, FoldingModel):
+        raise InputError(f"site {site!r} is not there, and a {type(model).__name__} needs it to forget it: train again")
+    told = {site: "it was not asked: whatever it keeps of the model is still there"}
+    return {**_saved(model._without(site), job), "missing": told}
+
+
+def _add_rows(federation: Federation, job: Job) -> dict[str, Any]:
     model = _model(federation, job)
-    if not hasattr(model, "forget"):
-        raise InputError(f"job 'forget' needs a folding model, got a {type(model).__name__}: train again without them")
-    return _saved(model.forget(site, rows=rows or None), job)
+    table = _new_rows(model, job)
+    added = {"added": len(table)}
+    return {**_saved(model.add_rows(job.settings["site"], table.X, table.y, table.ids), job), **added}
+
+
+def _add_site(federation: Federation, job: Job) -> dict[str, Any]:
+    return _saved(_model(federation, job).add_site(job.settings["site"]), job)
 
 
 def _model(federation: Federation, job: Job) -> Any:
@@ -192,4 +279,8 @@ JOBS: dict[str, Callable[[Federation, Job], dict[str, Any]]] = {
     "predict": _predict,
     "evaluate": _evaluate,
     "forget": _forget,
+    "add-rows": _add_rows,
+    "add-site": _add_site,
 }
+#: Jobs that change a model, and its method that does.
+CHANGES = {"forget": "forget", "add-rows": "add_rows", "add-site": "add_site"}
