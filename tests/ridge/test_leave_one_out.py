@@ -121,11 +121,14 @@ def test_candidates_are_relative_and_are_widened_at_their_ends():
     assert np.allclose(np.diff(np.log10(sorted({*below, *path, *above}))), 0.5)
 
 
-def test_fewest_errors_decide_and_then_squares():
-    surprise = np.zeros((3, len(TEMPERATURES)))
-    told = LeftOut(np.array([3.0, 2.0, 1.0]), np.array([1.0, 1.0, 2.0]), surprise, 1.0)
-    assert (told.best(True), told.best(False)) == (1, 2)
-    assert told.temperature(0) is None
+def test_the_likelihood_decides_for_labels_and_squares_for_values():
+    surprise = np.full((3, len(TEMPERATURES)), 9.0)
+    surprise[:, 4] = 4.0, 2.0, 6.0
+    told = LeftOut(np.array([3.0, 2.0, 1.0]), np.array([1.0, 1.0, 2.0]), surprise, 2.0)
+    np.testing.assert_array_equal(told.losses(10.0, True), [2.0, 1.0, 3.0])
+    np.testing.assert_array_equal(told.losses(10.0, False), [0.3, 0.2, 0.1])
+    assert told.temperature(0) == TEMPERATURES[4]
+    assert LeftOut(told.squares, told.wrong, surprise * 0, 0.0).temperature(0) is None
 
 
 @pytest.mark.parametrize(

@@ -20,16 +20,17 @@ SCALED = ("entries", "columns")
 class RidgeChoices:
     """How regularisation, bandwidth and scale were chosen.
 
-    errors : share of rows given another label without themselves, by candidate of the regularisation; empty to regress.
-    widths : of the bandwidths that were tried, as (scale, bandwidth) with the share of errors, or of the squared error
-    to regress. balanced : whether weights of classes are "balanced", so that they follow their rows. exchanges : of the
-    whole fit, the survey included.
+    errors : of rows that are predicted without themselves, by candidate of the regularisation, the mean negative
+    log-likelihood of their labels at the best temperature, which decides, and the share given another label; empty to
+    regress, where the squared error decides. widths : of the bandwidths that were tried, as (scale, multiple of the
+    median distance), with the loss that decides. balanced : whether weights of classes are "balanced", so that they
+    follow their rows. exchanges : of the whole fit, the survey included.
     """
 
     regularization: str = "given"
     bandwidth: str = "given"
     scale: str = "entries"
-    errors: Mapping[float, float] = field(default_factory=dict)
+    errors: Mapping[float, tuple[float, float]] = field(default_factory=dict)
     widths: Mapping[tuple[str, float], float] = field(default_factory=dict)
     balanced: bool = False
     exchanges: int = 0
@@ -40,7 +41,7 @@ class RidgeChoices:
             "regularization": self.regularization,
             "bandwidth": self.bandwidth,
             "scale": self.scale,
-            "errors": [[candidate, error] for candidate, error in self.errors.items()],
+            "errors": [[candidate, *pair] for candidate, pair in self.errors.items()],
             "widths": [[scale, width, error] for (scale, width), error in self.widths.items()],
             "balanced": self.balanced,
             "exchanges": self.exchanges,
@@ -55,7 +56,10 @@ class RidgeChoices:
             check_choice(values["regularization"], "regularization", REGULARIZED),
             check_choice(values["bandwidth"], "bandwidth", WIDTHS),
             check_choice(values["scale"], "scale", SCALED),
-            {check_number(c, "candidate"): check_number(error, "error") for c, error in values["errors"]},
+            {
+                check_number(c, "candidate"): (check_number(loss, "loss"), check_number(wrong, "error"))
+                for c, loss, wrong in values["errors"]
+            },
             {
                 (check_choice(scale, "scale", SCALED), check_number(width, "width")): check_number(error, "error")
                 for scale, width, error in values["widths"]

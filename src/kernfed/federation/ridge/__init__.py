@@ -23,6 +23,7 @@ METHOD = Method(
             "ridge_gradient",
         ),
         "kernfed.federation.ridge.releasing": ("ridge_release",),
+        "kernfed.federation.ridge.summed": ("ridge_range", "ridge_sums", "ridge_shares"),
     },
     formats={"RidgeModel": "kernfed.ridge.model", "PrivateRidgeModel": "kernfed.ridge.model"},
     forgets=("kernfed.federation.ridge.tasks:discard_factors",),

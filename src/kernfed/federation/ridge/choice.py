@@ -6,10 +6,9 @@ problem, its errors. Where the best regularisation is at an end of the candidate
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from kernfed._validation import FloatArray
 from kernfed.federation.protocol.message import Payload
@@ -19,12 +18,7 @@ from kernfed.federation.ridge.system import Sites
 from kernfed.federation.survey import Bandwidth, check_arrays
 from kernfed.ridge.leave_one_out import WIDENINGS, LeftOut, Spectrum, column_penalty, grid, rule, wider
 from kernfed.ridge.parameters import RidgeParameters
-
-#: Bandwidths that are tried, in median distances. With 2,000 features on letter, satimage, pendigits, USPS and
-#: 20 Newsgroups the best was among them; at an eighth of the median every set lost more than five points.
-FACTORS = (0.25, 0.5, 1.0, 2.0)
-#: Features of a trial. The order of bandwidths was that of 2,000 features, or within 0.4 points of it, on those sets.
-TRIAL_COMPONENTS = 500
+from kernfed.ridge.widths import column_spreads, column_units, plain_bandwidth, scale_of, trial_problems
 
 
 @dataclass(frozen=True)
@@ -40,6 +34,8 @@ class Width:
 def choose_width(options: RidgeOptions, sites: Sites, median: float) -> Width:
     """The bandwidth of Fourier features; ``median`` is the sites' median distance between rows."""
     wanted = options.bandwidth
+    if options.committee is not None and options.features == "fourier":  # nothing is tried that sites answer alone
+        return Width(median, "median") if isinstance(wanted, str) else Width(wanted)
     chosen = wanted == "auto" and options.method == "exact"
     if options.features == "given":
         return Width(1.0)
@@ -48,50 +44,27 @@ def choose_width(options: RidgeOptions, sites: Sites, median: float) -> Width:
     spreads = None if options.scale is None else ask_spreads(sites)
     if not chosen:
         assert spreads is not None
-        unit = _units(str(options.scale), spreads)
+        unit = column_units(str(options.scale), spreads)
         # Two rows of p columns of spread 1 are sqrt(2 p) apart, in the mean of squares.
         factor = math.sqrt(2 * len(spreads)) if isinstance(wanted, str) else np.asarray(wanted)
-        return Width(_plain(unit * factor), "median" if isinstance(wanted, str) else "given", _scaled(options.scale))
-    return _best_width(_trials(options, sites.parameters, median, spreads), sites)
-
-
-def _trials(
-    options: RidgeOptions, problem: RidgeParameters, median: float, spreads: FloatArray | None
-) -> dict[tuple[str, float], RidgeParameters]:
-    """Small problems by scale and factor of the median."""
-    scales = ("entries", "columns") if options.scale == "auto" else (_scaled(options.scale),)
-    if spreads is None or _alike(spreads):
-        scales = ("entries",)  # columns of one spread: both are the same
-    small = replace(problem, n_components=min(TRIAL_COMPONENTS, problem.n_components), regularization=(1.0,))
-    widths: dict[str, Bandwidth] = {"entries": median}
-    if spreads is not None:
-        widths["columns"] = _plain(_units("columns", spreads) * math.sqrt(2 * len(spreads)))
-    return {
-        (scale, factor): replace(small, bandwidth=_plain(np.asarray(widths[scale]) * factor))
-        for scale in scales
-        for factor in FACTORS
-    }
+        return Width(
+            plain_bandwidth(unit * factor), "median" if isinstance(wanted, str) else "given", scale_of(options.scale)
+        )
+    return _best_width(trial_problems(sites.parameters, options.scale, median, spreads), sites)
 
 
 def _best_width(trials: dict[tuple[str, float], RidgeParameters], sites: Sites) -> Width:
-    """The trial with the fewest errors left out, each at its own best regularisation: two exchanges."""
+    """The trial with the smallest loss left out, each at its own best regularisation: two exchanges."""
     pooled = ask_trials(sites, list(trials.values()))
     spectra = [Spectrum.of(own.moments, own.mass) for own in pooled]
     paths = [np.array(grid(rule(own.trace, own.n_eff))) for own in pooled]
     told = ask_left_out(pooled, spectra, paths)
     classify = sites.parameters.task == "classify"
-    errors: dict[tuple[str, float], tuple[float, float]] = {}
-    for name, own, left in zip(trials, pooled, told, strict=True):
-        place = left.best(classify)
-        errors[name] = (_first(left, place, classify, own.mass), float(left.squares[place]) / own.mass)
-    best = min(errors, key=lambda name: errors[name])
-    tried = {name: error[0] for name, error in errors.items()}
+    tried = {
+        name: float(left.losses(own.mass, classify).min()) for name, own, left in zip(trials, pooled, told, strict=True)
+    }
+    best = min(tried, key=lambda name: tried[name])
     return Width(trials[best].bandwidth, "left out", best[0], tried)
-
-
-def _first(left: LeftOut, place: int, classify: bool, mass: float) -> float:
-    """What decides first: the share of errors, or of the squared error to regress."""
-    return round(float(left.wrong[place] if classify else left.squares[place]) / mass, 12)
 
 
 def ask_spreads(sites: Sites) -> FloatArray:
@@ -113,32 +86,7 @@ def ask_spreads(sites: Sites) -> FloatArray:
         step = payload.arrays["mean"] - mean
         scatter = scatter + payload.arrays["scatter"] + step**2 * (rows * n / (rows + n))
         mean, rows = mean + step * (n / (rows + n)), rows + n
-    spreads = np.sqrt(scatter / rows)
-    rounding = 1e-12 * np.maximum(np.abs(mean), float(np.abs(mean).max(initial=0.0)) * 1e-3)
-    return np.where(spreads > rounding, spreads, 0.0)
-
-
-def _units(scale: str, spreads: FloatArray) -> FloatArray:
-    """What each column is divided by: its spread, or for "entries" the root mean square of all; never 0."""
-    moving = spreads[spreads > 0]
-    common = float(np.sqrt((moving**2).mean())) if moving.size else 1.0
-    return np.where(spreads > 0, spreads, common) if scale == "columns" else np.full(len(spreads), common)
-
-
-def _scaled(scale: str | None) -> str:
-    return "columns" if scale == "columns" else "entries"
-
-
-def _alike(spreads: FloatArray) -> bool:
-    moving = spreads[spreads > 0]
-    return not moving.size or bool(moving.max() <= 1.01 * moving.min())
-
-
-def _plain(bandwidth: npt.ArrayLike) -> Bandwidth:
-    array = np.asarray(bandwidth, dtype=np.float64)
-    if array.ndim == 0 or (array == array.flat[0]).all():
-        return float(array.flat[0])
-    return tuple(array.tolist())
+    return column_spreads(mean, scatter, rows)
 
 
 # Regularisation ---------------------------------------------------------------------------------------------------
@@ -153,7 +101,7 @@ class Strength:
     scale: str = "entries"
     penalty: FloatArray | None = None
     path: Mapping[float, float] | None = None
-    errors: Mapping[float, float] | None = None
+    errors: Mapping[float, tuple[float, float]] | None = None
     temperature: float | None = None
 
 
@@ -166,6 +114,9 @@ def choose_strength(options: RidgeOptions, pooled: Pooled) -> Strength:
     if len(options.candidates) == 1 and not isinstance(options.regularization, str):
         ((scale, penalty),) = penalties.items()
         return Strength(options.candidates[0], "given", scale, penalty)
+    if options.committee is not None:  # from the sums alone: errors left out are told by every site
+        ((scale, penalty),) = penalties.items()
+        return Strength(_Way(scale, penalty, pooled).middle, "sums", scale, penalty)
     if options.features == "given" and options.scale == "auto" and isinstance(options.regularization, str):
         penalties = {"entries": None, "columns": column_penalty(pooled.moments, pooled.mass)}
     ways = [_Way(scale, penalty, pooled) for scale, penalty in penalties.items()]
@@ -177,13 +128,23 @@ def choose_strength(options: RidgeOptions, pooled: Pooled) -> Strength:
     )
     for way, left in zip(ways, told, strict=True):
         way.add(grid(way.middle) if given is None else tuple(given.tolist()), left)
-    best = min(ways, key=lambda way: way.key)
+    best = min(ways, key=lambda way: way.told[way.best].loss)
     for _ in range(WIDENINGS if given is None else 0):
         further = wider(best.middle, tuple(best.told), best.best)
         if not further:
             break
         best.add(further, ask_left_out([pooled], [best.spectrum], [np.array(further)])[0])
     return best.strength()
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Of one candidate: what it is chosen by, the share of errors, the squared error, the temperature."""
+
+    loss: float
+    wrong: float
+    squares: float
+    temperature: float | None
 
 
 class _Way:
@@ -194,24 +155,19 @@ class _Way:
         self.classify = pooled.sites.parameters.task == "classify"
         self.spectrum = Spectrum.of(pooled.moments, pooled.mass, penalty)
         self.middle = rule(float(self.spectrum.values.sum()), pooled.n_eff)
-        self.told: dict[float, tuple[float, float, float | None]] = {}
+        self.told: dict[float, _Told] = {}
 
     def add(self, path: tuple[float, ...], left: LeftOut) -> None:
-        """Note errors, squares and temperature of candidates."""
+        """Note what was told of candidates."""
+        losses = left.losses(self.mass, self.classify)
         for place, value in enumerate(path):
-            squares = float(left.squares[place]) / self.mass
-            first = _first(left, place, self.classify, self.mass)
-            self.told[value] = (first, squares, left.temperature(place))
+            squares, wrong = float(left.squares[place]) / self.mass, float(left.wrong[place]) / self.mass
+            self.told[value] = _Told(float(losses[place]), wrong, squares, left.temperature(place))
 
     @property
     def best(self) -> float:
-        """The candidate with the fewest errors, then the smallest squares."""
-        return min(self.told, key=lambda value: self.told[value][:2])
-
-    @property
-    def key(self) -> tuple[float, float]:
-        """What a way is chosen by."""
-        return self.told[self.best][:2]
+        """The candidate of the smallest loss."""
+        return min(self.told, key=lambda value: self.told[value].loss)
 
     def strength(self) -> Strength:
         """The choice."""
@@ -221,9 +177,9 @@ class _Way:
             "left out",
             self.scale,
             self.penalty,
-            {value: squares for value, (_, squares, _) in told.items()},
-            {value: wrong for value, (wrong, _, _) in told.items()} if self.classify else {},
-            told[self.best][2],
+            {value: own.squares for value, own in told.items()},
+            {value: (own.loss, own.wrong) for value, own in told.items()} if self.classify else {},
+            told[self.best].temperature,
         )
 
 

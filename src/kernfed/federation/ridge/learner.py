@@ -45,7 +45,7 @@ class RidgeLearner(Learner):
     bandwidth : of the Fourier features, frequencies N(0, 1/bandwidth^2); "median" is the sites' median distance between
         rows, "auto" the best of four multiples of it by leave-one-out with 500 features (the median in rounds)
     regularization : lambda, or several to choose from by leave-one-out over all sites. "auto" takes them on a wide grid
-        around ``tr(C) / n``. Labels are chosen for the fewest errors, values for the smallest squared error. With
+        around ``tr(C) / n``. For labels the likelihood decides, for values the squared error. With
         "exact" it is that of the pooled solution, for which sites see the sum of all second moments; in rounds that of
         the sites' averages; with ``privacy`` ``tr(C) / n`` of the released sums
     scale : what columns are divided by where something is chosen by leave-one-out. "columns": each by its spread,
@@ -60,6 +60,9 @@ class RidgeLearner(Learner):
     privacy : ``kernfed.privacy.RecordRidge``, with method="exact" and a given bandwidth: every site releases noisy sums
         once, without an intercept: subtract from y what you know of its mean. Few features (100, say) suffer less from
         the noise. Rows of Fourier features have norm at most 1
+    sum : "secure" or a ``kernfed.secure.Committee``: with method="exact" sites add up their sums under masks, and nobody
+        sees any site's own; with ``privacy`` the noise of one release is added by all of them together. The bandwidth is
+        then the median or given, the regularisation that of the sums; rows, classes and medians are surveyed as ever
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class RidgeLearner(Learner):
         fit_intercept: bool | None = None,
         diagnose: bool = False,
         privacy: Any = None,
+        sum: Any = None,
     ) -> None:
         self.method = method
         self.head = head
@@ -100,6 +104,7 @@ class RidgeLearner(Learner):
         self.fit_intercept = fit_intercept
         self.diagnose = diagnose
         self.privacy = privacy
+        self.sum = sum
 
     def options(self) -> RidgeOptions:
         """Every parameter, checked."""

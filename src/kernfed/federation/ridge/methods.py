@@ -14,6 +14,7 @@ from kernfed.federation.ridge.choice import choose_strength, path_of_rounds
 from kernfed.federation.ridge.options import RidgeOptions
 from kernfed.federation.ridge.pooling import Pooled, ask_gradient, ask_pooled, class_counts
 from kernfed.federation.ridge.private import solve_released
+from kernfed.federation.ridge.summed import solve_shares, sum_pooled
 from kernfed.federation.ridge.system import Recorder, RidgeSystem, Sites
 from kernfed.promise import Terms
 from kernfed.ridge.choices import RidgeChoices
@@ -110,7 +111,7 @@ def _choose(candidates: tuple[float, ...], system: RidgeSystem, progress: Progre
 
 
 def _run_exact(options: RidgeOptions, sites: Sites, progress: Progress) -> None:
-    pooled = ask_pooled(sites)
+    pooled = ask_pooled(sites) if options.committee is None else sum_pooled(sites, options.committee)
     if progress.chosen is None:
         chosen = choose_strength(options, pooled)
         progress.chosen, progress.penalty = chosen.regularization, chosen.penalty
@@ -154,7 +155,11 @@ def _run_logistic(options: RidgeOptions, pooled: Pooled, progress: Progress) -> 
 
 def _run_released(options: RidgeOptions, sites: Sites, progress: Progress) -> None:
     given = None if isinstance(options.regularization, str) else options.regularization[0]
-    progress.weights, progress.terms, progress.chosen = solve_released(sites, options.privacy, given)
+    if options.committee is None:
+        progress.weights, progress.terms, progress.chosen = solve_released(sites, options.privacy, given)
+    else:
+        solved = solve_shares(sites, options.privacy, options.committee, given)
+        progress.weights, progress.terms, progress.chosen = solved
     if given is None:
         progress.choices = replace(progress.choices, regularization="sums")
     progress.parameters, progress.stopped = sites.parameters, "converged"

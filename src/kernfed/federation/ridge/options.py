@@ -11,6 +11,7 @@ from kernfed.federation.release.asked import check_kind
 from kernfed.federation.survey import Bandwidth, check_bandwidth
 from kernfed.ridge.model import HEADS, METHODS
 from kernfed.ridge.parameters import FEATURES, TASKS, RidgeParameters, check_flag, check_path
+from kernfed.secure.committee.setting import Committee, read_setting
 
 ClassWeight = str | Mapping[Any, float] | None
 SCALES = ("auto", "columns", "entries")
@@ -45,6 +46,7 @@ class RidgeOptions:
     fit_intercept: bool
     diagnose: bool
     privacy: Any
+    committee: Committee | None = None
 
     @property
     def needs_median(self) -> bool:
@@ -106,7 +108,10 @@ def check_options(given: Mapping[str, Any]) -> RidgeOptions:
         fit_intercept=given["privacy"] is None if intercept is None else check_flag(intercept, "fit_intercept"),
         diagnose=bool(given["diagnose"]),
         privacy=given["privacy"],
+        committee=read_setting(given["sum"]),
     )
+    if options.committee is not None:
+        _check_summed(options)
     if options.privacy is not None:
         _check_private(options)
     if options.scale == "columns" and method != "exact":
@@ -126,6 +131,24 @@ def _check_head(head: Any, method: str, task: str) -> str:
             f"head='logistic' is for method='exact' and task='classify', got method={method!r} and task={task!r}"
         )
     return str(head)
+
+
+def _check_summed(options: RidgeOptions) -> None:
+    """Refuse what sites would tell each for itself, where only sums are to be told."""
+    told = {
+        f"method={options.method!r} has every site answer for itself; use method='exact'": options.method != "exact",
+        "head='logistic' has every site tell its gradients; use head='squared'": options.head == "logistic",
+        "scale='columns' has every site tell spreads; leave it out, or features='given'": (
+            options.scale == "columns" and options.features == "fourier"
+        ),
+        "choosing among regularizations has every site tell errors; give one, or 'auto' for the rule of the sums": (
+            len(options.candidates) > 1
+        ),
+        "diagnose has every site answer for itself; leave it False": options.diagnose,
+    }
+    for reason, wrong in told.items():
+        if wrong:
+            raise InputError(f"with sum= nobody sees a site's part: {reason}")
 
 
 def _check_private(options: RidgeOptions) -> None:

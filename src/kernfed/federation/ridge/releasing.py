@@ -28,7 +28,7 @@ def release_sums(site: Site, payload: Payload) -> Payload:
     if parameters.class_weights is not None or parameters.fit_intercept:
         raise Refused("bad question", "rows are released without weights of classes, and without an intercept")
     features = parameters.feature_map()
-    _check_bounded(site, parameters, features)
+    check_bounded(site, parameters, features)
     check_task(site, parameters.task)
     with releasing(site, mechanism) as permit:
         rows = check_rows_of(site, parameters, permit.rows())
@@ -45,7 +45,7 @@ def release_sums(site: Site, payload: Payload) -> Payload:
     return Payload(record.arrays, {"privacy": statement(site, *mechanism.guarantees(parameters.width))})
 
 
-def _check_bounded(site: Site, parameters: RidgeParameters, features: FourierFeatures | None) -> None:
+def check_bounded(site: Site, parameters: RidgeParameters, features: FourierFeatures | None) -> None:
     """Refuse features that are too many, or that would not be finite for every row, before there is any."""
     columns = parameters.n_features + parameters.n_targets
     site.allow(features=parameters.n_features, numbers=4 * columns**2)  # sums, their noise, and two copies on the way
