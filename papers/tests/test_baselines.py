@@ -4,6 +4,7 @@ import pytest
 from kernfed.data import partition_dirichlet
 from kernfed.federation import FoldingLearner
 from kernfed.kahm import KAHMClassifier
+from kernfed_papers.baselines import pooled
 from kernfed_papers.baselines.pooled import (
     Answers,
     _vote,
@@ -19,7 +20,7 @@ from kernfed_papers.baselines.pooled import (
     site_rows,
     tuning_rows,
 )
-from kernfed_papers.rows import load_rows, slice_rows
+from kernfed_papers.rows import load_rows, slice_rows, take_rows
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +123,22 @@ def test_only_methods_with_rounds_are_on_a_curve():
     assert (other.label, other.series, other.x, other.ours) == ("data: pooled rows, KAHM", "", None, 0)
     assert (one.note, other.note) == ("set so; 5.0 MB up, 0.6 MB down", "")
     assert baseline_rows("data", answers, labels)[0].series == ""
+
+
+def test_the_regularisation_goes_on_where_the_best_is_at_an_end(digits, sites, monkeypatch):
+    monkeypatch.setattr(pooled, "REGULARIZATIONS", (0.1, 1.0))
+    answer = ridge_answers(digits, sites, 0)
+    chosen = float(answer.note.split()[1])
+    assert chosen < 0.1
+    assert accuracy(answer.predicted, digits.y_test) > 85
+
+
+def test_logit_adjustment_helps_where_a_class_is_rare(digits):
+    rare = np.flatnonzero((digits.y_train != 8) | (np.cumsum(digits.y_train == 8) <= 3))
+    answers = pooled_answers(take_rows(digits, rare), 0, machines=KAHMClassifier(), balanced=True)
+    assert answers[3].label == "pooled rows, logit-adjusted logistic regression"
+    assert "penalty " in answers[3].note
+    plain = pooled_answers(take_rows(digits, rare), 0, machines=KAHMClassifier())
+    assert len(plain) == 3
+    eights = digits.y_test == 8
+    assert (answers[3].predicted[eights] == 8).sum() > (plain[2].predicted[eights] == 8).sum()

@@ -22,6 +22,7 @@ from kernfed.cli import (
 from kernfed.errors import InputError
 
 if TYPE_CHECKING:
+    from kernfed_papers.experiment import Selection
     from kernfed_papers.runner import Experiment, Result
 
 EXAMPLE = "Example: kernfed bench gikm-table-1 --seed 0"
@@ -44,6 +45,12 @@ def bench(
     docs: Annotated[
         Path | None, typer.Option("--write-docs", help="Write this document from the results in --out, or ./results.")
     ] = None,
+    sets: Annotated[str, typer.Option(help="Of one-round: only these sets, by name, with commas.")] = "",
+    methods: Annotated[str, typer.Option(help="Of one-round: only these methods, by name, with commas.")] = "",
+    seeds: Annotated[str, typer.Option(help="Of one-round: these seeds, with commas, in the place of three.")] = "",
+    rows: Annotated[
+        int | None, typer.Option(min=100, help="Of one-round: training rows of a set at most, in the place of 12,000.")
+    ] = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -54,6 +61,7 @@ def bench(
     if docs is not None:
         _write_docs(docs, out or RESULTS, json)
         return
+    from kernfed_papers.experiment import Selection
     from kernfed_papers.runner import list_experiments
 
     known = list_experiments()
@@ -61,8 +69,10 @@ def bench(
         _list(known, out or RESULTS, json)
         return
     names = [each.id for each in known] if experiment is None else [experiment]
+    selection = Selection(_words(sets), _words(methods), _seeds(seeds), rows, seed)
+    _check_selection(selection, experiment)
     started = time.perf_counter()
-    results, failed = _run(names, seed, quick, out, json, keep_going=everything)
+    results, failed = _run(names, selection, quick, out, json, keep_going=everything)
     seconds = time.perf_counter() - started
     if json:
         emit({"results": [result.to_json() for result in results], "failed": failed, "seconds": seconds}, json)
@@ -73,7 +83,7 @@ def bench(
 
 
 def _run(
-    names: list[str], seed: int, quick: bool, out: Path | None, json: bool, keep_going: bool
+    names: list[str], selection: "Selection", quick: bool, out: Path | None, json: bool, keep_going: bool
 ) -> tuple[list["Result"], dict[str, str]]:
     """Results, and which experiments failed and why; one that fails does not stop the others."""
     from kernfed_papers.runner import check_folder, find_experiment, run_experiment
@@ -85,9 +95,12 @@ def _run(
     results: list[Result] = []
     failed: dict[str, str] = {}
     for name in names:
+        if find_experiment(name).parts is not None and not quick:
+            failed |= _run_parts(find_experiment(name), selection, folder, json, results)
+            continue
         try:
             with progress(f"running {name}"):
-                result = run_experiment(name, seed=seed, quick=quick, folder=None)
+                result = run_experiment(name, seed=selection.seed, quick=quick, folder=None)
             results.append(result)
             # what did not run is written down only where it was asked for
             _deliver(result, folder if out is not None or not result.not_run else None, json)
@@ -97,6 +110,47 @@ def _run(
             failed[name] = f"{type(error).__name__}: {error}"
             note(f"{name} failed, {failed[name]}")
     return results, failed
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    words = _words(text)
+    if any(not word.isdecimal() for word in words):
+        raise InputError(f"--seeds must be whole numbers from 0 on with commas, got {text!r}")
+    return tuple(map(int, words))
+
+
+def _check_selection(selection: "Selection", experiment: str | None) -> None:
+    """Options about parts are refused where there are none, before anything is begun."""
+    from kernfed_papers.runner import find_experiment
+
+    given = any((selection.sets, selection.methods, selection.seeds, selection.rows))
+    if not given:
+        return
+    parts = None if experiment is None else find_experiment(experiment).parts
+    if parts is None:
+        raise InputError("--sets, --methods, --seeds and --rows are of one experiment in parts, such as one-round")
+    parts(selection)
+
+
+def _run_parts(
+    experiment: "Experiment", selection: "Selection", folder: Path | None, json: bool, results: list["Result"]
+) -> dict[str, str]:
+    """Run what is not kept yet, add it to ``results``, and show the tables of all that is kept; returns failures."""
+    from kernfed_papers.parts import kept_rows, run_parts
+
+    ran, failed = run_parts(experiment, selection, folder, note)
+    results += ran
+    rows = kept_rows(experiment, folder) or [row for result in ran for row in result.rows]
+    if experiment.tables is not None and not json:
+        for table in experiment.tables(rows):
+            if not table.folded:
+                print(aligned(TextTable(table.columns, [list(row) for row in table.rows], table.caption)) + "\n")
+        print(fill(f"Protocol of {experiment.id}: {experiment.protocol}", 120) + "\n", flush=True)
+    return failed
 
 
 def _show(result: "Result") -> None:

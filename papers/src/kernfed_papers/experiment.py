@@ -1,7 +1,9 @@
 """What an experiment is: a published table, the data it needs, and a function that computes our numbers for it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from kernfed.report import PageTable
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,35 @@ class Axes:
 
 
 @dataclass(frozen=True)
+class Selection:
+    """What of an experiment in parts is wanted; empty is everything. ``rows`` lifts or lowers caps of training rows."""
+
+    sets: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    rows: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of an experiment that is kept by itself: its name, its seed, how to run it, or why that cannot be."""
+
+    name: str
+    seed: int
+    run: Callable[[], list[Row]]
+    missing: str = ""
+
+
+@dataclass(frozen=True)
 class Experiment:
     """A published table or figure, or part of one.
 
     id : name on the command line and of the result file. source : paper and table. datasets : names of the data sets
     it uses; with none of them there is nothing to run, and rows that miss theirs are not run on their own. protocol :
     what is done, in words. run : (seed, quick) -> rows; ``quick`` is a slice of seconds, to see that everything works.
-    axes : of the figure that the rows make, if they make one.
+    axes : of the figure that the rows make, if they make one. parts : of an experiment too long to be run at once:
+    each part is kept as a line of its own, and not run again. tables : of the rows, in the place of one long list.
     """
 
     id: str
@@ -58,6 +82,8 @@ class Experiment:
     protocol: str
     run: Callable[[int, bool], list[Row]]
     axes: Axes | None = None
+    parts: Callable[[Selection], list[Part]] | None = None
+    tables: Callable[[Sequence[Row]], tuple[PageTable, ...]] | None = None
 
 
 def not_run(label: str, published: float | None, unit: str, reason: str) -> Row:

@@ -42,6 +42,7 @@ __all__ = [
     "machine_facts",
     "machine_words",
     "paper_of",
+    "processor_seconds",
     "row_cells",
     "run_experiment",
 ]
@@ -192,10 +193,10 @@ def run_experiment(
         check_folder(Path(folder), name)
     reason = missing_all(experiment.datasets)
     remarks = tuple(filter(None, map(differences, experiment.datasets)))
-    started, spent = time.perf_counter(), _processor_seconds()
+    started, spent = time.perf_counter(), processor_seconds()
     rows = () if reason else tuple(experiment.run(seed, quick))
     result = Result(
-        experiment, seed, quick, rows, time.perf_counter() - started, reason, _processor_seconds() - spent, remarks
+        experiment, seed, quick, rows, time.perf_counter() - started, reason, processor_seconds() - spent, remarks
     )
     if folder is not None:
         keep_result(result, Path(folder))
@@ -228,7 +229,8 @@ def keep_result(result: Result, folder: Path) -> Path:
     return path
 
 
-def _processor_seconds() -> float:
+def processor_seconds() -> float:
+    """Of this process and those it waited for, so far."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 

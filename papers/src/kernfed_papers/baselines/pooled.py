@@ -1,13 +1,11 @@
 """What the one-round classifier is compared with on the same features: alone, pooled, linear, averaged."""
 
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import NearestNeighbors
 
@@ -18,18 +16,22 @@ from kernfed.kernels import single_blas_thread
 from kernfed_papers.arrays import FloatArray, IntArray
 from kernfed_papers.baselines.averaging import AveragingLearner
 from kernfed_papers.baselines.averaging_model import AveragingModel
+from kernfed_papers.baselines.logistic import adjusted_labels, fit_logistic, stopped
+from kernfed_papers.baselines.tuning import Axis, Choice, Point, choose, folds
 from kernfed_papers.draws import generator
 from kernfed_papers.experiment import Row
 from kernfed_papers.rows import take_rows
 
-#: Settings that a baseline may choose from, by rows that are held out of training. Penalties are per row.
+#: Settings that a baseline may choose from, by rows that are held out of training. Penalties are per row; they and the
+#: regularizations go on where the best is at an end.
 NEIGHBOURS = (1, 5, 10, 20)
 PENALTIES = (1e-4, 1e-3, 1e-2)
 RATES = (0.03, 0.1, 0.3)
-REGULARIZATIONS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+REGULARIZATIONS = (1e-4, 1e-3, 1e-2, 1e-1)
 ROUNDS = (1, 10, 100)
 # Rows that choose a setting; more would rarely choose another.
 _MOST_FITTED, _MOST_ASIDE = 10_000, 2_000
+_MOST_LOGISTIC, _MOST_RIDGE = 4_000, 15_000
 _STEPS = 200  # of the logistic regression
 _WEIGHING = ", classes weigh the same"
 
@@ -143,7 +145,8 @@ def pooled_answers(data: Dataset, seed: int, *, machines: KAHMClassifier, balanc
     """Classifiers on all training rows together: machines, nearest neighbours, logistic regression.
 
     The last two choose their one setting on training rows set aside. ``balanced`` lets every class of the logistic
-    regression weigh the same.
+    regression weigh the same, and adds one in which they do not, adjusted to classes as frequent (arXiv 2007.07314):
+    the logarithm of each class's share of the rows is taken off its logit.
     """
     with single_blas_thread():
         return [
@@ -153,7 +156,8 @@ def pooled_answers(data: Dataset, seed: int, *, machines: KAHMClassifier, balanc
                 note=f"machines of about {machines.batch_size} rows",
             ),
             _neighbours(data, seed),
-            _logistic(data, seed, balanced),
+            _logistic(data, balanced),
+            *([_logit_adjusted(data)] if balanced else []),
         ]
 
 
@@ -178,24 +182,48 @@ def _vote(labels: IntArray, k: int) -> IntArray:
     return np.asarray(classes[votes.argmax(axis=1)])
 
 
-def _logistic(data: Dataset, seed: int, balanced: bool) -> Answers:
-    fitted, aside = tuning_rows(data, seed)
+def _logistic(data: Dataset, balanced: bool) -> Answers:
+    weight = "balanced" if balanced else None
+    choice, model = _tuned_logistic(data, weight, adjusted=False)
+    note = f"penalty {choice['penalty']:g} per row{_WEIGHING * balanced}{stopped(model, _STEPS)}"
+    return Answers("pooled rows, logistic regression", model.predict(data.x_test), note=note)
+
+
+def _logit_adjusted(data: Dataset) -> Answers:
+    choice, model = _tuned_logistic(data, None, adjusted=True)
+    note = f"penalty {choice['penalty']:g} per row{stopped(model, _STEPS)}"
+    predicted = adjusted_labels(model, data.y_train, data.x_test)
+    return Answers("pooled rows, logit-adjusted logistic regression", predicted, note=note)
+
+
+def _tuned_logistic(data: Dataset, weight: str | None, adjusted: bool) -> tuple[Choice, LogisticRegression]:
+    """The penalty whose answers do best by class on left-out rows, and the model of all rows with it."""
 
     def fit(penalty: float, x: FloatArray, y: IntArray) -> LogisticRegression:
-        weight = "balanced" if balanced else None
-        return LogisticRegression(C=1 / (penalty * len(y)), max_iter=_STEPS, tol=1e-3, class_weight=weight).fit(x, y)
+        return fit_logistic(1 / (penalty * len(y)), x, y, steps=_STEPS, class_weight=weight)
 
-    def right(penalty: float) -> float:
-        model = fit(penalty, data.x_train[fitted], data.y_train[fitted])
-        return _balanced_accuracy(model.predict(data.x_train[aside]), data.y_train[aside])
+    def answer(penalty: float, trial: Dataset) -> npt.NDArray[Any]:
+        model = fit(penalty, trial.x_train, trial.y_train)
+        return adjusted_labels(model, trial.y_train, trial.x_test) if adjusted else model.predict(trial.x_test)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the note says so
-        best = max(PENALTIES, key=right)
-        model = fit(best, data.x_train, data.y_train)
-    stopped = f", stopped after {_STEPS} steps" * bool(model.n_iter_.max() >= _STEPS)
-    note = f"penalty {best:g} per row{_WEIGHING * balanced}{stopped}"
-    return Answers("pooled rows, logistic regression", model.predict(data.x_test), note=note)
+    choice = _chosen(data, Axis("penalty", PENALTIES), answer, _MOST_LOGISTIC)
+    return choice, fit(choice["penalty"], data.x_train, data.y_train)
+
+
+def _chosen(data: Dataset, axis: Axis, answer: Callable[[float, Dataset], npt.NDArray[Any]], most: int) -> Choice:
+    """The value of a setting whose answers are best by class, on average over folds of at most ``most`` rows."""
+    trials = [
+        take_rows(replace(data, x_test=data.x_train[left], y_test=data.y_train[left]), fitted)
+        for fitted, left in folds(data.y_train, data.name, most)
+    ]
+
+    def accuracies(points: Sequence[Point]) -> list[float]:
+        return [
+            100 * float(np.mean([_balanced_accuracy(answer(value, trial), trial.y_test) for trial in trials]))
+            for (value,) in points
+        ]
+
+    return choose([axis], accuracies)
 
 
 def tuning_rows(data: Dataset, seed: int) -> tuple[IntArray, IntArray]:
@@ -215,16 +243,14 @@ def _balanced_accuracy(predicted: npt.NDArray[Any], labels: IntArray) -> float:
 
 
 def ridge_answers(data: Dataset, sites: Sites, seed: int, *, balanced: bool = False) -> Answers:
-    """``exact_ridge`` with the regularisation chosen on training rows set aside, as in ``pooled_answers``."""
-    fitted, aside = tuning_rows(data, seed)
-    trial = take_rows(replace(data, x_test=data.x_train[aside], y_test=data.y_train[aside]), fitted)
-    pooled = {"all": (trial.x_train, trial.y_train)}
+    """``exact_ridge`` with the regularisation chosen on left-out training rows, as in ``pooled_answers``."""
 
-    def right(regularization: float) -> float:
-        answers = exact_ridge(trial, pooled, seed, regularization, balanced=balanced)
-        return _balanced_accuracy(answers.predicted, trial.y_test)
+    def answer(regularization: float, trial: Dataset) -> npt.NDArray[Any]:
+        pooled = {"all": (trial.x_train, trial.y_train)}
+        return exact_ridge(trial, pooled, seed, regularization, balanced=balanced).predicted
 
-    return exact_ridge(data, sites, seed, max(REGULARIZATIONS, key=right), balanced=balanced)
+    choice = _chosen(data, Axis("regularization", REGULARIZATIONS), answer, _MOST_RIDGE)
+    return exact_ridge(data, sites, seed, choice["regularization"], balanced=balanced)
 
 
 def exact_ridge(data: Dataset, sites: Sites, seed: int, regularization: float, *, balanced: bool = False) -> Answers:

@@ -89,8 +89,9 @@ def _experiment(summary: Summary) -> list[str]:
         f"![{_alternative(figure)}]({_figure_path(summary, place)})"
         for place, figure in enumerate(result_figures(summary))
     ]
-    table = _table(PageTable(HEAD, tuple(row_cells(row) for row in summary.rows)))
-    return [*blocks, *pictures, table, f"{_cell(footing(summary))} Command: `kernfed bench {summary.id}`."]
+    whole = PageTable(HEAD, tuple(row_cells(row) for row in summary.rows))
+    tables = [block for table in summary.tables or (whole,) for block in (_cell(table.caption), _table(table)) if block]
+    return [*blocks, *pictures, *tables, f"{_cell(footing(summary))} Command: `kernfed bench {summary.id}`."]
 
 
 def _alternative(figure: Figure) -> str:

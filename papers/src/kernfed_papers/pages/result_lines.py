@@ -19,7 +19,10 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # it names files
 
 @dataclass(frozen=True)
 class Line:
-    """One run, as it was written down; ``machine`` in words, ``processor_seconds`` None where they were not kept."""
+    """One run, as it was written down; ``machine`` in words, ``processor_seconds`` None where they were not kept.
+
+    ``part`` names the part of an experiment that is kept in parts.
+    """
 
     id: str
     rows: tuple[Row, ...]
@@ -36,6 +39,7 @@ class Line:
     machine: str
     remarks: tuple[str, ...]
     axes: Axes | None
+    part: str = ""
 
 
 def read_lines(path: Path) -> list[Line]:
@@ -81,6 +85,7 @@ def _line(values: Any) -> Line:
         machine_words(_machine(whole.get("machine", {}))),
         tuple(_text(one, "remarks") for one in _list(whole.get("remarks", []), "remarks")),
         None if axes is None else _axes(_mapping(axes, "axes")),
+        _text(whole.get("part", ""), "part"),
     )
 
 

@@ -157,8 +157,9 @@ def overview_table(summaries: Sequence[Summary]) -> PageTable:
 
 def _experiment_section(summary: Summary, figures: tuple[Figure, ...]) -> Section:
     words = tuple(filter(None, (summary.protocol, footing(summary))))
-    table = PageTable(HEAD, tuple(row_cells(row) for row in summary.rows), f"{summary.source}, published and ours")
-    return Section(f"{summary.source}: {summary.title}", words, figures, tables=(table,), short=summary.source)
+    whole = PageTable(HEAD, tuple(row_cells(row) for row in summary.rows), f"{summary.source}, published and ours")
+    tables = summary.tables or (whole,)
+    return Section(f"{summary.source}: {summary.title}", words, figures, tables=tables, short=summary.source)
 
 
 def footing(summary: Summary) -> str:

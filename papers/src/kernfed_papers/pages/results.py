@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kernfed.data import list_datasets
 from kernfed.errors import InputError
+from kernfed.report import PageTable
 from kernfed_papers.experiment import Axes, Experiment, Row
 from kernfed_papers.pages.result_lines import Line, read_lines
 from kernfed_papers.runner import list_experiments
@@ -25,7 +26,8 @@ class Summary:
 
     protocol : under which it ran, or would run. not_run : why there is nothing. seconds, bytes_up, bytes_down : means
     over seeds. processor_seconds : likewise, or None where a line has none. machines : what the numbers may depend on,
-    each once. dates : first and last day. remarks : in what the features differ from the paper's.
+    each once. dates : first and last day. remarks : in what the features differ from the paper's. tables : of the rows,
+    where the experiment makes its own of them.
     """
 
     id: str
@@ -43,6 +45,7 @@ class Summary:
     not_run: str = ""
     axes: Axes | None = None
     remarks: tuple[str, ...] = ()
+    tables: tuple[PageTable, ...] = ()
 
     @property
     def status(self) -> str:
@@ -101,15 +104,17 @@ def _summary(name: str, experiment: Experiment | None, lines: Sequence[Line]) ->
     full = [line for line in lines if not line.quick]
     if not full:
         return replace(base, not_run=_idle(experiment))
-    by_seed = {line.seed: line for line in full if not line.not_run}
+    by_seed = _by_seed([line for line in full if not line.not_run])
     if not by_seed:
         return replace(base, not_run=full[-1].not_run)
     ran = [by_seed[seed] for seed in sorted(by_seed)]
     spent = [line.processor_seconds for line in ran if line.processor_seconds is not None]
+    rows = _combined([line.rows for line in ran])
     return replace(
         base,
+        tables=experiment.tables(rows) if experiment and experiment.tables else (),
         protocol=base.protocol if ran[-1].protocol is None else ran[-1].protocol,
-        rows=_combined([line.rows for line in ran]),
+        rows=rows,
         seeds=tuple(line.seed for line in ran),
         seconds=statistics.fmean(line.seconds for line in ran),
         processor_seconds=statistics.fmean(spent) if len(spent) == len(ran) else None,
@@ -119,6 +124,28 @@ def _summary(name: str, experiment: Experiment | None, lines: Sequence[Line]) ->
         dates=tuple(sorted({line.date for line in ran})),
         axes=base.axes or ran[-1].axes,
         remarks=tuple(dict.fromkeys(remark for line in ran for remark in line.remarks)),
+    )
+
+
+def _by_seed(lines: Sequence[Line]) -> dict[int, Line]:
+    """The last line of each seed; lines that are parts of a run are put together."""
+    by_seed: dict[int, Line] = {}
+    for line in lines:
+        before = by_seed.get(line.seed)
+        by_seed[line.seed] = _joined(before, line) if before is not None and line.part else line
+    return by_seed
+
+
+def _joined(before: Line, line: Line) -> Line:
+    """Two parts of a run as one; of rows with one label and unit the later counts."""
+    rows = {(row.label, row.unit): row for row in (*before.rows, *line.rows)}
+    return replace(
+        line,
+        rows=tuple(rows.values()),
+        seconds=before.seconds + line.seconds,
+        processor_seconds=(before.processor_seconds or 0.0) + (line.processor_seconds or 0.0),
+        bytes_up=before.bytes_up + line.bytes_up,
+        bytes_down=before.bytes_down + line.bytes_down,
     )
 
 
