@@ -1,0 +1,171 @@
+"""What a line of a site's journal costs, and whether killed processes lose one: waits for the disk, threads, kills.
+
+python benchmarks/journal.py [--quick] [--kills 300] [--seed 0] [--out benchmarks/out]
+
+one       a question that is refused at once, with the journal, against one wait for the disk
+threads   the same from 16 threads at once, which share waits
+check     lines checked in a second
+kills     two processes write, one of them is killed with -9 after a random number of lines, again and again: every line
+          that a process was told to be on disk must be there, and the chain must hold
+
+Writes ``journal.json``.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from timing import machine_facts
+
+from kernfed.cli.console import TextTable, format_seconds, show
+from kernfed.federation import Payload, Policy, Site, SiteStore
+from kernfed.federation.protocol.message import Question, encode_question
+from kernfed.federation.site.chained import ChainedLines
+from kernfed.federation.site.journal_reading import check_journal, read_journal
+
+HERE = Path(__file__).resolve().parent
+THREADS = 16
+#: A process that writes lines, and says on stdout which are on disk, until it is killed.
+WRITER = """
+import sys
+from pathlib import Path
+from kernfed.federation.site.chained import ChainedLines
+lines = ChainedLines(Path(sys.argv[1]), {})
+while True:
+    place = lines.append({"event": "asked", "filling": "x" * 300})
+    print(place.number, place.chain, flush=True)
+"""
+
+
+def question() -> bytes:
+    """One that is refused before anything is computed."""
+    return encode_question(Question("run", "id", "nonsense", Payload(), "benchmark"))
+
+
+def median_seconds(work: Callable[[], object], count: int) -> float:
+    """Median over calls."""
+    seconds = []
+    for _ in range(count):
+        started = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
+
+
+def costs(folder: Path, count: int) -> dict[str, float]:
+    """Seconds of a question: with its line on disk, from threads, in a temporary store; and of a wait for the disk."""
+    rows = np.eye(4), np.arange(4) % 2
+    durable = Site("a", *rows, store=SiteStore(folder / "site"), policy=Policy())
+    temporary = Site("a", *rows)
+    asked = question()
+    durable.answer(asked)
+    with (folder / "plain").open("ab", buffering=0) as plain:
+
+        def wait() -> None:
+            plain.write(b"x" * 400)
+            os.fsync(plain.fileno())
+
+        disk = median_seconds(wait, count)
+        one = median_seconds(lambda: durable.answer(asked), count)
+    own = median_seconds(lambda: temporary.answer(asked), count)
+    each = max(1, count // 4)
+    threads = [threading.Thread(target=lambda: [durable.answer(asked) for _ in range(each)]) for _ in range(THREADS)]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    shared = (time.perf_counter() - started) / (each * THREADS)
+    return {"disk": disk, "one": one, "temporary": own, "threads": shared}
+
+
+def checking(folder: Path, lines: int) -> float:
+    """Lines checked in a second."""
+    writer = ChainedLines(folder / "long", {}, durable=False)
+    for number in range(lines):
+        writer.append({"event": "asked", "number": number, "filling": "x" * 300})
+    started = time.perf_counter()
+    verdict = check_journal(folder / "long")
+    assert not verdict.problems, verdict.problems
+    return verdict.lines / (time.perf_counter() - started)
+
+
+def written(said: str) -> dict[int, str]:
+    """Hashes by number of the lines that a process said to be on disk."""
+    words = [line.split() for line in said.splitlines(keepends=True) if line.endswith("\n")]
+    return {int(number): chain for number, chain in words}
+
+
+def kills(folder: Path, count: int, seed: int) -> dict[str, int]:
+    """How many lines were told to be on disk, how many of these are not there, and how many were torn."""
+    draws = random.Random(seed)
+    told: dict[int, str] = {}
+    place = folder / "killed"
+
+    def start(stdout: Any) -> "subprocess.Popen[str]":
+        return subprocess.Popen([sys.executable, "-c", WRITER, str(place)], stdout=stdout, text=True)
+
+    with (folder / "steady").open("w") as said:
+        steady = start(said)
+    for _ in range(count):
+        process = start(subprocess.PIPE)
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(draws.randint(1, 40))]
+        process.send_signal(signal.SIGKILL)
+        told |= written("".join(lines) + process.communicate()[0])
+    steady.kill()
+    steady.wait()
+    told |= written((folder / "steady").read_text())
+    ChainedLines(place, {}).append({"event": "asked"})
+    kept = {line["n"]: line["chain"] for line in read_journal(place)}
+    verdict = check_journal(place)
+    lost = sum(kept.get(number) != chain for number, chain in told.items())
+    return {"kills": count, "told": len(told), "lost": lost, "torn": verdict.torn, "problems": len(verdict.problems)}
+
+
+def main() -> None:
+    """Run all parts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=HERE / "out")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="kernfed-journal-", dir=given.out if given.out.is_dir() else None) as name:
+        folder = Path(name)
+        seconds = costs(folder, 20 if given.quick else 200)
+        rate = checking(folder, 500 if given.quick else 50_000)
+        outcome = kills(folder, 2 if given.quick else given.kills, given.seed)
+    result: dict[str, Any] = {"benchmark": "journal", "quick": given.quick, "machine": machine_facts()}
+    result |= {"seconds": seconds, "over_disk": seconds["one"] / seconds["disk"], "checked_per_second": rate, **outcome}
+    table = [
+        ("one wait for the disk, 400 bytes", format_seconds(seconds["disk"])),
+        ("a question that is refused, with its line on disk", format_seconds(seconds["one"])),
+        (f"the same from {THREADS} threads, each", format_seconds(seconds["threads"])),
+        ("the same in a temporary store, which waits for no disk", format_seconds(seconds["temporary"])),
+        ("lines checked in a second", f"{rate:,.0f}"),
+        ("processes killed", f"{outcome['kills']:,}"),
+        ("lines that were told to be on disk", f"{outcome['told']:,}"),
+        ("of these not there", f"{outcome['lost']:,}"),
+        ("torn lines, closed", f"{outcome['torn']:,}"),
+        ("problems of the chain", f"{outcome['problems']:,}"),
+    ]
+    show(TextTable(("what", "value"), table))
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "journal.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
