@@ -60,9 +60,10 @@ class RidgeLearner(Learner):
     privacy : ``kernfed.privacy.RecordRidge``, with method="exact" and a given bandwidth: every site releases noisy sums
         once, without an intercept: subtract from y what you know of its mean. Few features (100, say) suffer less from
         the noise. Rows of Fourier features have norm at most 1
-    sum : "secure" or a ``kernfed.secure.Committee``: with method="exact" sites add up their sums under masks, and nobody
-        sees any site's own; with ``privacy`` the noise of one release is added by all of them together. The bandwidth is
-        then the median or given, the regularisation that of the sums; rows, classes and medians are surveyed as ever
+    sum : "secure" or a ``kernfed.secure.Committee``: with method="exact" sites add up their sums under masks, and
+        nobody sees any site's own; with ``privacy`` the noise of one release is added by all of them together. The
+        bandwidth is then the median or given, the regularisation that of the sums; rows, classes and medians are
+        surveyed as ever
     """
 
     def __init__(

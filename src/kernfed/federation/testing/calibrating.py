@@ -18,7 +18,7 @@ from kernfed.federation.protocol.task import task
 from kernfed.federation.shares import MAX_SHARE, outsized
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
-from kernfed.federation.testing.evaluation import ask_held_out, labelled_rows
+from kernfed.federation.testing.evaluation import ask_held_out, labelled_rows, whole_question
 from kernfed.federation.testing.predictors import model_questions, read_model
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.calibration import temperature_losses
@@ -30,8 +30,11 @@ FACTORS = 2.0 ** (np.arange(-64, 65) / 8)
 
 #: How far beyond what the other sites would choose the temperature may go: an octave, in eighths.
 _REACH = 8
-#: More rows than this are a lie.
-_MOST_ROWS = 2**40
+#: More rows than this are a lie, and so are losses of one site above this, at any temperature.
+_MOST_ROWS, _LARGEST_LOSS = 2**40, 2.0**40
+_NOTHING = (
+    "no site kept rows aside to calibrate on, with labels that the model knows: make the sites with holdout=0.2"
+)
 
 
 def calibrate(
@@ -41,6 +44,7 @@ def calibrate(
     min_replies: int | None = None,
     timeout: float = 600.0,
     max_share: float = MAX_SHARE,
+    sum: Any = None,
 ) -> FoldingModel:
     """The same model with the temperature that makes the labels of the rows kept aside most likely.
 
@@ -48,7 +52,9 @@ def calibrate(
     classes without an answer, are left out. Predicted labels do not change; evaluate on other rows than these.
 
     A site whose losses cannot be, or that claims above ``max_share`` of all rows, is missing. With three and more sites
-    none can drive the temperature further than an octave beyond what the others would choose by themselves.
+    none can drive the temperature further than an octave beyond what the others would choose by themselves. With
+    ``sum`` ("secure" or a ``kernfed.secure.Committee``, for machines held in the model) only the sum of all losses is
+    seen, and nobody can check or limit a site's own.
     """
     if not isinstance(model, FoldingModel):
         raise InputError(f"only the probabilities of a FoldingModel have a temperature, got a {type(model).__name__}")
@@ -59,6 +65,8 @@ def calibrate(
         )
     options: Any = {"min_replies": min_replies, "timeout": timeout}
     temperatures = replace(model, calibrated_=None).temperature_ * FACTORS
+    if sum is not None:
+        return _calibrate_sum(model, federation, temperatures, sum, options)
     scored: dict[str, FloatArray] = {}
     if model.connection is not None:
         scored, _ = ask_held_out(model, federation, model.scores, options)
@@ -81,12 +89,22 @@ def calibrate(
     replies = federation.ask(name, questions, check=check, **options)
     claimed = {site: int(payload.arrays["rows"]) for site, payload in replies}
     replies = leave_out(name, replies, outsized(claimed, max_share), min_replies)
-    if not sum(claimed[site] for site, _ in replies):
-        raise InputError(
-            "no site kept rows aside to calibrate on, with labels that the model knows: make the sites with holdout=0.2"
-        )
+    if not any(claimed[site] for site, _ in replies):
+        raise InputError(_NOTHING)
     losses = [payload.arrays["losses"] for site, payload in replies if claimed[site]]
     return replace(model, calibrated_=float(temperatures[_best(losses)]))
+
+
+def _calibrate_sum(
+    model: FoldingModel, federation: Federation, temperatures: FloatArray, committee: Any, options: Any
+) -> FoldingModel:
+    question = whole_question(model, federation)
+    payload = Payload({**question.arrays, "temperatures": temperatures}, question.values)
+    arrays = {"losses": (FACTORS.shape, _LARGEST_LOSS), "rows": ((), float(_MOST_ROWS))}
+    total = federation.sum("calibrate_model", payload, arrays, committee=committee, **options)
+    if not total.arrays["rows"] > 0:
+        raise InputError(_NOTHING)
+    return replace(model, calibrated_=float(temperatures[int(np.argmin(total.arrays["losses"]))]))
 
 
 def _best(losses: Sequence[FloatArray]) -> int:
@@ -138,7 +156,7 @@ def calibrate_scores(site: Site, payload: Payload) -> Payload:
     return _losses(rows, classes, scores, payload)
 
 
-@task("calibrate_model", leaves="counts")
+@task("calibrate_model", leaves="counts", additive=True)
 def calibrate_model(site: Site, payload: Payload) -> Payload:
     """Losses of a model that came with the question, on the held-out rows, at every temperature."""
     arrays = {name: array for name, array in payload.arrays.items() if name != "temperatures"}

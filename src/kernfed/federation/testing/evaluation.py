@@ -36,6 +36,8 @@ from kernfed.files import labels_from_values, labels_to_values
 _MOST_ASIDE = 4
 #: More rows than this are a lie; sums of them stay exact.
 _MOST_ROWS = 2**40
+#: Who stands for all sites where only their sum is seen.
+TOGETHER = "all sites together"
 #: Classes that a message names.
 _SHOWN = 10
 
@@ -48,6 +50,7 @@ def evaluate(
     min_replies: int | None = None,
     timeout: float = 600.0,
     max_share: float = MAX_SHARE,
+    sum: Any = None,
 ) -> Evaluation | RegressionEvaluation:
     """Accuracy, confusion and calibration of ``model`` at every site; of a regressor its errors and R^2.
 
@@ -57,8 +60,13 @@ def evaluate(
 
     Nobody can check what a site counts on rows of its own. Counts that contradict each other are refused, and so is one
     of three and more sites that claims above ``max_share`` of all rows; look at sites one by one, too.
+
+    sum : "secure" or a ``kernfed.secure.Committee``, for a classifier that is whole: counts are added up under masks,
+    and those of all sites together are all that is seen.
     """
     options: Any = {"min_replies": min_replies, "timeout": timeout}
+    if sum is not None:
+        return _evaluate_sum(model, federation, holdout, sum, options)
     if is_regressor(model):
         if holdout is not None:
             return regression_rows(model, holdout)
@@ -73,6 +81,32 @@ def evaluate(
     replies = leave_out("evaluate", replies, outsized(claimed, max_share), min_replies)
     missing |= {site: refusal.reason for site, refusal in replies.missing.items()}
     return _tested(model.classes_, {site: _outcome(payload) for site, payload in replies}, missing)
+
+
+def _evaluate_sum(model: Any, federation: Federation, holdout: Any, committee: Any, options: Any) -> Evaluation:
+    """Counts of all sites together, of which nobody sees any site's own."""
+    count = 0 if is_regressor(model) else len(model.classes_)
+    total = federation.sum(
+        "evaluate",
+        whole_question(model, federation, holdout),
+        {"confusion": ((count + 1, count), float(_MOST_ROWS)), "calibration": ((BINS, 3), float(_MOST_ROWS))},
+        committee=committee,
+        **options,
+    )
+    together = Outcome(np.rint(total.arrays["confusion"]).astype(np.int64), total.arrays["calibration"])
+    missing = {site: refusal.reason for site, refusal in total.missing.items()}
+    return _tested(model.classes_, {TOGETHER: together}, missing)
+
+
+def whole_question(model: Any, federation: Federation, holdout: Any = None) -> Payload:
+    """The question that brings a classifier to all sites alike, which is what counts can be added up for."""
+    questions, _ = model_questions(model, federation.sites) if not is_regressor(model) else ({}, {})
+    if holdout is not None or getattr(model, "connection", None) is not None or not isinstance(questions, Payload):
+        raise InputError(
+            "counts are added up for a classifier that is whole and the same at all sites: ridge, or machines held in "
+            "the model; leave sum out otherwise"
+        )
+    return questions
 
 
 def evaluate_rows(model: Any, holdout: Mapping[str, Any]) -> Evaluation:
@@ -222,7 +256,7 @@ def evaluate_scores(site: Site, payload: Payload) -> Payload:
     return _counts(count_outcomes(classes, rows.y, probabilities))
 
 
-@task("evaluate", leaves="counts")
+@task("evaluate", leaves="counts", additive=True)
 def evaluate_model(site: Site, payload: Payload) -> Payload:
     """Counts of a model that came with the question, on the held-out rows."""
     model = read_model(site, payload.arrays, payload.values["model"], len(site.held_out().y))

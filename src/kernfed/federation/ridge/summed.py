@@ -1,0 +1,187 @@
+"""Ridge regression from sums that nobody sees in parts: the very sums of all rows, or with noise in shares."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray
+from kernfed.errors import InputError, Refused
+from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.task import task
+from kernfed.federation.release.asked import check_task, read_mechanism
+from kernfed.federation.ridge.pooling import Pooled
+from kernfed.federation.ridge.releasing import check_bounded
+from kernfed.federation.ridge.system import Sites
+from kernfed.federation.ridge.tasks import allow_problem, read_parameters
+from kernfed.federation.site.rows import Rows
+from kernfed.federation.site.site import Site
+from kernfed.federation.summing.released import gather_shares, guarantees, honest_sites, send_share
+from kernfed.federation.survey import check_arrays, check_rows_of, read_targets
+from kernfed.kernels import Moments
+from kernfed.privacy.generator import Ints
+from kernfed.privacy.limits import saturate
+from kernfed.privacy.ridge import RecordRidge, RidgeRelease
+from kernfed.privacy.shared_ridge import SharedRidge
+from kernfed.privacy.shares import sum_deviation
+from kernfed.privacy.values import mechanism_to_values
+from kernfed.promise import Terms
+from kernfed.ridge.leave_one_out import rule
+from kernfed.ridge.means import Means, row_means
+from kernfed.ridge.parameters import RidgeParameters
+from kernfed.ridge.sums import weighted_moments
+from kernfed.secure.committee.setting import Committee
+
+# At a site ---------------------------------------------------------------------------------------------------------
+
+
+def _problem(site: Site, payload: Payload) -> tuple[RidgeParameters, Rows, FloatArray]:
+    parameters = read_parameters(payload.values)
+    rows = check_rows_of(site, parameters, site.rows())
+    allow_problem(site, parameters, parameters.n_features)
+    return parameters, rows, read_targets(parameters, rows)
+
+
+@task("ridge_range", leaves="statistics")
+def ridge_range(site: Site, payload: Payload) -> Payload:
+    """The powers of two that bound features and targets: how much room the site's sums need."""
+    parameters, rows, targets = _problem(site, payload)
+    features = parameters.feature_map()
+    largest = float(np.abs(rows.X).max(initial=0.0)) if features is None else 1.0
+    return Payload({"powers": np.array([_power(largest), _power(float(np.abs(targets).max(initial=0.0)))])})
+
+
+def _power(value: float) -> float:
+    """The exponent of the smallest power of two that is not below ``value``, which is at least 2^-60."""
+    return float(math.ceil(math.log2(max(value, 2.0**-60))))
+
+
+@task("ridge_sums", leaves="statistics", additive=True)
+def ridge_sums(site: Site, payload: Payload) -> Payload:
+    """Sums of products of features and targets around 0, of them, and of the rows' weights."""
+    parameters, rows, targets = _problem(site, payload)
+    features, weights = parameters.feature_map(), parameters.row_weights(rows.y)
+    transform = None if features is None else features.transform
+    own = weighted_moments(rows.X, targets, weights, transform)
+    joint = own.joint_scatter + own.n * np.outer(own.joint_mean, own.joint_mean)
+    means = row_means(rows.X, targets, weights, transform)
+    sums = means.mass * np.concatenate([means.features, means.targets])
+    return Payload({"products": joint[np.triu_indices(len(joint))], "sums": sums, "mass": np.array([means.mass])})
+
+
+@task("ridge_shares", leaves="masked", under_privacy="released")
+def ridge_shares(site: Site, payload: Payload) -> Payload:
+    """The site's share of ``X'X`` and ``X'y``, with its part of the noise, masked."""
+    mechanism, parameters = read_mechanism(payload.values.get("privacy"), RecordRidge), read_parameters(payload.values)
+    if parameters.class_weights is not None or parameters.fit_intercept:
+        raise Refused("bad question", "rows are released without weights of classes, and without an intercept")
+    features = parameters.feature_map()
+    check_bounded(site, parameters, features)
+    check_task(site, parameters.task)
+    try:
+        honest = payload.values["honest"]
+        shared = SharedRidge.of(mechanism, parameters.n_features, parameters.n_targets, honest)
+    except (KeyError, ValueError) as error:
+        raise Refused("bad question", f"the sum asked for cannot be followed: {error}") from None
+
+    def integers(rows: Rows, pays: npt.NDArray[np.bool_]) -> Mapping[str, Ints]:
+        check_rows_of(site, parameters, rows)
+        mapped = rows.X if features is None else features.transform(saturate(rows.X))
+        targets = read_targets(parameters, rows)
+        return shared.integers(*(np.where(pays[:, None], part, 0.0) for part in (mapped, targets)))
+
+    return send_share(site, "ridge_shares", payload, mechanism, shared, "ridge", integers)
+
+
+# At the learner ----------------------------------------------------------------------------------------------------
+
+
+def sum_pooled(sites: Sites, committee: Committee) -> Pooled:
+    """Sums of the problem over all sites, of which nobody has seen a part."""
+    p = sites.parameters
+    size = p.n_features + p.n_targets
+    rows = max(sites.surveys[name].rows for name in sites.names)
+    weight = 1.0 if p.class_weights is None else max(p.class_weights)
+    entry = _largest_entry(sites)
+    total = sites.federation.sum(
+        "ridge_sums",
+        Payload(values={"parameters": p.to_values()}),
+        {
+            "products": ((size * (size + 1) // 2,), 2 * rows * weight * entry**2),
+            "sums": ((size,), 2 * rows * weight * entry),
+            "mass": ((1,), 2 * rows * weight),
+        },
+        committee=committee,
+        sites=sites.names,
+        timeout=sites.timeout,
+    )
+    joint = np.zeros((size, size))
+    joint[np.triu_indices(size)] = total.arrays["products"]
+    joint += np.triu(joint, 1).T
+    mass = float(total.arrays["mass"][0])
+    if not mass > 0:
+        raise InputError(f"the sites' rows must have a positive weight, got a sum of {mass}")
+    means = None
+    if p.fit_intercept:
+        middle = total.arrays["sums"] / mass
+        means = Means(mass, middle[: p.n_features], middle[p.n_features :])
+        joint -= mass * np.outer(middle, middle)
+    count = sum(sites.surveys[name].rows for name in sites.names)
+    return Pooled(sites, Moments(count, p.n_features, np.zeros(size), joint), mass, means)
+
+
+def _largest_entry(sites: Sites) -> float:
+    """A bound on every feature and target: known for Fourier features and classes, else the sites tell theirs."""
+    p = sites.parameters
+    if p.features == "fourier" and p.task == "classify":
+        return 1.0
+
+    def check(_: str, payload: Payload) -> None:
+        check_arrays(payload, {"powers": (2,)})
+        if not (np.abs(payload.arrays["powers"]) <= 200).all():
+            raise ValueError("features and targets must be of ordinary size")
+
+    replies = sites.ask("ridge_range", Payload(values={"parameters": p.to_values()}), check)
+    return float(2.0 ** max(payload.arrays["powers"].max() for payload in replies.values()))
+
+
+def solve_shares(
+    sites: Sites, mechanism: RecordRidge, committee: Committee, regularization: float | None
+) -> tuple[FloatArray, Terms, float]:
+    """Weights (M, C) from sums with noise in shares, the terms under which sites gave theirs, and the regularisation.
+
+    Without one it is that of the rule, ``tr(C) / n``, of the noisy sums alone.
+    """
+    p = sites.parameters
+    honest = honest_sites(committee, len(sites.names), None)
+    shared = SharedRidge.of(mechanism, p.n_features, p.n_targets, honest)
+    asked = mechanism_to_values(mechanism)
+    about = {"mechanism": asked, "labels": None, "sum": {"honest": honest, "alone": shared.alone}}
+    terms = Terms(asked, None, "rows and targets", *guarantees(shared), request=about)
+    told: dict[str, Any] = {}
+
+    def hear(site: str, answer: Payload) -> None:
+        terms.check_told(answer.values["privacy"])
+        told[site] = answer.values["privacy"]
+
+    question = Payload(values={"privacy": asked, "parameters": p.to_values(), "honest": honest})
+    total = gather_shares(
+        sites.federation,
+        "ridge_shares",
+        question,
+        shared,
+        "ridge",
+        committee,
+        sites.names,
+        min_replies=None,
+        timeout=sites.timeout,
+        hear=hear,
+    )
+    moments = shared.moments(total.integers, sum(sites.surveys[name].rows for name in sites.names))
+    noise = sum_deviation(shared.arrays("ridge")["diagonal"].deviation, honest, len(total.sites))
+    needed = shared.regularization(moments, noise)
+    release = RidgeRelease(moments, needed, terms.element, terms.record, True, ())
+    used = rule(float(np.trace(moments.second)) / moments.n, moments.n) if regularization is None else regularization
+    return release.coefficients(used), terms.with_told(told), used
