@@ -1,7 +1,8 @@
-"""Many machines of a site, scored against many queries with one product per block.
+"""Many machines of a site, scored against many queries, block by block.
 
-Queries are taken in blocks of a fixed width, the last one padded, so that every product has the same shape whatever
-the number of queries, the chunking by the caller and the number of threads: no bit of a score depends on them.
+Queries are taken in tiles of a fixed number, the last one padded, so that every product has the same shape whatever
+the number of queries, the chunking by the caller and the number of threads: no bit of a score depends on them. A block
+is some tiles that are worth one call in Python.
 """
 
 from collections.abc import Sequence
@@ -15,10 +16,11 @@ from kernfed._validation import FloatArray
 from kernfed.errors import InputError
 from kernfed.kahm.folding import ABSENT, folding, needs_angle
 from kernfed.kahm.machine import LONGEST, Machine, explicit_images, fit_machine, row_lengths
-from kernfed.kahm.tile import QueryBlock, Tile, build_tile, group_machines, score_tile
+from kernfed.kahm.products import TILE
+from kernfed.kahm.tile import QueryBlock, Tile, build_tile, group_machines, query_block, score_tile
 
-#: Queries per block. Products are near their peak rate from here on, and a single query still answers quickly.
-BLOCK = 128
+#: Queries per block: enough to make light of Python's own time, few enough for what lies between products to be cached.
+BLOCK = 16 * TILE
 #: Multiplications below which starting threads takes longer than the work.
 _WORTH_A_POOL = 1e9
 
@@ -80,7 +82,7 @@ class Bank:
         values = np.full((count, self.n_groups), ABSENT[measure])
         winners = np.full((count, self.n_groups), -1, dtype=np.intp)
         starts = range(0, count, BLOCK)
-        work_to_do = len(starts) * BLOCK * sum(tile.basis.size + tile.image_size for tile in self.tiles)
+        work_to_do = count * sum(tile.basis.size + tile.image_size for tile in self.tiles)
         fallbacks = in_threads(
             lambda start: self._score_block(queries, start, measure, values, winners),
             starts,
@@ -101,8 +103,7 @@ class Bank:
         block, stretch = self._block(queries[start : start + BLOCK])
         norms = np.sqrt(block.raw_squares) if needs_angle(measure) else np.zeros(1)
         fallbacks = 0
-        rows = values[start : start + count].T
-        owners = winners[start : start + count].T
+        every = np.empty((len(self.machines), count))
         for tile in self.tiles:
             result = score_tile(tile, block, needs_angle(measure))
             squared, images = result.squared_distance, result.squared_image
@@ -111,8 +112,8 @@ class Bank:
                 fallbacks += self._look_again(tile, doubtful, block.centred, squared, images)
             sizes = np.sqrt(np.maximum(images, 0.0)) if images is not None else norms
             measures = folding(measure, squared, norms, sizes)
-            measures = (measures * stretch if measure == "distance" else measures)[:, :count]
-            _keep_smallest(measures, self.groups[tile.members], tile.members, rows, owners)
+            every[tile.members] = (measures * stretch if measure == "distance" else measures)[:, :count]
+        _keep_smallest(every, self.groups, values[start : start + count].T, winners[start : start + count].T)
         return fallbacks
 
     def _block(self, chosen: FloatArray) -> tuple[QueryBlock, FloatArray]:
@@ -121,17 +122,17 @@ class Bank:
         A query so far out that squares would overflow is shortened: its image is that of the nearer query in the same
         direction, and its distance is that much longer.
         """
-        centred = np.zeros((BLOCK, self.width))
+        centred = np.zeros((-(-len(chosen) // TILE) * TILE, self.width))
         np.subtract(chosen, self.centre, out=centred[: len(chosen)])
         limit = LONGEST[self.dtype]
-        stretch = np.ones(BLOCK)
+        stretch = np.ones(len(centred))
         with np.errstate(over="ignore"):
             squares = np.einsum("ij,ij->i", centred, centred)
         if not (squares <= limit**2).all():
             stretch = np.maximum(row_lengths(centred) / limit, 1.0)
             centred /= stretch[:, None]
             squares = np.einsum("ij,ij->i", centred, centred)
-        return QueryBlock(_columns(centred, self.dtype), squares, centred, self.centre), stretch
+        return query_block(centred, squares, self.centre, self.dtype), stretch
 
     def _look_again(
         self,
@@ -146,39 +147,28 @@ class Bank:
         for slot in np.unique(doubtful[:, 0]):
             columns = doubtful[doubtful[:, 0] == slot, 1]
             machine = self.machines[tile.members[slot]]
-            # Repeated to one size: products of another size round otherwise, and who else is in doubt must not matter.
-            explicit = explicit_images(machine, centred[np.resize(columns, BLOCK)] + self.centre)
-            squared[slot, columns] = explicit.squared_distance[: len(columns)]
+            explicit = explicit_images(machine, centred[columns] + self.centre)
+            squared[slot, columns] = explicit.squared_distance
             if images is not None:
-                images[slot, columns] = np.einsum("ij,ij->i", explicit.image, explicit.image)[: len(columns)]
-            fallbacks += int(explicit.fallback[: len(columns)].sum())
+                images[slot, columns] = np.einsum("ij,ij->i", explicit.image, explicit.image)
+            fallbacks += int(explicit.fallback.sum())
         return fallbacks
 
 
-def _columns(centred: FloatArray, kind: np.dtype[np.floating[npt.NBitBase]]) -> FloatArray:
-    columns = np.ones((centred.shape[1] + 1, centred.shape[0]), dtype=kind)
-    columns[:-1] = centred.T
-    return columns
-
-
 def _keep_smallest(
-    measures: FloatArray,
-    groups: npt.NDArray[np.intp],
-    members: npt.NDArray[np.intp],
-    rows: FloatArray,
-    owners: npt.NDArray[np.intp],
+    measures: FloatArray, groups: npt.NDArray[np.intp], rows: FloatArray, owners: npt.NDArray[np.intp]
 ) -> None:
-    """Lower ``rows`` (G, w) to the machines' ``measures`` (S, w), and note who did; ties go to the first."""
-    for slot, (group, member) in enumerate(zip(groups, members, strict=True)):
-        own = measures[slot]
-        better = (own < rows[group]) | ((own == rows[group]) & _earlier(member, owners[group]))
-        np.copyto(rows[group], own, where=better)
-        np.copyto(owners[group], member, where=better)
-
-
-def _earlier(member: np.intp, owners: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
-    earlier: npt.NDArray[np.bool_] = (owners < 0) | (member < owners)
-    return earlier
+    """Set ``rows`` (G, w) to the smallest of ``measures`` (M, w), ``owners`` to who had it; ties go to the first."""
+    order = np.argsort(groups, kind="stable")
+    names, starts = np.unique(groups[order], return_index=True)
+    if len(names) == len(groups):
+        rows[names], owners[names] = measures[order], order[:, None]
+        return
+    for group, members in zip(names, np.split(order, starts[1:]), strict=True):
+        own = measures[members]
+        best = own.argmin(axis=0)
+        rows[group] = own[best, np.arange(len(best))]
+        owners[group] = members[best]
 
 
 def fit_machines(

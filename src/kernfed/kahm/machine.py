@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from kernfed._validation import FloatArray
 from kernfed.errors import InputError
-from kernfed.kahm.products import multiply
+from kernfed.kahm.products import multiply, multiply_rows
 from kernfed.kahm.spectrum import Frame, fit_frame, regularization
 
 #: Weights fall back to k / sum(k) where sum(h) <= FALLBACK_RATIO * sum(|h|): there the image is unbounded.
@@ -186,24 +186,25 @@ def explicit_images(machine: Machine, queries: FloatArray) -> Images:
     """Images of ``queries`` (n, p) written out in float64, layer by layer, the best layer per query.
 
     The slow and careful twin of the bank: it decides the fallback exactly and is used where the bank's own digits or
-    the sum of memberships call for it. Memberships are raw, SFM (155): far from the data they underflow to zero.
+    the sum of memberships call for it. Memberships are raw, SFM (155): far from the data they underflow to zero. No bit
+    of one query's image depends on the others.
     """
     centred = np.asarray(queries, dtype=np.float64) - machine.mean
     limit = LONGEST[machine.directions.dtype]
     shortened = centred / np.maximum(row_lengths(centred) / limit, 1.0)[:, None]
     directions = machine.directions.astype(np.float64)
-    coordinates = shortened @ directions.T
+    coordinates = multiply_rows(shortened, directions.T)
     result: Images | None = None
     fallback = np.zeros(len(centred), dtype=bool)
     for level, layer in enumerate(machine.layers):
         weights, memberships, fell = hull_weights(machine, layer, coordinates)
         fallback = fallback | fell
-        inner = weights @ _layer_rows(machine, layer)
-        image = inner @ directions if machine.spanning else inner
+        inner = multiply_rows(weights, _layer_rows(machine, layer))
+        image = multiply_rows(inner, directions) if machine.spanning else inner
         squared = np.square(shortened - image).sum(axis=1)
         own = Images(machine.mean + image, squared, memberships, fallback, np.full(len(centred), level))
         result = own if result is None else _choose(squared < result.squared_distance, own, result)
-        coordinates = inner if machine.spanning else inner @ directions.T
+        coordinates = inner if machine.spanning else multiply_rows(inner, directions.T)
     assert result is not None
     return result
 
@@ -231,10 +232,10 @@ def hull_weights(machine: Machine, layer: Layer, coordinates: FloatArray) -> tup
     exponent = layer.exponent.astype(np.float64)
     dim = exponent.shape[1] - 1
     leading = coordinates[:, :dim]
-    powers = leading @ exponent[:, 1:].T + exponent[:, 0]
+    powers = multiply_rows(leading, exponent[:, 1:].T) + exponent[:, 0]
     peak = powers.max(axis=1, keepdims=True)
     kernel = np.exp(powers - peak)
-    scaled = kernel @ _inverse(machine, layer)  # h up to the positive factor exp(peak - constant)
+    scaled = multiply_rows(kernel, _inverse(machine, layer))  # h up to the positive factor exp(peak - constant)
     fell = scaled.sum(axis=1) <= FALLBACK_RATIO * np.abs(scaled).sum(axis=1)
     weights = np.where(fell[:, None], kernel, scaled)
     weights = weights / weights.sum(axis=1, keepdims=True)

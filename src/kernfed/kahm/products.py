@@ -1,19 +1,87 @@
-"""Matrix products in blocks that do not depend on the number of threads, for a single large machine.
+"""Matrix products whose bits depend neither on the number of threads nor on how many queries are asked together.
 
 Many machines are fitted side by side, each on one thread. One machine alone may use more: its products are cut into
-fixed blocks, each computed on one thread, so that no bit depends on how many there are.
+fixed blocks, each computed on one thread, so that no bit depends on how many there are. Queries are multiplied in
+tiles of a fixed number of rows, one call of BLAS each, always of the same shape: BLAS rounds otherwise for another.
 """
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from kernfed._validation import FloatArray
 
+#: Rows per tile: what one query costs at least, and as few as keep products of many queries near their peak rate.
+TILE = 8
+#: A matrix of more numbers is cut, so that BLAS may use the pieces as they lie instead of copying them for every tile.
+_WHOLE = 2**16
+#: Bytes in a row of a piece: a few registers, so that a single query reads the pieces from end to end.
+_PIECE = 256
 _BLOCK = 512
 _GRAM_BLOCKS = 6
+
+
+@dataclass(frozen=True)
+class Factor:
+    """S matrices (K, C) that tiles of rows are multiplied by, cut into pieces (S, 1, K, c) of some columns each."""
+
+    pieces: tuple[FloatArray, ...]
+
+    @classmethod
+    def cut(cls, matrices: FloatArray) -> "Factor":
+        """The factor of ``matrices`` (S, K, C). Where it is cut depends on their shape and type alone."""
+        _, length, columns = matrices.shape
+        step = columns if length * columns <= _WHOLE else _PIECE // matrices.itemsize
+        starts = range(0, max(columns, 1), max(step, 1))
+        return cls(tuple(matrices[:, None, :, start : start + step].copy() for start in starts))
+
+    @property
+    def columns(self) -> int:
+        """Number of columns C."""
+        return sum(piece.shape[-1] for piece in self.pieces)
+
+    @property
+    def size(self) -> int:
+        """How many numbers it holds."""
+        return sum(piece.size for piece in self.pieces)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its numbers."""
+        return sum(piece.nbytes for piece in self.pieces)
+
+    @property
+    def dtype(self) -> np.dtype[np.floating[npt.NBitBase]]:
+        """Precision of its numbers."""
+        return self.pieces[0].dtype
+
+    def after(self, rows: FloatArray) -> FloatArray:
+        """``rows @ matrix`` for each: tiles (S or 1, T, TILE, K) of rows give (S, T, TILE, C)."""
+        product = np.empty((self.pieces[0].shape[0], *rows.shape[1:-1], self.columns), dtype=self.dtype)
+        start = 0
+        for piece in self.pieces:
+            stop = start + piece.shape[-1]
+            np.matmul(rows, piece, out=product[..., start:stop])
+            start = stop
+        return product
+
+
+def in_tiles(rows: FloatArray) -> FloatArray:
+    """Rows (n, K) as tiles (T, TILE, K), the last one filled up with zeros."""
+    count = -(-len(rows) // TILE)
+    tiles = np.zeros((count, TILE, rows.shape[1]), dtype=rows.dtype)
+    tiles.reshape(count * TILE, rows.shape[1])[: len(rows)] = rows
+    return tiles
+
+
+def multiply_rows(rows: FloatArray, matrix: FloatArray) -> FloatArray:
+    """``rows @ matrix`` (n, C), tile by tile: no bit of a row depends on the others."""
+    product = Factor.cut(matrix[None]).after(in_tiles(rows)[None])
+    return product.reshape(-(-len(rows) // TILE) * TILE, matrix.shape[1])[: len(rows)]
 
 
 def multiply(left: FloatArray, right: FloatArray, out: FloatArray, threads: int) -> None:

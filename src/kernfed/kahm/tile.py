@@ -1,8 +1,9 @@
 """Machines padded to one shape and scored together on a block of queries.
 
-The orientation is (machine, coordinate, query). The directions of all machines of a tile are stacked into one tall
-matrix, so that a block of queries meets them in one product; kernel values and images are one batched product each
-per layer, with queries along the last, contiguous axis.
+The orientation is (machine, tile of queries, query, coordinate), with coordinates along the last, contiguous axis. The
+directions of all machines of a tile stand side by side in one wide matrix, so that tiles of queries meet them in one
+product; kernel values and images are one batched product each per layer. Every product is one of ``TILE`` queries, and
+every sum is one along a row: what else is in the block changes no bit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from kernfed._validation import FloatArray
 from kernfed.kahm.machine import EXTRA_ROWS, FALLBACK_RATIO, Layer, Machine
+from kernfed.kahm.products import TILE, Factor
 
 #: Rows of all machines of a tile together: large enough for an efficient product, small enough for the cache.
 TILE_ROWS = 1024
@@ -24,13 +26,13 @@ SMALL_ROWS = 256
 
 @dataclass(frozen=True)
 class QueryBlock:
-    """Queries in columns, centred at the bank's centre, with a last row of ones.
+    """Queries in tiles, centred at the bank's centre, with a last column of ones; W = T * TILE, padding included.
 
-    columns : (p + 1, W) in the bank's dtype; squares : (W,) squared lengths of the centred queries, in float64;
+    rows : (T, TILE, p + 1) in the bank's dtype; squares : (W,) squared lengths of the centred queries, in float64;
     centred : (W, p) the same queries in float64, and centre (p,) what was taken off them.
     """
 
-    columns: FloatArray
+    rows: FloatArray
     squares: FloatArray
     centred: FloatArray
     centre: FloatArray
@@ -45,30 +47,31 @@ class QueryBlock:
 
 @dataclass(frozen=True)
 class TileLayer:
-    """``Layer`` of S machines: exponent (S, N, n + 1), image (S, r + EXTRA_ROWS, N)."""
+    """``Layer`` of S machines, as right factors: exponent (S, n + 1, N), image (S, N, r + EXTRA_ROWS)."""
 
-    exponent: FloatArray
-    image: FloatArray
+    dims: int
+    exponent: Factor
+    image: Factor
 
 
 @dataclass(frozen=True)
 class Tile:
     """S machines padded to N rows, n dimensions, k directions and r image coordinates.
 
-    basis : (S * (k + 1), p + 1). Per machine, row 0 maps a query block to ``|y - mean|^2 - |y|^2`` and the others to
-        its principal coordinates (y centred at the bank's centre; the last column holds what is constant).
+    basis : (1, p + 1, S * (k + 1)). Per machine, column 0 maps a query to ``|y - mean|^2 - |y|^2`` and the others to
+        its principal coordinates (y centred at the bank's centre; the last row holds what is constant).
     spanning : whether images live in the k coordinates of the machine's directions (r = k) or in all p (r = p).
-    offsets : (S, p, 1) mean minus centre where images live in all p coordinates, else (S, 0, 1).
-    turn : (S, k, p) directions that lead from images in all p coordinates to principal coordinates, which the next
+    offsets : (S, 1, 1, p) mean minus centre where images live in all p coordinates, else (S, 1, 1, 0).
+    turn : (S, p, k) directions that lead from images in all p coordinates to principal coordinates, which the next
         layer takes; None for machines of one layer and for spanning ones, whose images are principal coordinates.
     mean_squares : (S,) squared norm of the raw mean; ``magnitudes`` (S,): of the mean as the bank sees it.
     members : (S,) positions of the machines in the bank.
     """
 
-    basis: FloatArray
+    basis: Factor
     spanning: bool
     offsets: FloatArray
-    turn: FloatArray | None
+    turn: Factor | None
     layers: tuple[TileLayer, ...]
     mean_squares: FloatArray
     magnitudes: FloatArray
@@ -82,9 +85,10 @@ class Tile:
     @property
     def nbytes(self) -> int:
         """Bytes of the stored arrays."""
-        arrays = [self.basis, self.offsets, self.mean_squares, self.magnitudes, self.members]
-        arrays += [array for layer in self.layers for array in (layer.exponent, layer.image)]
-        return int(sum(array.nbytes for array in arrays)) + (self.turn.nbytes if self.turn is not None else 0)
+        arrays = [self.offsets, self.mean_squares, self.magnitudes, self.members]
+        factors = [self.basis, *(factor for layer in self.layers for factor in (layer.exponent, layer.image))]
+        factors += [self.turn] if self.turn is not None else []
+        return sum(array.nbytes for array in arrays) + sum(factor.nbytes for factor in factors)
 
 
 @dataclass(frozen=True)
@@ -133,21 +137,21 @@ def build_tile(machines: Sequence[Machine], members: Sequence[int], centre: Floa
     width, spanning = chosen[0].width, chosen[0].spanning
     directions = max(machine.directions.shape[0] for machine in chosen)
     means = np.stack([machine.mean - centre for machine in chosen])
-    basis = np.zeros((len(chosen), directions + 1, width + 1), dtype=kind)
+    basis = np.zeros((width + 1, len(chosen), directions + 1), dtype=kind)
     for slot, machine in enumerate(chosen):
         count = machine.directions.shape[0]
-        basis[slot, 0, :-1], basis[slot, 0, -1] = -2 * means[slot], means[slot] @ means[slot]
-        basis[slot, 1 : count + 1, :-1] = machine.directions
-        basis[slot, 1 : count + 1, -1] = -(machine.directions.astype(np.float64) @ means[slot])
+        basis[:-1, slot, 0], basis[-1, slot, 0] = -2 * means[slot], means[slot] @ means[slot]
+        basis[:-1, slot, 1 : count + 1] = machine.directions.T
+        basis[-1, slot, 1 : count + 1] = -(machine.directions.astype(np.float64) @ means[slot])
     deep = len(chosen[0].layers) > 1
     layers = tuple(
         _build_layer([machine.layers[level] for machine in chosen], kind) for level in range(len(chosen[0].layers))
     )
     return Tile(
-        basis=basis.reshape(-1, width + 1),
+        basis=Factor.cut(basis.reshape(1, width + 1, -1)),
         spanning=spanning,
-        offsets=np.zeros((len(chosen), 0, 1), dtype=kind) if spanning else means[:, :, None].astype(kind),
-        turn=basis[:, 1:, :-1].copy() if deep and not spanning else None,
+        offsets=np.zeros((len(chosen), 1, 1, 0), dtype=kind) if spanning else means[:, None, None].astype(kind),
+        turn=Factor.cut(basis[:-1, :, 1:].transpose(1, 0, 2)) if deep and not spanning else None,
         layers=layers,
         mean_squares=np.array([machine.mean @ machine.mean for machine in chosen]),
         magnitudes=np.einsum("ij,ij->i", means, means),
@@ -159,68 +163,86 @@ def _build_layer(layers: Sequence[Layer], kind: np.dtype[np.floating[npt.NBitBas
     rows = max(layer.exponent.shape[0] for layer in layers)
     dims = max(layer.exponent.shape[1] for layer in layers)
     coordinates = max(layer.image.shape[0] for layer in layers) - EXTRA_ROWS
-    exponent = np.zeros((len(layers), rows, dims), dtype=kind)
-    exponent[:, :, 0] = np.finfo(kind).min / 4  # a padded row has kernel value zero
-    image = np.zeros((len(layers), coordinates + EXTRA_ROWS, rows), dtype=kind)
+    exponent = np.zeros((len(layers), dims, rows), dtype=kind)
+    exponent[:, 0] = np.finfo(kind).min / 4  # a padded row has kernel value zero
+    image = np.zeros((len(layers), rows, coordinates + EXTRA_ROWS), dtype=kind)
     for slot, layer in enumerate(layers):
         count, own = layer.exponent.shape
-        exponent[slot, :count, :own] = layer.exponent
+        exponent[slot, :own, :count] = layer.exponent.T
         held = layer.image.shape[0] - EXTRA_ROWS
-        image[slot, :held, :count] = layer.image[:held]
-        image[slot, coordinates:, :count] = layer.image[held:]
-    return TileLayer(exponent, image)
+        image[slot, :count, :held] = layer.image[:held].T
+        image[slot, :count, coordinates:] = layer.image[held:].T
+    return TileLayer(dims, Factor.cut(exponent), Factor.cut(image))
+
+
+def query_block(centred: FloatArray, squares: FloatArray, centre: FloatArray, kind: npt.DTypeLike) -> QueryBlock:
+    """Block of ``centred`` queries (W, p), W a multiple of ``TILE``, with their squared lengths (W,)."""
+    rows = np.ones((len(centred) // TILE, TILE, centred.shape[1] + 1), dtype=kind)
+    rows[..., :-1] = centred.reshape(-1, TILE, centred.shape[1])
+    return QueryBlock(rows, squares, centred, centre)
 
 
 def score_tile(tile: Tile, block: QueryBlock, angle: bool) -> TileResult:
     """Squared distances, and squared image norms where ``angle`` asks for them, of the best layer of each machine."""
-    slots, queries = len(tile.members), block.columns.shape[1]
-    encoded = (tile.basis @ block.columns).reshape(slots, -1, queries)
-    centred = block.squares + encoded[:, 0].astype(np.float64)  # |y - mean|^2
-    encoded[:, 0] = 1
+    slots = len(tile.members)
+    # (T, TILE, S, k + 1), seen as (S, T, TILE, k + 1)
+    encoded = tile.basis.after(block.rows[None]).reshape(*block.rows.shape[:2], slots, -1).transpose(2, 0, 1, 3)
+    squares = block.squares.reshape(-1, TILE)
+    centred = squares + encoded[..., 0].astype(np.float64)  # |y - mean|^2
+    encoded[..., 0] = 1
     if tile.spanning:
-        target = encoded[:, 1:]
-        outside = np.maximum(centred - np.einsum("srw,srw->sw", target, target), 0.0)
+        target = encoded[..., 1:]
+        outside = np.maximum(centred - _squares(target), 0.0)
     else:
-        target = block.columns[:-1] - tile.offsets
+        target = block.rows[..., :-1] - tile.offsets
         outside = np.zeros(1)
-    best = np.full((slots, queries), np.inf)
-    norms = np.zeros((slots, queries)) if angle else None
-    doubtful = np.zeros((slots, queries), dtype=bool)
+    best = np.full(centred.shape, np.inf)
+    norms = np.zeros(centred.shape) if angle else None
+    doubtful = np.zeros(centred.shape, dtype=bool)
     coordinates: FloatArray = encoded
     for level, layer in enumerate(tile.layers):
         image, doubt, along_mean = _image(layer, coordinates)
         doubtful |= doubt
         if level + 1 < len(tile.layers):
             coordinates = _next_coordinates(tile, image)
-        squared = np.einsum("srw,srw->sw", image, image, dtype=np.float64) if angle else None
+        # Cast first: summed in another type on the way, a row would be cut where a buffer of numpy happens to end.
+        squared = _squares(image.astype(np.float64, copy=False)) if angle else None
         image -= target
-        distance = outside + np.einsum("srw,srw->sw", image, image)
+        distance = outside + _squares(image)
         if norms is not None and squared is not None:
-            squared += tile.mean_squares[:, None] + 2 * along_mean
+            squared += tile.mean_squares[:, None, None] + 2 * along_mean
             norms = np.where(distance < best, squared, norms)
         best = np.minimum(best, distance)
     # Digits are lost where the distance is small beside the numbers it came from.
     small = np.sqrt(np.finfo(tile.basis.dtype).eps)
-    doubtful |= best < small * np.maximum(block.squares, tile.magnitudes[:, None])
-    return TileResult(best, norms, doubtful)
+    doubtful |= best < small * np.maximum(squares, tile.magnitudes[:, None, None])
+    return TileResult(
+        best.reshape(slots, -1), norms.reshape(slots, -1) if norms is not None else None, doubtful.reshape(slots, -1)
+    )
+
+
+def _squares(rows: FloatArray) -> FloatArray:
+    """Squared lengths (S, T, TILE) of rows (S, T, TILE, r)."""
+    squares: FloatArray = np.einsum("stqr,stqr->stq", rows, rows)
+    return squares
 
 
 def _image(layer: TileLayer, coordinates: FloatArray) -> tuple[FloatArray, npt.NDArray[np.bool_], FloatArray]:
-    """Image coordinates (S, r, W), where the sum of memberships may vanish (S, W), and mean' image (S, W)."""
-    kernel = np.matmul(layer.exponent, coordinates[:, : layer.exponent.shape[2]])
-    kernel -= kernel.max(axis=1, keepdims=True)
+    """Image coordinates (S, T, TILE, r), where the sum of memberships may vanish (S, T, TILE), and mean' image."""
+    kernel = layer.exponent.after(coordinates[..., : layer.dims])
+    kernel -= kernel.max(axis=-1, keepdims=True)
     np.exp(kernel, out=kernel)
-    product = np.matmul(layer.image, kernel)
-    total, bound, along_mean = product[:, -3], product[:, -2], product[:, -1]
+    product = layer.image.after(kernel)
+    total, bound, along_mean = product[..., -3], product[..., -2], product[..., -1]
     doubt = total <= FALLBACK_RATIO * bound
     reciprocal = 1 / np.where(doubt, 1, total)
-    image = product[:, :-EXTRA_ROWS]
-    image *= reciprocal[:, None]
+    image = product[..., :-EXTRA_ROWS]
+    image *= reciprocal[..., None]
     return image, doubt, along_mean.astype(np.float64) * reciprocal
 
 
 def _next_coordinates(tile: Tile, image: FloatArray) -> FloatArray:
-    """``[1, t]`` (S, k + 1, W) of images, for the next layer, which reads as many of t as it has dimensions."""
-    inner = image if tile.turn is None else np.matmul(tile.turn, image)
-    ones = np.ones((inner.shape[0], 1, inner.shape[2]), dtype=inner.dtype)
-    return np.concatenate([ones, inner], axis=1)
+    """``[1, t]`` (S, T, TILE, k + 1) of images, for the next layer, which reads as many of t as it has dimensions."""
+    inner = image if tile.turn is None else tile.turn.after(image)
+    ones = np.ones((*inner.shape[:-1], 1), dtype=inner.dtype)
+    return np.concatenate([ones, inner], axis=-1)
