@@ -72,7 +72,7 @@ def log_ratio(
     if wanted is None or made is None:
         raise InputError(
             f"this model does not know the shares of classes it was trained on, so it cannot move to prior={prior!r}: "
-            "files of version 0.1 do not hold them; train again"
+            "files of version 0.1, models of released rows and personal ones without an intercept do not hold them"
         )
     with np.errstate(divide="ignore", invalid="ignore"):  # a share of 0
         ratio = np.log(wanted) - np.log(made)
@@ -94,9 +94,10 @@ def weighted_shares(counts: npt.ArrayLike, class_weights: npt.ArrayLike | None =
     return np.asarray(masses / masses.sum())
 
 
-def prior_to_values(prior: Prior) -> Any:
+def prior_to_values(prior: Prior, classes: npt.NDArray[Any]) -> Any:
     """A prior as plain values for files: words as they are, shares in the order of classes."""
-    return list(prior.values()) if isinstance(prior, Mapping) else prior
+    checked = check_prior(prior, classes)
+    return list(checked.values()) if isinstance(checked, Mapping) else checked
 
 
 def prior_from_values(values: Any, classes: npt.NDArray[Any]) -> Prior:

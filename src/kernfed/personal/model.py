@@ -14,6 +14,7 @@ from sklearn.cluster import KMeans
 from kernfed._plain import MOST_COLUMNS, check_flag, read_columns, read_entry, read_reasons, read_text
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_choice, check_count, check_finite, check_number
+from kernfed.data.preparation import Preparation, preparation_values, read_preparation
 from kernfed.errors import InputError
 from kernfed.files import Record, register
 from kernfed.kernels.predictor import Predictor, ProblemModel
@@ -22,6 +23,7 @@ from kernfed.personal.logistic import probabilities
 from kernfed.personal.prior import Gain, SitePrior
 from kernfed.personal.problem import Problem
 from kernfed.personal.statistics import Coordinates, SiteStatistics
+from kernfed.prior import Prior, prior_from_values, prior_to_values, weighted_shares
 from kernfed.promise import Terms
 
 #: "ridge": coefficients (d, q) on features; "logistic": (P,); "network": (P,) of a ReLU network; "none": weights only.
@@ -38,6 +40,8 @@ class SiteModel(Predictor):
     coefficients_: FloatArray
     hidden: tuple[int, ...] = ()
     feature_names_in_: tuple[str, ...] = ()
+    prior: Prior = "training"
+    preparation: Preparation | None = None
 
     def _solved(self) -> Problem:
         return self.problem
@@ -55,12 +59,14 @@ class SiteModel(Predictor):
                 values = network_outputs(self.problem, self.hidden, self.coefficients_, features)
         return np.asarray(values)
 
-    def _probabilities(self, values: FloatArray) -> FloatArray:
-        """Of a network its softmax, otherwise the probability vectors nearest to its values."""
-        if self.kind != "network":
-            return super()._probabilities(values)
-        raised = np.exp(values - values.max(axis=1, keepdims=True))
-        return np.asarray(raised / raised.sum(axis=1, keepdims=True))
+    @property
+    def _temperature(self) -> float | None:
+        """Outputs of a network are log-odds; otherwise probabilities are the vectors nearest to the values."""
+        return 1.0 if self.kind == "network" else None
+
+    def _training_shares(self) -> FloatArray | None:
+        """Of all sites' rows together, which the coordinates are around; not known without an intercept."""
+        return weighted_shares(self.coordinates_.target_centre) if self.problem.task == "classify" else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +101,8 @@ class PersonalModel(ProblemModel):
     sites : names, in the order of rows and columns of ``weights_`` (B, B), which says how much each site learns from
     each other one (rows add up to 1; for "auto" see ``group_weights``). rule : how the weights were chosen. gains_ :
     by site, what the others were worth on its own rows, empty if not asked for. missing_ : sites that did not take
-    part, with reasons. knowledge_ : of "auto", for sites that join. feature_names_in_ : where tables had them.
+    part, with reasons. knowledge_ : of "auto", for sites that join. feature_names_in_ : where tables had them. prior :
+    shares of classes where sites use it, see ``Predictor``; of training they are those of all sites' rows together.
     privacy : under which terms sites told what the weights come from, None where they told it as it is.
     """
 
@@ -112,6 +119,8 @@ class PersonalModel(ProblemModel):
     knowledge_: GroupKnowledge | None = None
     feature_names_in_: tuple[str, ...] = ()
     privacy: Terms | None = None
+    preparation: Preparation | None = None
+    prior: Prior = "training"
 
     def __str__(self) -> str:
         groups = len(set(self.groups_.values()))
@@ -142,7 +151,8 @@ class PersonalModel(ProblemModel):
             raise InputError("this model has weights only; fit with model='ridge' to predict")
         place = self.sites.index(site)
         own = self.coefficients_[place]
-        return SiteModel(self.problem, self.kind, self.coordinates_, own, self.hidden, self.feature_names_in_)
+        names, prepared = self.feature_names_in_, self.preparation
+        return SiteModel(self.problem, self.kind, self.coordinates_, own, self.hidden, names, self.prior, prepared)
 
     @cached_property
     def groups_(self) -> dict[str, int]:
@@ -182,7 +192,8 @@ class PersonalModel(ProblemModel):
         own = float(gain @ along) / max(float(along.sum()), 1e-300)
         learned = (1 - min(max(own, 0.0), 1.0)) * known.scale / max(known.scale + known.spread, 1e-300)
         shares = learned * (members.sum(axis=1)[:-1] @ known.sources)
-        model = SiteModel(self.problem, "ridge", self.coordinates_, coefficients, (), self.feature_names_in_)
+        names, prepared = self.feature_names_in_, self.preparation
+        model = SiteModel(self.problem, "ridge", self.coordinates_, coefficients, (), names, self.prior, prepared)
         return Newcomer(dict(zip(self.sites, shares.tolist(), strict=True)), 1 - float(shares.sum()), model)
 
 
@@ -240,6 +251,8 @@ def _dump_site(model: SiteModel) -> Record:
         "kind": model.kind,
         "hidden": list(model.hidden),
         "columns": list(model.feature_names_in_),
+        "prior": prior_to_values(model.prior, model.classes_),
+        **preparation_values(model.preparation),
     }
     return Record({"coefficients": model.coefficients_, **model.coordinates_.to_arrays()}, values)
 
@@ -255,7 +268,9 @@ def _load_site(record: Record) -> SiteModel:
     if coefficients.dtype.kind != "f" or (kind != "none" and coefficients.shape != expected):
         raise InputError(f"coefficients must have shape {expected}, got {coefficients.dtype} of {coefficients.shape}")
     columns = read_columns(record.values.get("columns", []), problem.width)
-    return SiteModel(problem, kind, coordinates, coefficients, hidden, columns)
+    preparation = read_preparation(record.values, problem.width)
+    prior = prior_from_values(record.values.get("prior", "training"), problem.labels)
+    return SiteModel(problem, kind, coordinates, coefficients, hidden, columns, prior, preparation)
 
 
 def _coefficient_shape(problem: Problem, kind: str, coordinates: Coordinates, hidden: Sequence[int]) -> tuple[int, ...]:
@@ -291,6 +306,8 @@ def _dump(model: PersonalModel) -> Record:
         "missing": dict(model.missing_),
         "groups": knowledge is not None,
         "columns": list(model.feature_names_in_),
+        "prior": prior_to_values(model.prior, model.classes_),
+        **preparation_values(model.preparation),
     }
     if model.privacy is not None:
         values["privacy"] = model.privacy.to_values()
@@ -325,6 +342,8 @@ def _load(record: Record) -> PersonalModel:
         knowledge,
         checked.feature_names_in_,
         Terms.from_values(values["privacy"]) if "privacy" in values else None,
+        checked.preparation,
+        checked.prior,
     )
 
 

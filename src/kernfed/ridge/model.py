@@ -150,7 +150,7 @@ def _dump(model: RidgeModel) -> Record:
         "head": model.head,
         "temperature": model.temperature_,
         "counts": list(model.class_counts_),
-        "prior": prior_to_values(model.prior),
+        "prior": prior_to_values(model.prior, model.classes_),
         "choices": model.choices_.to_values(),
     }
     values |= preparation_values(model.preparation)
