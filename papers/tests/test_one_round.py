@@ -242,6 +242,12 @@ def test_the_command_keeps_parts_and_prints_tables(only_probe, tmp_path):
     assert "Protocol of probe: words" in done.stdout
     assert "1 of 3: SVM, seed 0: SVM 90.00 %" in done.stderr
     assert len((tmp_path / "results" / "probe.jsonl").read_text().splitlines()) == 2
+    summary = bench("--all").stdout.splitlines()
+    assert summary[-5].split()[:2] == ["id", "compared"]
+    assert [line.split()[0] for line in summary[-4:-1]] == ["whole", "bad,", "bad,"]  # kept parts are not run again
+    again = bench("--all", "--out", "elsewhere").stdout
+    assert "probe  " in again
+    assert "2 of 2 rows" in again
     failed = bench("probe", "--json")
     assert failed.exit_code == 1
     assert set(json.loads(failed.stdout)["failed"]) == {"bad, seed 0", "bad, seed 1"}

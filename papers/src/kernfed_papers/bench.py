@@ -196,11 +196,15 @@ def _deliver(result: "Result", folder: Path | None, json: bool) -> None:
 def _summary(results: list["Result"], failed: dict[str, str]) -> TextTable:
     """One line per experiment: how many rows ran, how far from print, how long."""
     rows = []
-    for result in results:
-        ran = sum(row.ours is not None for row in result.rows)
-        compared = sum(row.difference is not None for row in result.rows)
-        what = f"not run: {result.not_run}" if result.not_run else f"{ran} of {len(result.rows)} rows"
-        rows.append((result.experiment.id, f"{compared}", f"{result.seconds:.1f}", what))
+    by_id: dict[str, list[Result]] = {}
+    for result in results:  # of an experiment in parts there are many
+        by_id.setdefault(result.experiment.id, []).append(result)
+    for name, own in by_id.items():
+        lines = [row for result in own for row in result.rows]
+        ran = sum(row.ours is not None for row in lines)
+        compared = sum(row.difference is not None for row in lines)
+        what = f"not run: {own[0].not_run}" if own[0].not_run else f"{ran} of {len(lines)} rows"
+        rows.append((name, f"{compared}", f"{sum(result.seconds for result in own):.1f}", what))
     rows += [(name, "0", "0.0", f"FAILED: {reason}") for name, reason in failed.items()]
     return TextTable(("id", "compared", "seconds", "what"), rows)
 

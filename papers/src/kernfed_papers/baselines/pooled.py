@@ -258,6 +258,7 @@ def exact_ridge(data: Dataset, sites: Sites, seed: int, regularization: float, *
     learner = RidgeLearner(
         "exact",
         features="given",
+        scale=None,
         regularization=regularization,
         class_weight="balanced" if balanced else None,
         fit_intercept=False,

@@ -116,6 +116,7 @@ def learn(
         method,
         rounds=rounds,
         n_components=n_components,
+        scale=None,
         bandwidth=setting.bandwidth,
         regularization=setting.regularization,
         task=task,

@@ -95,7 +95,7 @@ def transfer_accuracies(
 
 def _pooled(data: Dataset) -> list[Answers]:
     models = {
-        "pooled rows, KAHM": KAHMClassifier(dtype="float32"),
+        "pooled rows, KAHM": KAHMClassifier("distance", batch_size=1000, partition="kmeans", dtype="float32"),
         "pooled rows, 1-NN": KNeighborsClassifier(1, algorithm="brute"),
         "pooled rows, logistic regression": LogisticRegression(C=1.0, max_iter=1000),
     }
