@@ -1,6 +1,8 @@
 """Sums over a federation: the same integers masked or not, and a defined end whatever goes wrong."""
 
 import threading
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -58,8 +60,7 @@ def test_members_without_noise_have_one_set_of_a_task(data):
         federation.sum("toy_gram", Payload(), ARRAYS, committee=committee)
         with pytest.raises(TooFewReplies, match="the difference would tell of 1 of them"):
             federation.sum("toy_gram", Payload(), ARRAYS, committee=committee, sites=["s0", "s1", "s2", "s3"])
-        site = federation.engine.site("s3")
-        site.forget_rows(np.array([0]))
+        federation.engine.site("s3").add_rows(np.ones((1, 3)), [1])
         with pytest.raises(TooFewReplies, match="rows have changed since at 1 site"):
             federation.sum("toy_gram", Payload(), ARRAYS, committee=committee)
 
@@ -206,3 +207,32 @@ def test_few_answers_wait_at_a_time(data, monkeypatch):
         monkeypatch.setattr(type(engine.site("t00")), "answer", counted)
         engine.deliver(encode_question(Question("run", "id", "describe", Payload())), sorted(many), 30.0, take)
     assert (waiting, most <= 4) == (0, True)
+
+
+@pytest.fixture(scope="module")
+def kills():
+    """The kills of ``benchmarks/sum_kills.py``, which has 200 random runs."""
+    spec = spec_from_file_location("sum_kills", Path(__file__).parents[3] / "benchmarks" / "sum_kills.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_random_kills_end_in_the_exact_sum_or_in_a_refusal(kills, tmp_path):
+    ends = [kills.one_run(seed, tmp_path / str(seed)) for seed in range(3)]
+    assert sum(killed for _, killed in ends) > 0
+    assert {end for end, _ in ends} <= {"sum", "sum_open", "sum_masked", "sum_sign", "sum_answer"}
+
+
+@pytest.mark.parametrize("task", ["sum_sign", "sum_answer"])
+def test_a_member_killed_before_every_write_comes_back_to_the_same_answer(kills, data, tmp_path, task):
+    engine = kills.KillingEngine(data, tmp_path)
+    engine.asked_again = {"s1"}
+    federation, exact = Federation(engine), sum(X.T @ X for X, _ in data.values())
+    for write in range(1, 30):
+        before, engine.kills = engine.killed, {task: {"s1": write}}
+        total = federation.sum("killed_gram", Payload(), ARRAYS, committee=Committee(("s0", "s1", "s2", "s3"), True))
+        np.testing.assert_allclose(total.arrays["gram"], exact, atol=1e-9)
+        if engine.killed == before:
+            break
+    assert engine.killed >= 2
