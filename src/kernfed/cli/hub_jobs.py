@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernfed.cli.console import TextTable, emit, format_bytes, format_seconds, note, progress
+from kernfed.cli.console import TextTable, emit, format_bytes, format_seconds, progress
 from kernfed.cli.privacy import statement
+from kernfed.cli.raw import prepare_sites
 from kernfed.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,16 +30,10 @@ _SHORT, _LONG = 2.0, 30.0
 
 
 def hub_federation(credentials: Path, hub: str, seed: int = 0, *, patience: float = _LONG) -> "Federation":
-    """The sites of a hub; who is missing is told on stderr."""
+    """The sites of a hub."""
     from kernfed.federation import Federation
 
-    return Federation.nats(
-        hub,
-        credentials=credentials,
-        seed=seed,
-        patience=patience,
-        on_missing=lambda site, task, refusal: note(f"{task}: site {site} is missing: {refusal.reason}"),
-    )
+    return Federation.nats(hub, credentials=credentials, seed=seed, patience=patience)
 
 
 def refuse_with_hub(given: Mapping[str, Any]) -> None:
@@ -60,6 +55,7 @@ def train_at_hub(
     hub: str,
     asked: Mapping[str, int | None],
     *,
+    preparation: str,
     traffic: Path | None,
     as_json: bool,
 ) -> None:
@@ -73,6 +69,7 @@ def train_at_hub(
     started = time.perf_counter()
     with hub_federation(credentials, hub, asked["seed"] or 0) as federation, progress("training"):
         try:
+            prepare_sites(federation, preparation, asked["min_replies"])
             model = learner.fit(federation, min_replies=asked["min_replies"])
         finally:  # what left the sites must be known even where training failed
             if traffic is not None:

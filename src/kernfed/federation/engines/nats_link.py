@@ -27,8 +27,8 @@ except ImportError:
 
 #: Seconds until a first connection is given up, and between two attempts, at first and at most.
 _CONNECT, _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 0.1, 5.0
-#: Seconds between two signs of life, and how many may be missing.
-_PING, _PINGS = 5, 2
+#: Seconds between two signs of life.
+_PING = 5
 #: Room in a message of the server beside a part of ours.
 _MARGIN = 1024
 
@@ -122,7 +122,7 @@ class Link:
     async def publish(self, subject: str, data: bytes, reply: str = "") -> bool:
         """Send a message; False where there is no connection, and then it is lost."""
         client = self._client
-        if client is None:
+        if client is None or not self._up.is_set():
             return False
         try:
             await client.publish(subject, data, reply=reply)
@@ -172,7 +172,7 @@ class Link:
             try:
                 await self._connect(ended)
                 pause = _FIRST_PAUSE
-                await _first(ended, self._closing)
+                await self._watch(ended)
             except Exception as error:  # refused, unreachable, or a certificate that is not trusted: tell, try again
                 self._lost(_reason(error))
                 if _is_refusal(error):
@@ -182,20 +182,36 @@ class Link:
                 await _first(self._closing, seconds=pause * (0.5 + random.random()))
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
+    async def _watch(self, ended: asyncio.Event) -> None:
+        """Stay until the connection ends or the link is closed; a server that falls silent is left, too.
+
+        The client does not tell of every end: it may fail at sending what it had left.
+        """
+        client = self._client
+        assert client is not None
+        while not self._closing.is_set():
+            await _first(ended, self._closing, seconds=_PING)
+            if ended.is_set():
+                raise client.last_error or ConnectionResetError("the connection was closed")
+            if not self._closing.is_set():
+                await client.flush(timeout=2 * _PING)  # there and back
+
     async def _connect(self, ended: asyncio.Event) -> None:
         client = Client()
 
         async def closed() -> None:
-            if self._client is client:
-                self._lost(_reason(client.last_error) if client.last_error else "the connection was closed")
             ended.set()
 
         async def troubled(error: Exception) -> None:
-            denied = _DENIED.search(str(error))
-            if denied is not None:
+            if "permissions violation" in str(error).lower():
                 _log.warning("the hub does not allow it: %s", error)
-                if self._denied is not None:
+                denied = _DENIED.search(str(error))
+                if self._denied is not None and denied is not None:
                     self._denied(denied[1])
+            elif isinstance(error, nats.errors.SlowConsumerError):
+                _log.warning("%s cannot keep up: %s", self.credentials.name, error)
+            else:
+                ended.set()
 
         await client.connect(
             self.url,
@@ -205,8 +221,6 @@ class Link:
             tls_handshake_first=True,  # before a word in the clear, so that nobody in between can talk TLS away
             allow_reconnect=False,
             connect_timeout=int(_CONNECT),
-            ping_interval=_PING,
-            max_outstanding_pings=_PINGS,
             closed_cb=closed,
             error_cb=troubled,
         )
@@ -226,17 +240,18 @@ class Link:
         if self._up.is_set() or why != self.trouble:
             _log.warning("%s is not connected to %s: %s", self.credentials.name, self.url, why)
         self.trouble = why
-        self._client = None
         self._up.clear()
 
     async def _disconnect(self) -> None:
+        was_up = self._up.is_set()
         client, self._client = self._client, None
         self._up.clear()
         self._subscriptions.clear()
         if client is not None and not client.is_closed:
             try:
                 async with asyncio.timeout(_CONNECT):
-                    await client.flush()
+                    if was_up:  # what was said last goes out
+                        await client.flush()
                     await client.close()
             except (nats.errors.Error, OSError, TimeoutError):
                 return  # it is gone, which was the aim
