@@ -10,6 +10,7 @@ from kernfed.cli import (
     approve,
     audit,
     bench,
+    change,
     data,
     demo,
     evaluate,
@@ -61,6 +62,7 @@ command("flower-run", epilog=flower_run.EXAMPLE)(flower_run.flower_run)
 app.add_typer(data.app)
 app.add_typer(site.app)
 app.add_typer(hub.app)
+app.add_typer(change.app)
 app.add_typer(journal.app)
 app.add_typer(approve.app)
 

@@ -240,11 +240,15 @@ def _forget(federation: Federation, job: Job) -> dict[str, Any]:
     site, rows = job.settings["site"], _row_ids(job)
     if rows or site in federation.sites:
         return _saved(_model(federation, job).forget(site, rows=rows or None), job)
-    model = load(job.file("model"))
+    told = {site: "it was not asked: whatever it keeps of the model is still there"}
+    return {**_saved(without_site(load(job.file("model")), site), job), "missing": told}
+
+
+def without_site(model: Any, site: str) -> FoldingModel:
+    """A model without a site that is gone for good: nobody is asked, and nothing is deleted at the site."""
     if not isinstance(model, FoldingModel):
         raise InputError(f"site {site!r} is not there, and a {type(model).__name__} needs it to forget it: train again")
-    told = {site: "it was not asked: whatever it keeps of the model is still there"}
-    return {**_saved(model._without(site), job), "missing": told}
+    return model._without(site)
 
 
 def _add_rows(federation: Federation, job: Job) -> dict[str, Any]:

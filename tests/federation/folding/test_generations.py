@@ -14,7 +14,9 @@ from kernfed.federation.folding.machines import read_machines
 from kernfed.federation.site.models import list_models
 from oracles.federation import files_with_row
 
-LEARNER = FoldingLearner(batch_size=5)
+#: Choices that do not depend on the rows, so that all trainings have one handle.
+FIXED: dict[str, Any] = {"scale": None, "partition": "kmeans"}
+LEARNER = FoldingLearner(batch_size=5, **FIXED)
 
 
 @pytest.fixture
@@ -81,11 +83,11 @@ def test_a_corrected_table_keeps_the_model_where_rows_have_ids(rows: Any, tmp_pa
 def test_a_row_taken_out_of_the_table_lives_on_in_no_machine(rows: Any, tmp_path: Path) -> None:
     X, y, ids = rows
     with sites(tmp_path, X, y, ids) as federation:
-        model = FoldingLearner(batch_size=1).fit(federation)
+        model = FoldingLearner(batch_size=1, **FIXED).fit(federation)
     assert files_with_row(tmp_path, X[4]) != []
     stays = np.arange(40) != 4
     with sites(tmp_path, X[stays], y[stays], ids[stays]) as federation:
-        FoldingLearner(batch_size=2).fit(federation)  # under another handle, even
+        FoldingLearner(batch_size=2, **FIXED).fit(federation)  # under another handle, even
         with pytest.raises(StaleModel):
             model.connect(federation).predict(X)
     assert files_with_row(tmp_path, X[4]) == []
@@ -93,7 +95,7 @@ def test_a_row_taken_out_of_the_table_lives_on_in_no_machine(rows: Any, tmp_path
 
 def test_rows_are_forgotten_in_every_generation(rows: Any, tmp_path: Path) -> None:
     X, y, ids = rows
-    single = FoldingLearner(batch_size=1)  # a machine of one row holds it as it is
+    single = FoldingLearner(batch_size=1, **FIXED)  # a machine of one row holds it as it is
     with sites(tmp_path / "s", X[:30], y[:30], ids[:30]) as federation:
         first = single.fit(federation)
     with sites(tmp_path / "s", X, y, ids) as federation:
