@@ -10,8 +10,9 @@ from kernfed._version import __version__
 
 if TYPE_CHECKING:
     from kernfed import data, errors, guarantees, privacy, promise, report, secure
-    from kernfed.federation import Federation, FoldingLearner, RidgeLearner, calibrate, evaluate, load, save
+    from kernfed.federation import Federation, FoldingLearner, FusionLearner, RidgeLearner, calibrate, evaluate, load, save
     from kernfed.federation.personal.learner import PersonalLearner
+    from kernfed.fusion import FusionClassifier, FusionModel
     from kernfed.kahm import KAHM, DeepKAHM, KAHMClassifier, KAHMRegressor, WideKAHM
     from kernfed.kahm.model import FoldingModel
     from kernfed.personal.model import PersonalModel
@@ -23,6 +24,9 @@ _HOMES = {
     "Federation": "kernfed.federation",
     "FoldingLearner": "kernfed.federation",
     "FoldingModel": "kernfed.kahm.model",
+    "FusionClassifier": "kernfed.fusion",
+    "FusionLearner": "kernfed.federation",
+    "FusionModel": "kernfed.fusion",
     "KAHMClassifier": "kernfed.kahm",
     "KAHMRegressor": "kernfed.kahm",
     "PersonalLearner": "kernfed.federation.personal.learner",
@@ -43,6 +47,9 @@ __all__ = [
     "Federation",
     "FoldingLearner",
     "FoldingModel",
+    "FusionClassifier",
+    "FusionLearner",
+    "FusionModel",
     "KAHMClassifier",
     "KAHMRegressor",
     "PersonalLearner",

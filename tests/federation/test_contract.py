@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from sklearn.linear_model import Ridge
 
 import kernfed as kf
@@ -66,3 +67,30 @@ class TestPersonal(LearnerContract):
     def pooled(self, X: npt.NDArray[Any], y: npt.NDArray[Any], queries: npt.NDArray[Any]) -> Answers:
         targets = (y[:, None] == np.unique(y)).astype(float)
         return np.asarray(Ridge(alpha=0.01 * len(y)).fit(X, targets).predict(queries))[None]
+
+
+class TestFusion(LearnerContract):
+    """Machines and a head with a given weight, so that nothing but the parts decides."""
+
+    wrong = ("visit", "never")
+    grid = ("weight", (0.5, 2.0))
+    tolerance = 1e-8
+
+    def learner(self) -> Any:
+        head = kf.RidgeLearner("exact", features="given", regularization=0.01)
+        return kf.FusionLearner(kf.FoldingLearner("distance", batch_size=1000), head, weight=1.0)
+
+    def answers(self, model: Any, X: npt.NDArray[Any]) -> Answers:
+        return np.asarray(model.scores(X))
+
+    def pooled(self, X: npt.NDArray[Any], y: npt.NDArray[Any], queries: npt.NDArray[Any]) -> Answers:
+        targets = (y[:, None] == np.unique(y)).astype(float)
+        values = np.asarray(Ridge(alpha=0.01 * len(y)).fit(X, targets).predict(queries))
+        scores = kf.KAHMClassifier("distance", batch_size=1000, partition="order").fit(X, y).scores(queries)
+        return np.asarray(scores / scores.mean(axis=1, keepdims=True) - values)
+
+    def test_only_the_first_parameter_is_positional(self) -> None:
+        """The parts are, both."""
+        kf.FusionLearner(kf.FoldingLearner(), kf.RidgeLearner())
+        with pytest.raises(TypeError, match="positional"):
+            kf.FusionLearner(None, None, 1.0)  # type: ignore[misc]

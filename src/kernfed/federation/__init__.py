@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kernfed.federation.engines.engine import Engine
     from kernfed.federation.engines.local import Fault, LocalEngine
     from kernfed.federation.folding.learner import FoldingLearner
+    from kernfed.federation.fusion.learner import FusionLearner
     from kernfed.federation.learner import Learner
     from kernfed.federation.personal.learner import PersonalLearner
     from kernfed.federation.protocol.message import Payload, Refusal
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from kernfed.federation.testing.outcomes import Evaluation
 
 #: Every method of this package, by its folder. Each says itself what it brings.
-METHODS = ("preparing", "summing", "folding", "ridge", "personal", "release", "testing")
+METHODS = ("summing", "folding", "ridge", "personal", "fusion", "release", "testing", "preparing")
 
 #: Where the public names live.
 _HOMES = {
@@ -39,6 +40,7 @@ _HOMES = {
     "Fault": "engines.local",
     "Federation": "asking",
     "FoldingLearner": "folding.learner",
+    "FusionLearner": "fusion.learner",
     "Learner": "learner",
     "LocalEngine": "engines.local",
     "Method": "protocol.task",
@@ -66,6 +68,7 @@ __all__ = [
     "Fault",
     "Federation",
     "FoldingLearner",
+    "FusionLearner",
     "Learner",
     "LocalEngine",
     "Method",

@@ -4,6 +4,7 @@ An engine only moves bytes. ``Federation`` gives questions their identity, refus
 missing and why, and keeps the record of traffic; so learners are the same on every engine.
 """
 
+import copy
 import secrets
 import time
 import warnings
@@ -89,6 +90,7 @@ class Federation:
         self.run = secrets.token_hex(8)
         self.traffic = Traffic()
         self._on_missing = on_missing
+        self._only: frozenset[str] | None = None
         #: What becomes of raw columns, where the sites agreed on it: a ``kernfed.data.Preparation``.
         self.preparation: Any = None
 
@@ -171,7 +173,19 @@ class Federation:
     @property
     def sites(self) -> tuple[str, ...]:
         """Names of all sites, sorted."""
-        return tuple(site for site in self.engine.sites if site not in self.helpers)
+        return tuple(site for site in self.engine.sites if site not in self.helpers and self._among(site))
+
+    def _among(self, site: str) -> bool:
+        return self._only is None or site in self._only
+
+    def only(self, sites: Sequence[str]) -> "Federation":
+        """The same federation as if it had these sites alone; traffic and engine are shared."""
+        strangers = sorted(set(sites) - set(self.sites))
+        if strangers:
+            raise InputError(f"no site {strangers[0]!r}; there are {', '.join(map(repr, self.sites[:20]))}")
+        view = copy.copy(self)
+        view._only = frozenset(sites)
+        return view
 
     def schemas(
         self, sites: Sequence[str] | None = None, *, min_replies: int | None = None, timeout: float = 600.0

@@ -1,5 +1,8 @@
 """Probabilities from scores: a temperature fitted on scores of training rows by machines that never saw them."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import scipy  # its parts are loaded when they are used
@@ -17,6 +20,56 @@ _DECADES = 4
 _USUAL_SHARE = 1 / 3
 
 
+@dataclass(frozen=True, eq=False)
+class LeftOutRows:
+    """Which training rows are left out: ``machines[i]`` loses its rows ``positions[i]``, some machines, some rows each."""
+
+    machines: tuple[int, ...]
+    positions: tuple[npt.NDArray[np.intp], ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.positions))
+
+    @classmethod
+    def draw(
+        cls, sizes: Sequence[int], draws: np.random.Generator, rows: int, machines: int | None = None
+    ) -> "LeftOutRows":
+        """A tenth of the rows of machines of these ``sizes``, drawn at random, until there are about ``rows``.
+
+        At most ``machines`` lose some, all without it; one of a single row cannot.
+        """
+        chosen: list[int] = []
+        positions: list[npt.NDArray[np.intp]] = []
+        order = [int(number) for number in draws.permutation(len(sizes)) if sizes[number] > 1]
+        for number in order[:machines]:
+            chosen.append(number)
+            left = draws.choice(sizes[number], max(1, sizes[number] // 10), replace=False)
+            positions.append(np.sort(left).astype(np.intp))
+            if sum(map(len, positions)) >= rows:
+                break
+        return cls(tuple(chosen), tuple(positions))
+
+    def scores(
+        self,
+        bank: Bank,
+        measure: str,
+        *,
+        subspace_dim: int | None = None,
+        layers: int = 1,
+        dtype: npt.DTypeLike = np.float64,
+    ) -> FloatArray:
+        """Scores (m, G) of the rows by machines that never saw them: their own, fitted again, and all others."""
+        scores = [np.zeros((0, bank.n_groups))]
+        for number, left in zip(self.machines, self.positions, strict=True):
+            rows = recover_rows(bank.machines[number])
+            refitted = fit_machine(np.delete(rows, left, axis=0), subspace_dim=subspace_dim, layers=layers, dtype=dtype)
+            by_machine = bank.machine_scores(rows[left], measure)
+            by_machine[:, number] = Bank.assemble([refitted], [0], 1).scores(rows[left], measure).values[:, 0]
+            by_class = [by_machine[:, bank.groups == group].min(axis=1) for group in range(bank.n_groups)]
+            scores.append(np.stack(by_class, axis=1))
+        return np.concatenate(scores)
+
+
 def left_out_scores(
     bank: Bank,
     measure: str,
@@ -32,20 +85,13 @@ def left_out_scores(
     then score. To delete a row in closed form, with encoding and kernel held, is cheaper but was off by a factor of
     three in the temperature.
     """
-    scores, classes = [np.zeros((0, bank.n_groups))], [np.zeros(0, dtype=np.intp)]
-    order = [number for number in draws.permutation(len(bank.machines)) if bank.machines[number].n_rows > 1]
-    for number in order[:CALIBRATION_MACHINES]:
-        rows = recover_rows(bank.machines[number])
-        left = np.sort(draws.choice(len(rows), max(1, len(rows) // 10), replace=False))
-        refitted = fit_machine(np.delete(rows, left, axis=0), subspace_dim=subspace_dim, layers=layers, dtype=dtype)
-        by_machine = bank.machine_scores(rows[left], measure)
-        by_machine[:, number] = Bank.assemble([refitted], [0], 1).scores(rows[left], measure).values[:, 0]
-        by_class = [by_machine[:, bank.groups == group].min(axis=1) for group in range(bank.n_groups)]
-        scores.append(np.stack(by_class, axis=1))
-        classes.append(np.full(len(left), bank.groups[number], dtype=np.intp))
-        if sum(map(len, classes)) >= CALIBRATION_ROWS:
-            break
-    return np.concatenate(scores), np.concatenate(classes)
+    sizes = [machine.n_rows for machine in bank.machines]
+    left = LeftOutRows.draw(sizes, draws, CALIBRATION_ROWS, CALIBRATION_MACHINES)
+    scores = left.scores(bank, measure, subspace_dim=subspace_dim, layers=layers, dtype=dtype)
+    classes = [
+        np.full(len(own), bank.groups[number]) for number, own in zip(left.machines, left.positions, strict=True)
+    ]
+    return scores, np.concatenate([np.zeros(0, dtype=np.intp), *classes]).astype(np.intp)
 
 
 def softmin(scores: FloatArray, temperature: float) -> FloatArray:

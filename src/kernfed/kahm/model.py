@@ -26,9 +26,11 @@ from kernfed.kahm.aggregate import (
 )
 from kernfed.kahm.bank import Bank
 from kernfed.kahm.calibration import softmin
+from kernfed.kahm.choice import Chosen
 from kernfed.kahm.folding import ABSENT
 from kernfed.kahm.members import TRUST, FoldingParameters, Member, SiteScores, place_classes
 from kernfed.kahm.projection import project
+from kernfed.prior import Prior, adjusted_scores, check_prior, log_ratio, weighted_shares
 from kernfed.promise import Terms
 
 __all__ = ["TRUST", "Connection", "FoldingModel", "FoldingParameters", "Member", "SiteScores", "place_classes"]
@@ -86,7 +88,11 @@ class FoldingModel(Savable):
     directions that rows were projected onto before, and queries are now; None for none. ``calibrated_``: the
     temperature that ``kernfed.calibrate`` fitted for all sites together; it goes when rows or sites come or go.
     ``trusted_classes``: labels, or "all", that under "kth" take part however few sites hold them. ``preparation``: what
-    becomes of raw columns, where the sites had a table of them; queries may then be such tables.
+    becomes of raw columns, where the sites had a table of them; queries may then be such tables. ``chosen``: how rows
+    are scaled and divided, where sites chose that, and what they chose it by. ``prior``: the shares
+    of classes where the model is used, "training", "uniform", or a share for every class; also an argument of whatever
+    predicts. Scores are those for the shares in training: a class of more rows has more machines, and nearer ones. They
+    move by ``- T log(pi'_c / pi_c)``, T the temperature.
     A pickled model, as one read from its file, has no connection: ``connect`` it again.
     """
 
@@ -104,12 +110,15 @@ class FoldingModel(Savable):
     basis: FloatArray | None = None
     trusted_classes: Trusted = ()
     preparation: Preparation | None = None
+    chosen: Chosen | None = None
+    prior: Prior = "training"
 
     def __str__(self) -> str:
         where = "at the sites" if self.banks_ is None else "in this model"
         privacy = "none" if self.privacy is None else self.privacy.line()
         size = f"{len(self.classes_)} classes, {self.n_features_in_} columns and {len(self.members_)} site(s)"
-        lines = (f"FoldingModel of {size}, machines {where}", self.exposure(), f"privacy: {privacy}")
+        chosen = None if self.chosen is None else f"chosen: {self.chosen}"
+        lines = (f"FoldingModel of {size}, machines {where}", chosen, self.exposure(), f"privacy: {privacy}")
         return "\n".join(line for line in lines if line is not None)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -188,13 +197,13 @@ class FoldingModel(Savable):
         connected: FoldingModel = federation.connect(self)
         return connected
 
-    def answer(self, X: npt.ArrayLike, **options: Any) -> Answer:
+    def answer(self, X: npt.ArrayLike, *, prior: Prior = None, **options: Any) -> Answer:
         """Labels, probabilities, scores and who decided, from one scoring; ``options`` as in ``site_scores``.
 
         ``site`` and ``batch`` name what came nearest in the label's class, ``score`` (n,) how near.
         """
         by_site = self.site_scores(X, explain=True, **options)
-        scores = self.combined(by_site)
+        scores = self._moved(self.combined(by_site), prior)
         winners = scores.argmin(axis=1)
         every = np.arange(len(winners))
         own = np.where(self._holds(by_site.sites)[:, winners], by_site.values[:, every, winners], np.inf)
@@ -229,24 +238,26 @@ class FoldingModel(Savable):
         return self.combined(self.site_scores(X, **options))
 
     def predict(
-        self, X: npt.ArrayLike, *, secure: str | None = None, bits: int = 8, **options: Any
+        self, X: npt.ArrayLike, *, secure: str | None = None, bits: int = 8, prior: Prior = None, **options: Any
     ) -> npt.NDArray[Any]:
         """Label with the smallest score, (n,); ties go to the first class.
 
         With ``secure`` ("bfv", "tfhe", or "plain" to try out) sites encrypt their scores, rounded to ``bits`` bits,
         and nobody but the asking key holder reads the answer; see ``kernfed.secure``.
         """
+        if secure is not None and self._shift(prior) is not None:
+            raise InputError(f"encrypted scores are compared as they are: leave out the prior, got {prior!r}")
         if secure is not None:
             return self._connected().secure_predict(self, self._queries(X), scheme=secure, bits=bits, **options)
-        return np.asarray(self.classes_[self.scores(X, **options).argmin(axis=1)])
+        return np.asarray(self.classes_[self._moved(self.scores(X, **options), prior).argmin(axis=1)])
 
-    def predict_proba(self, X: npt.ArrayLike, **options: Any) -> FloatArray:
+    def predict_proba(self, X: npt.ArrayLike, *, prior: Prior = None, **options: Any) -> FloatArray:
         """Probabilities (n, C): softmax of the negative scores over the temperature.
 
         Each site fits it to rows that its machines did not see, among its own classes, and the median counts;
         ``kernfed.calibrate`` fits it to all sites together.
         """
-        return softmin(self.scores(X, **options), self.temperature_)
+        return softmin(self._moved(self.scores(X, **options), prior), self.temperature_)
 
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike, **options: Any) -> float:
         """Accuracy on rows X (n, p) with labels y (n,)."""
@@ -313,6 +324,28 @@ class FoldingModel(Savable):
             raise NotConnected(f"{where}: use model.connect(federation) first")
         return self.connection
 
+    def _class_shares(self) -> FloatArray | None:
+        """Shares (C,) of classes over all sites' rows, None where a site did not tell its own."""
+        totals = dict.fromkeys(self.classes_.tolist(), 0)
+        for member in self.members_.values():
+            held = member.held(self.classes_)
+            if len(member.counts) != len(held):
+                return None
+            for label, count in zip(held, member.counts, strict=True):
+                if label in totals:
+                    totals[label] += count
+        return weighted_shares(list(totals.values()))
+
+    def _shift(self, prior: Prior) -> FloatArray | None:
+        asked = self.prior if prior is None else check_prior(prior, self.classes_)
+        if asked is None or asked == "training":
+            return None
+        shares = self._class_shares()
+        return log_ratio(asked, self.classes_, made=shares, training=shares)
+
+    def _moved(self, scores: FloatArray, prior: Prior) -> FloatArray:
+        return adjusted_scores(scores, self.temperature_, self._shift(prior))
+
     def _holds(self, sites: Sequence[str]) -> npt.NDArray[np.bool_]:
         holds = np.zeros((len(sites), len(self.classes_)), dtype=bool)
         for row, site in enumerate(sites):
@@ -332,10 +365,11 @@ class FoldingModel(Savable):
 
     def _bank_scores(self, queries: FloatArray) -> SiteScores:
         assert self.banks_ is not None
+        scaled = self.parameters.scaled(queries)
         shape = (len(self.members_), len(queries), len(self.classes_))
         values, batches = np.full(shape, ABSENT[self.parameters.measure]), np.full(shape, -1, dtype=np.intp)
         for row, site in enumerate(self.sites):
-            own = self.banks_[site].scores(queries, self.parameters.measure)
+            own = self.banks_[site].scores(scaled, self.parameters.measure)
             member = self.members_[site]
             columns, theirs = list(member.classes), member.columns(self.classes_)
             values[row][:, columns], batches[row][:, columns] = own.values[:, theirs], own.winners[:, theirs]

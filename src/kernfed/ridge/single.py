@@ -108,7 +108,7 @@ class _Tried:
         self._spectrum = Spectrum.of(self.moments, self.mass)
         self._middle = rule(float(self._spectrum.values.sum()), rows)
         self.told: dict[float, tuple[float, float | None]] = {}
-        self._look(X, y, grid(self._middle))
+        self._look(X, y, grid(self._middle, least=self._spectrum.least))
 
     def _look(self, X: FloatArray, y: npt.NDArray[np.generic], path: tuple[float, ...]) -> None:
         told: LeftOut = left_out(X, y, self.problem, self._spectrum, path, self.means)
@@ -119,7 +119,7 @@ class _Tried:
     def widen(self, X: FloatArray, y: npt.NDArray[np.generic]) -> None:
         """Look further where the best candidate is at an end."""
         for _ in range(WIDENINGS):
-            further = wider(self._middle, tuple(self.told), self.best)
+            further = wider(self._middle, tuple(self.told), self.best, least=self._spectrum.least)
             if not further:
                 return
             self._look(X, y, further)

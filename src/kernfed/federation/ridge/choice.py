@@ -57,7 +57,10 @@ def _best_width(trials: dict[tuple[str, float], RidgeParameters], sites: Sites) 
     """The trial with the smallest loss left out, each at its own best regularisation: two exchanges."""
     pooled = ask_trials(sites, list(trials.values()))
     spectra = [Spectrum.of(own.moments, own.mass) for own in pooled]
-    paths = [np.array(grid(rule(own.trace, own.n_eff))) for own in pooled]
+    paths = [
+        np.array(grid(rule(own.trace, own.n_eff), least=spectrum.least))
+        for own, spectrum in zip(pooled, spectra, strict=True)
+    ]
     told = ask_left_out(pooled, spectra, paths)
     classify = sites.parameters.task == "classify"
     tried = {
@@ -124,13 +127,13 @@ def choose_strength(options: RidgeOptions, pooled: Pooled) -> Strength:
     told = ask_left_out(
         [pooled] * len(ways),
         [way.spectrum for way in ways],
-        [np.array(grid(way.middle)) if given is None else given for way in ways],
+        [np.array(way.path) if given is None else given for way in ways],
     )
     for way, left in zip(ways, told, strict=True):
-        way.add(grid(way.middle) if given is None else tuple(given.tolist()), left)
+        way.add(way.path if given is None else tuple(given.tolist()), left)
     best = min(ways, key=lambda way: way.told[way.best].loss)
     for _ in range(WIDENINGS if given is None else 0):
-        further = wider(best.middle, tuple(best.told), best.best)
+        further = wider(best.middle, tuple(best.told), best.best, least=best.spectrum.least)
         if not further:
             break
         best.add(further, ask_left_out([pooled], [best.spectrum], [np.array(further)])[0])
@@ -155,6 +158,7 @@ class _Way:
         self.classify = pooled.sites.parameters.task == "classify"
         self.spectrum = Spectrum.of(pooled.moments, pooled.mass, penalty)
         self.middle = rule(float(self.spectrum.values.sum()), pooled.n_eff)
+        self.path = grid(self.middle, least=self.spectrum.least)
         self.told: dict[float, _Told] = {}
 
     def add(self, path: tuple[float, ...], left: LeftOut) -> None:

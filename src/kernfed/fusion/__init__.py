@@ -1,0 +1,23 @@
+"""Machines and a head together. Names are imported when they are first used."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernfed.fusion.classifier import FusionClassifier
+    from kernfed.fusion.model import FusionChoice, FusionExplanation, FusionModel, Visit
+
+_HOMES = {
+    "FusionChoice": "model",
+    "FusionClassifier": "classifier",
+    "FusionExplanation": "model",
+    "FusionModel": "model",
+    "Visit": "model",
+}
+__all__ = ["FusionChoice", "FusionClassifier", "FusionExplanation", "FusionModel", "Visit"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"kernfed.fusion.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'kernfed.fusion' has no attribute {name!r}")

@@ -1,0 +1,392 @@
+"""The model that machines and a head make together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray
+from kernfed.answer import Answer
+from kernfed.data.preparation import Preparation
+from kernfed.errors import InputError, NotConnected
+from kernfed.files import Savable
+from kernfed.fusion.combination import fused_values, probabilities
+from kernfed.kahm.model import FoldingModel, Member, SiteScores
+from kernfed.kahm.projection import project
+from kernfed.prior import Prior, check_prior, log_ratio, weighted_shares
+from kernfed.promise import Terms
+from kernfed.ridge.model import RidgeModel
+
+#: When queries go to the sites: always, or only those of which the head is not sure.
+VISITS = ("always", "unsure")
+#: Which part a label comes from.
+PARTS = ("both", "head", "machines", "together")
+
+
+class Connection(Protocol):
+    """What a model needs of a federation; ``kernfed.federation.fusion.connection`` provides it."""
+
+    def forget(self, model: "FusionModel", site: str, rows: Sequence[int] | None, *, rechoose: bool) -> "FusionModel":
+        """Model without a site, or without some of its rows."""
+
+    def add_site(self, model: "FusionModel", site: str, data: Any) -> "FusionModel":
+        """Model with another site."""
+
+    def add_rows(self, model: "FusionModel", site: str, X: Any, y: Any, ids: Any) -> "FusionModel":
+        """Model with further rows at a site."""
+
+
+@dataclass(frozen=True)
+class FusionChoice:
+    """How weight and temperature came about.
+
+    how : "rows" (left-out rows of sites that let them travel), "default" (no site did) or "given". rows, sites : how
+    many rows of which sites. errors : share of these rows given a wrong label, by weight, weighed as the head's rows.
+    """
+
+    how: str = "given"
+    rows: int = 0
+    sites: tuple[str, ...] = ()
+    errors: Mapping[float, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """Which queries go to the sites. threshold : probability from which on the head answers alone.
+
+    travelled, given_up : share of left-out rows below it, and accuracy lost on the others; None where not measured.
+    """
+
+    when: str = "always"
+    threshold: float = 1.0
+    travelled: float | None = None
+    given_up: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class FusionExplanation:
+    """Per query the label, which part it comes from, and what each would say alone.
+
+    part : "both" agree, "head" or "machines" alone say so, or "together", where neither would. site : the one that came
+    nearest in the label's class, "" where no machine was asked.
+    """
+
+    labels: npt.NDArray[Any]
+    part: npt.NDArray[Any]
+    head: npt.NDArray[Any]
+    machines: npt.NDArray[Any]
+    site: npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What each part says of queries: head values, scores with by_site or None, and which queries went to sites."""
+
+    values: FloatArray
+    scores: FloatArray
+    by_site: SiteScores | None
+    travelled: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FusionModel(Savable):
+    """Machines of the sites and a ridge head of all rows, one logit per class of both.
+
+    Where ``folding`` is None the head answers alone, as it does to regress; where ``ridge`` is None the machines do,
+    because no site allowed sums. ``weight_`` is c and ``temperature_`` T of ``kernfed.fusion.combination``. ``prior``:
+    shares of classes where the model is used, see ``kernfed.prior``. ``missing_``: sites that took no part;
+    ``headless_``: sites that are not in the head, with reasons.
+    """
+
+    folding: FoldingModel | None
+    ridge: RidgeModel | None
+    weight_: float = 1.0
+    temperature_: float = 1.0
+    choice_: FusionChoice = field(default_factory=FusionChoice)
+    visit_: Visit = field(default_factory=Visit)
+    prior: Prior = "training"
+    missing_: Mapping[str, str] = field(default_factory=dict)
+    headless_: Mapping[str, str] = field(default_factory=dict)
+    exchanges_: int = 0
+    fused: Connection | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.folding is None and self.ridge is None:
+            raise InputError("a FusionModel needs machines or a head, got neither")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "fused": None}
+
+    def __str__(self) -> str:
+        size = f"{len(self.classes_)} classes" if len(self.classes_) else "values"
+        lines = [f"FusionModel of {size} from {self.n_features_in_} columns"]
+        if self.folding is not None and self.ridge is not None:
+            told = f"{self.choice_.rows} left-out rows of {len(self.choice_.sites)} site(s)"
+            how = {"rows": told, "default": "by default, no site let rows travel", "given": "given"}[self.choice_.how]
+            lines.append(f"weight {self.weight_:.3g} ({how}), temperature {self.temperature_:.3g}")
+        if self.ridge is None:
+            lines.append("machines alone: no site allowed sums for a head")
+        elif self.folding is None:
+            lines.append("the head alone")
+        if self.headless_:
+            lines.append(f"not in the head: {', '.join(sorted(self.headless_)[:10])}")
+        if self.visit_.when == "unsure" and self.visit_.travelled is not None:
+            lines.append(
+                f"the head answers alone from {self.visit_.threshold:.3g} on: {self.visit_.travelled:.0%} of queries "
+                f"travel, {100 * (self.visit_.given_up or 0):.2f} points given up"
+            )
+        if self.exchanges_:
+            lines.append(f"{self.exchanges_} exchanges")
+        parts = [str(part) for part in (self.folding, self.ridge) if part is not None]
+        return "\n".join([*lines, *(f"  {line}" for part in parts for line in part.splitlines())])
+
+    __repr__ = __str__
+
+    # What models have in common ------------------------------------------------------------------------------------
+
+    @property
+    def _any(self) -> Any:
+        return self.folding if self.folding is not None else self.ridge
+
+    @property
+    def n_features_in_(self) -> int:
+        """Columns of X."""
+        return int(self._any.n_features_in_)
+
+    @property
+    def feature_names_in_(self) -> tuple[str, ...]:
+        """Names of the columns, where they have any."""
+        names: tuple[str, ...] = self._any.feature_names_in_
+        return names
+
+    @property
+    def preparation(self) -> Preparation | None:
+        """What becomes of raw columns, where the sites had a table of them."""
+        own: Preparation | None = self._any.preparation
+        return own
+
+    @property
+    def classes_(self) -> npt.NDArray[Any]:
+        """Labels (C,) of both parts, sorted; empty to regress."""
+        known = [part.classes_ for part in (self.folding, self.ridge) if part is not None]
+        return known[0] if len(known) == 1 else np.union1d(known[0], known[1])
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Sites whose machines answer, sorted; none where the head answers alone."""
+        return () if self.folding is None else self.folding.sites
+
+    @property
+    def members_(self) -> Mapping[str, Member]:
+        """What the sites hold."""
+        return {} if self.folding is None else self.folding.members_
+
+    @property
+    def hold(self) -> str:
+        """Where the machines are: "sites", or "machines" for a model that needs nobody."""
+        return "machines" if self.folding is None else self.folding.hold
+
+    @property
+    def connection(self) -> Any:
+        """The sites behind the machines, None for a whole model."""
+        return None if self.folding is None else self.folding.connection
+
+    @property
+    def privacy(self) -> Terms | None:
+        """Under which terms everything in the model was released: one release for both parts."""
+        terms: Terms | None = self._any.privacy
+        return terms
+
+    def exposure(self) -> str | None:
+        """What wrong sites can do to the machines' part, in words; None if that is nothing."""
+        return None if self.folding is None else self.folding.exposure()
+
+    def connect(self, federation: Any) -> "FusionModel":
+        """The same model, answered by the sites of ``federation``."""
+        connected: FusionModel = federation.connect(self)
+        return connected
+
+    # Answers -------------------------------------------------------------------------------------------------------
+
+    def answer(self, X: npt.ArrayLike, *, prior: Prior = None, **options: Any) -> Answer:
+        """Labels, probabilities, scores and who came nearest; ``options`` as in ``FoldingModel.site_scores``."""
+        if self.folding is None:
+            assert self.ridge is not None
+            return self.ridge.answer(X, prior=self._asked(prior))
+        parts = self._parts(X, prior, explain=True, **options)
+        scores, likely = self._scored(parts, prior)
+        winners = scores.argmin(axis=1)
+        site, batch = self._nearest(parts, winners)
+        answered = () if parts.by_site is None else parts.by_site.sites
+        missing = {} if parts.by_site is None else parts.by_site.missing
+        best = scores[np.arange(len(winners)), winners]
+        return Answer(self.classes_[winners], likely, scores, site, batch, best, answered, missing)
+
+    def scores(self, X: npt.ArrayLike, *, prior: Prior = None, **options: Any) -> FloatArray:
+        """Scores (n, C) in the order of ``classes_``: SMALLER is better; negative logits times the temperature."""
+        if self.folding is None:
+            assert self.ridge is not None
+            return self.ridge.scores(X)
+        return self._scored(self._parts(X, prior, **options), prior)[0]
+
+    def predict(self, X: npt.ArrayLike, *, prior: Prior = None, **options: Any) -> npt.NDArray[Any]:
+        """Labels, or values, (n,); ties go to the first class."""
+        if self.folding is None:
+            assert self.ridge is not None
+            return self.ridge.predict(X, prior=self._asked(prior))
+        return np.asarray(self.classes_[self.scores(X, prior=prior, **options).argmin(axis=1)])
+
+    def predict_proba(self, X: npt.ArrayLike, *, prior: Prior = None, **options: Any) -> FloatArray:
+        """Probabilities (n, C), fitted to rows that neither part saw."""
+        if self.folding is None:
+            assert self.ridge is not None
+            return self.ridge.predict_proba(X, prior=self._asked(prior))
+        return self._scored(self._parts(X, prior, **options), prior)[1]
+
+    def score(self, X: npt.ArrayLike, y: npt.ArrayLike, **options: Any) -> float:
+        """Accuracy, or the coefficient of determination R^2 to regress."""
+        from sklearn.metrics import accuracy_score, r2_score  # here, for nothing else needs scikit-learn
+
+        measure = accuracy_score if len(self.classes_) else r2_score
+        return float(measure(np.asarray(y), self.predict(X, **options)))
+
+    def explain(self, X: npt.ArrayLike, *, prior: Prior = None, **options: Any) -> FusionExplanation:
+        """Which part decided each query, and what each part would say alone."""
+        if self.folding is None or self.ridge is None:
+            raise InputError("only a model of machines and a head has two parts to compare; use answer")
+        parts = self._parts(X, prior, explain=True, **options)
+        winners = self._scored(parts, prior)[0].argmin(axis=1)
+        head, machines = parts.values.argmax(axis=1), parts.scores.argmin(axis=1)
+        machines = np.where(parts.travelled, machines, head)
+        agree = 2 * (head == winners).astype(int) + (machines == winners)
+        part = np.array(["together", "machines", "head", "both"])[agree]
+        part = np.where(parts.travelled, part, "head")
+        site, _ = self._nearest(parts, winners)
+        labels = self.classes_
+        return FusionExplanation(labels[winners], part, labels[head], labels[machines], site)
+
+    def _asked(self, prior: Prior) -> Prior:
+        if not len(self.classes_):
+            return prior
+        return self.prior if prior is None else prior
+
+    def _parts(self, X: npt.ArrayLike, prior: Prior, *, explain: bool = False, **options: Any) -> _Parts:
+        """Both parts' word on queries; with ``visit_`` "unsure" only the doubtful ones go to the sites."""
+        assert self.folding is not None
+        queries = self._rows(X)
+        n, labels = len(queries), self.classes_
+        values = self.head_values(queries)
+        travelled = np.ones(n, dtype=bool)
+        if self.ridge is not None and self.visit_.when == "unsure":
+            sure = self._head_probabilities(values, prior).max(axis=1, initial=0.0) >= self.visit_.threshold
+            travelled = ~sure
+        if not travelled.any():
+            return _Parts(values, np.full((n, len(labels)), np.inf), None, travelled)
+        by_site = self.folding.site_scores(queries[travelled], explain=explain, **options)
+        scores = np.full((n, len(labels)), np.inf)
+        places = np.searchsorted(labels, self.folding.classes_)
+        scores[np.ix_(travelled, places)] = self.folding.combined(by_site)
+        return _Parts(values, scores, by_site, travelled)
+
+    def _rows(self, X: npt.ArrayLike) -> FloatArray:
+        assert self.folding is not None
+        return self.folding.checked_rows(X)
+
+    def head_values(self, queries: FloatArray) -> FloatArray:
+        """Values (n, C) of the head for checked rows (n, p).
+
+        A class that it does not know is as unlikely as the least likely that it does.
+        """
+        labels = self.classes_
+        if self.ridge is None:
+            return np.zeros((len(queries), len(labels)))
+        if self.folding is not None:
+            queries = project(queries, self.folding.basis)
+        own = replace(self.ridge, preparation=None, feature_names_in_=()).decision_function(queries)
+        values = np.repeat(own.min(axis=1, keepdims=True), len(labels), axis=1)
+        values[:, np.searchsorted(labels, self.ridge.classes_)] = own
+        return values
+
+    def _shift(self, prior: Prior) -> FloatArray | None:
+        """``log(pi' / pi)`` (C,) for the prior asked for; None where nothing moves."""
+        asked = self.prior if prior is None else check_prior(prior, self.classes_)
+        if asked is None:
+            return None
+        counts = () if self.ridge is None else self.ridge.class_counts_
+        if self.ridge is not None and len(self.ridge.classes_) != len(self.classes_):
+            counts = ()
+        weights = None if self.ridge is None else self.ridge.parameters.class_weights
+        training = weighted_shares(counts)
+        made = training if weights is None or training is None else weighted_shares(counts, weights)
+        if asked == "training" and training is None:
+            return None
+        return log_ratio(asked, self.classes_, made=made, training=training)
+
+    def _head_probabilities(self, values: FloatArray, prior: Prior) -> FloatArray:
+        assert self.ridge is not None
+        shift = self._shift(prior)
+        T = self.ridge.temperature_ or self.temperature_
+        return probabilities(values if shift is None else values + T * shift, T)
+
+    def _scored(self, parts: _Parts, prior: Prior) -> tuple[FloatArray, FloatArray]:
+        """Scores (n, C), SMALLER is better, and probabilities (n, C), both for the prior asked for."""
+        shift = self._shift(prior)
+        assert self.folding is not None
+        if self.ridge is None:
+            fused, T = -parts.scores, self.folding.temperature_
+        else:
+            fused, T = fused_values(parts.values, parts.scores, self.weight_), self.temperature_
+        fused = fused if shift is None else fused + T * shift
+        likely = probabilities(fused, T)
+        if self.ridge is not None and not parts.travelled.all():
+            stayed = ~parts.travelled
+            likely[stayed] = self._head_probabilities(parts.values[stayed], prior)
+            with np.errstate(divide="ignore"):
+                fused[stayed] = T * np.log(likely[stayed])
+        return -fused, likely
+
+    def _nearest(self, parts: _Parts, winners: npt.NDArray[np.intp]) -> tuple[npt.NDArray[Any], npt.NDArray[np.intp]]:
+        """Site (n,) and batch (n,) that came nearest in the class that won; "" and -1 where nobody was asked."""
+        assert self.folding is not None
+        site, batch = np.full(len(winners), "", dtype=object), np.full(len(winners), -1, dtype=np.intp)
+        if parts.by_site is None or not parts.travelled.any():
+            return site.astype(str), batch
+        asked = np.flatnonzero(parts.travelled)
+        place = {label: number for number, label in enumerate(self.folding.classes_.tolist())}
+        columns = np.array([place.get(label, -1) for label in self.classes_[winners[asked]].tolist()])
+        known = columns >= 0
+        asked, columns, every = asked[known], columns[known], np.flatnonzero(known)
+        values = parts.by_site.values[:, every, columns]
+        held = parts.by_site.batches[:, every, columns] >= 0
+        own = np.where(held, values, np.inf)
+        nearest = own.argmin(axis=0)
+        some = held.any(axis=0)
+        site[asked[some]] = np.array(parts.by_site.sites, dtype=object)[nearest[some]]
+        batch[asked[some]] = parts.by_site.batches[nearest, every, columns][some]
+        return site.astype(str), batch
+
+    # Changes -------------------------------------------------------------------------------------------------------
+
+    def forget(self, site: str, rows: Sequence[int] | None = None, *, rechoose: bool = False) -> "FusionModel":
+        """A new model as if ``site``, or the rows with these ids, had never taken part, by the recorded choices.
+
+        Unit, batches, regularisation and weight stay what they are; ``rechoose`` makes them anew.
+        """
+        return self._connected().forget(self, site, rows, rechoose=rechoose)
+
+    def add_site(self, site: str, data: Any = None) -> "FusionModel":
+        """A new model in which ``site`` takes part; ``data`` (X, y) where the site is made here."""
+        return self._connected().add_site(self, site, data)
+
+    def add_rows(
+        self, site: str, X: npt.ArrayLike, y: npt.ArrayLike, ids: npt.ArrayLike | None = None
+    ) -> "FusionModel":
+        """A new model with further rows at ``site``."""
+        return self._connected().add_rows(self, site, X, y, ids)
+
+    def _connected(self) -> Connection:
+        if self.fused is None:
+            raise NotConnected("only the sites of this model can do this: use model.connect(federation) first")
+        return self.fused
