@@ -18,9 +18,11 @@ from kernfed.cli import (
     flower_run,
     hub,
     journal,
+    key,
     models,
     plan,
     predict,
+    prepare,
     report,
     site,
     train,
@@ -48,6 +50,7 @@ ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 command = partial(app.command, cls=Command)
 command("demo", epilog=demo.EXAMPLE)(demo.demo)
+command("prepare", epilog=prepare.EXAMPLE)(prepare.prepare)
 command("plan", cls=LearningCommand, epilog=plan.EXAMPLE)(plan.plan)
 command("train", cls=LearningCommand, epilog=train.EXAMPLE)(train.train)
 command("predict", epilog=predict.EXAMPLE)(predict.predict)
@@ -55,6 +58,7 @@ command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
 command("audit", cls=ReleasingCommand, epilog=audit.EXAMPLE)(audit.audit)
 command("verify-site", epilog=verify_site.EXAMPLE)(verify_site.verify_site)
 command("models", epilog=models.EXAMPLE)(models.models)
+command("key", epilog=key.EXAMPLE)(key.key)
 command("report", epilog=report.EXAMPLE)(report.report)
 command("bench", epilog=bench.EXAMPLE, context_settings=ANYTHING)(bench.bench)
 command("flower-app", epilog=flower_app.EXAMPLE)(flower_app.flower_app)
