@@ -3,7 +3,8 @@
 python benchmarks/geometry.py [--quick] [--only NAME ...] [--measure distance] [--rounds 3] [--out benchmarks/out]
 
 Scoring is compared with the bare product ``Y @ X.T`` of the same queries and rows (into memory that is already
-there), fitting with the eigenvalue problem it cannot avoid and with a literal transcription of the equations.
+there), a single query with 128, fitting with the eigenvalue problem it cannot avoid and with a literal transcription of
+the equations, and forgetting a row with training, both by processor time.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,33 +25,44 @@ from literal import fit_literal
 from timing import Comparison, interleave, machine_facts, report
 
 from kernfed.cli.console import progress
-from kernfed.data import load_dataset
+from kernfed.data import load_dataset, partition_dirichlet
 from kernfed.errors import DatasetNotFoundError
+from kernfed.federation import Federation, FoldingLearner
 from kernfed.kahm import KAHM, MEASURES, KAHMClassifier, WideKAHM
-from kernfed.kahm.bank import fit_machines
+from kernfed.kahm.bank import Bank, fit_machines
 from kernfed.kahm.batches import split_rows
 from kernfed.kahm.machine import layer_kernel
 
 Rows = npt.NDArray[np.float32]
 HERE = Path(__file__).resolve().parent
 GIGABYTE = 10**9
+#: Queries that one is compared with, and how often it is asked in a row.
+TOGETHER, REPEATS = 128, 5
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large each piece of work is. ``wide`` and ``many``: queries, columns, machines, rows per machine."""
+    """How large each piece of work is.
+
+    ``fits`` image machines are fitted; ``wide`` and ``many``: queries, columns, machines, rows per machine; ``sites``:
+    sites, rows per machine there, and rows forgotten.
+    """
 
     train: int
     test: int
     batch: int
+    fits: int
     wide: tuple[int, int, int, int]
     many: tuple[int, int, int, int]
     single: tuple[int, int]
+    sites: tuple[int, int, int]
     stream: int
 
 
-FULL = Sizes(60_000, 10_000, 1000, (7500, 1024, 113, 100), (10_000, 2048, 700, 20), (1000, 5000), 200_000)
-QUICK = Sizes(600, 100, 20, (60, 48, 5, 20), (60, 64, 7, 8), (40, 60), 1000)
+FULL = Sizes(
+    60_000, 2000, 1000, 12, (4000, 1024, 113, 100), (4000, 2048, 700, 20), (1000, 5000), (100, 100, 20), 20_000
+)
+QUICK = Sizes(600, 100, 20, 5, (60, 48, 5, 20), (60, 64, 7, 8), (40, 60), (4, 20, 2), 1000)
 
 
 class Bench:
@@ -82,7 +95,7 @@ class Bench:
     def classifier(self) -> KAHMClassifier:
         """The image machines as a model in float32."""
         _, rows, labels, _ = self.images
-        model = KAHMClassifier(self.measure, self.sizes.batch, "order", dtype="float32")
+        model = KAHMClassifier(self.measure, self.sizes.batch, "order", dtype="float32", scale=None)
         return model.fit(rows, labels)
 
     def score_images(self) -> Comparison:
@@ -100,14 +113,63 @@ class Bench:
         """Many machines of 20 rows, as for long-tailed images."""
         return self._score_random(self.sizes.many, 3)
 
+    def ask_images(self) -> Comparison:
+        """One query against machines whose numbers are too many for the caches."""
+        name, _, _, queries = self.images
+        work = f"one query against {len(self.classifier.bank_.machines)} {name} machines of ~{self.sizes.batch}"
+        return self._ask_one(work, queries, self.classifier.bank_)
+
+    def ask_site(self) -> Comparison:
+        """One query against what a site of some hundred rows holds."""
+        name, rows, _, queries = self.images
+        size = self.sizes.sites[1]
+        machines = fit_machines([rows[start : start + size] for start in range(0, 10 * size, size)], dtype=np.float32)
+        bank = Bank.assemble(machines, list(range(10)), 10)
+        return self._ask_one(f"one query against 10 {name} machines of {size}", queries, bank)
+
+    def _ask_one(self, work: str, queries: Rows, bank: Bank) -> Comparison:
+        """One of the first queries at a time, and all of them together, which no bit of a score may show."""
+        some = queries[:TOGETHER]
+        together = bank.scores(some, self.measure).values
+        if not (bank.scores(some[:1], self.measure).values == together[:1]).all():
+            raise RuntimeError("a query must score the same alone and among others, to the last bit")
+        times = interleave(
+            lambda: [bank.scores(some, self.measure) for _ in range(REPEATS)],
+            lambda: [bank.scores(some[:1], self.measure) for _ in range(REPEATS)],
+            self.rounds,
+        )
+        return Comparison(work, f"{len(some)} queries", times[0] / REPEATS, times[1] / REPEATS, 1 / 8)
+
+    def forget_row(self) -> Comparison:
+        """A row forgotten at one of many sites, median over some; processor time, for training keeps all cores busy."""
+        name, rows, labels, _ = self.images
+        count, size, forgotten = self.sizes.sites
+        parts = partition_dirichlet(labels, count, 0.5, 0)
+        sites = {f"site {number:04d}": (rows[part], labels[part]) for number, part in enumerate(parts)}
+        learner = FoldingLearner(self.measure, batch_size=size, partition="kmeans", scale=None, dtype="float32")
+        draws = np.random.default_rng(0)
+        seconds = []
+        with Federation.local(sites, seed=0) as federation:
+            start = time.process_time()
+            model = learner.fit(federation)
+            training = time.process_time() - start
+            for site in draws.choice(sorted(sites), forgotten, replace=False).tolist():
+                row = int(draws.integers(len(sites[site][1])))
+                start = time.process_time()
+                model = model.forget(site=site, rows=[row])
+                seconds.append(time.process_time() - start)
+        work = f"forget a row, {len(rows):,} {name} rows over {count} sites"
+        return Comparison(work, "training", training, float(np.median(seconds)), 1 / 200)
+
     def fit_images(self) -> Comparison:
         """All image machines; the reference is one symmetric eigenvalue problem per machine."""
-        name, count = self.images[0], len(self.batches)
+        name, batches = self.images[0], self.batches[: self.sizes.fits]
+        count = len(batches)
         machine = fit_machines([self.images[1][: self.sizes.batch]])[0]
         kernel = layer_kernel(machine.layers[0].exponent, machine.scores)
         reference, ours = interleave(
             lambda: [scipy.linalg.eigh(kernel, driver="evr") for _ in range(count)],
-            lambda: fit_machines(self.batches, dtype=np.float32),
+            lambda: fit_machines(batches, dtype=np.float32),
             self.rounds,
         )
         return Comparison(f"fit {count} {name} machines", f"{count} x eigh(evr) {shape(kernel)}", reference, ours, 2)
@@ -119,8 +181,9 @@ class Bench:
         levels: dict[str, float] = {}
         times = interleave(
             lambda: levels.update(literal=fit_literal(rows)[2]),
-            lambda: levels.update(ours=KAHM().fit(rows).regularization_),
+            lambda: levels.update(ours=KAHM(scale=None).fit(rows).regularization_),
             self.rounds,
+            reference_once=True,
         )
         if not np.isclose(levels["literal"], levels["ours"], rtol=1e-6):
             raise RuntimeError(f"lambda must be the same from both, got {levels}: they do not do the same work")
@@ -133,10 +196,10 @@ class Bench:
             self.classifier.save(model)
             np.save(queries, self.images[3])
             command = [sys.executable, str(HERE / "memory.py"), str(model), str(queries), str(self.sizes.stream)]
-            found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            sizes = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         work = f"peak memory, {self.sizes.stream:,} queries"
-        limit = (found["model"] + GIGABYTE) / found["model"]
-        return Comparison(work, "model (at most + 1 GB)", found["model"], found["peak"], limit, "bytes")
+        limit = (sizes["model"] + GIGABYTE) / sizes["model"]
+        return Comparison(work, "model (at most + 1 GB)", sizes["model"], sizes["peak"], limit, "bytes")
 
     def _score_random(self, size: tuple[int, int, int, int], limit: float) -> Comparison:
         count, width, machines, each = size
@@ -144,7 +207,7 @@ class Bench:
         rows, labels = clusters(rng, machines * each, width, machines)
         rows = rows[np.argsort(labels, kind="stable")]
         queries, _ = clusters(rng, count, width, machines)
-        model = WideKAHM(each, "order", dtype="float32").fit(rows)
+        model = WideKAHM(each, "order", dtype="float32", scale=None).fit(rows)
         work = f"score {shape(queries)} against {len(model.bank_.machines)} machines of {each}"
         return self._against_product(work, queries, rows, lambda: model.folding(queries, self.measure), limit)
 
@@ -169,7 +232,17 @@ def shape(array: npt.NDArray[np.floating]) -> str:
     return f"{array.shape[0]:,} x {array.shape[1]:,}"
 
 
-PIECES = ("score_images", "score_wide", "score_many", "fit_images", "fit_single", "memory")
+PIECES = (
+    "score_images",
+    "score_wide",
+    "score_many",
+    "ask_images",
+    "ask_site",
+    "fit_images",
+    "fit_single",
+    "forget_row",
+    "memory",
+)
 
 
 def measured(bench: Bench, names: Sequence[str]) -> Iterator[Comparison]:

@@ -57,11 +57,16 @@ class Comparison:
         }
 
 
-def interleave(reference: Work, ours: Work, rounds: int) -> tuple[float, float]:
-    """Best seconds of each over ``rounds`` alternating calls, after one call of each that does not count."""
+def interleave(reference: Work, ours: Work, rounds: int, *, reference_once: bool = False) -> tuple[float, float]:
+    """Best seconds of each over ``rounds`` alternating calls, after one call of each that does not count.
+
+    ``reference_once`` is for a reference of many seconds: it is called once, in the middle, and that call counts.
+    """
     best = [float("inf"), float("inf")]
     for turn in range(rounds + 1):
         for place, work in enumerate((reference, ours)):
+            if place == 0 and reference_once and turn != (rounds + 1) // 2:
+                continue
             start = time.perf_counter()
             work()
             if turn > 0:
