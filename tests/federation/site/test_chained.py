@@ -105,6 +105,21 @@ def test_two_processes_and_threads_share_one_chain(tmp_path: Path) -> None:
         assert [line["own"] for line in read_journal(tmp_path) if line.get("who") == who] == list(range(60))
 
 
+def test_a_journal_that_is_being_written_is_whole(tmp_path: Path) -> None:
+    lines, stop = written(tmp_path), threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            lines.append({"event": "asked"})
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    problems = [check_journal(tmp_path).problems for _ in range(40)]
+    stop.set()
+    thread.join()
+    assert problems == [[]] * 40
+
+
 def test_killed_writers_lose_no_line_that_was_said_to_be_written(tmp_path: Path) -> None:
     draws = random.Random(5)
     told: dict[int, str] = {}

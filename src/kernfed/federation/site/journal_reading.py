@@ -7,17 +7,28 @@ that was written anew from some line on by somebody who computed all hashes agai
 neither told from true ones nor missed.
 """
 
+import fcntl
 import hashlib
 import os
-import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from kernfed.errors import InputError
-from kernfed.federation.site.chained import BEGUN, CONTINUED, CUT, TORN, chained, line_files, parsed, read_head
+from kernfed.federation.site.chained import (
+    BEGUN,
+    CONTINUED,
+    CUT,
+    TORN,
+    Place,
+    chained,
+    line_files,
+    parsed,
+    read_head,
+)
 from kernfed.federation.site.journal import FOLDER
 from kernfed.files import atomic_path
 
@@ -67,23 +78,55 @@ def journal_place(place: str | os.PathLike[str], name: str | None = None) -> Pat
     return journals[0]
 
 
-def raw_lines(place: Path) -> Iterator[bytes]:
-    """All lines of a journal as they are."""
-    for file in [place] if place.is_file() else line_files(place):
-        with file.open("rb") as content:
-            yield from content
+@dataclass(frozen=True)
+class Snapshot:
+    """A journal at a moment at which nobody writes: its files with their lengths, and its own note of its end."""
+
+    files: tuple[tuple[Path, int], ...]
+    head: Place | None
+
+    @classmethod
+    def of(cls, place: Path) -> "Snapshot":
+        """The journal as it is now, and no line of which only a part is written yet."""
+        if place.is_file():
+            return cls(((place, place.stat().st_size),), None)
+        with _nobody_writing(place):
+            return cls(tuple((file, file.stat().st_size) for file in line_files(place)), read_head(place))
+
+    def lines(self) -> Iterator[bytes]:
+        """All lines as they are."""
+        for file, size in self.files:
+            with file.open("rb") as content:
+                while content.tell() < size and (line := content.readline()):
+                    yield line
+
+
+@contextmanager
+def _nobody_writing(folder: Path) -> Iterator[None]:
+    """With the lock of the journal, if whoever reads may have it."""
+    try:
+        descriptor = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # a copy of the files alone, which nobody writes
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def read_journal(place: Path) -> Iterator[dict[str, Any]]:
     """Lines that can be read; ``check_journal`` says what of the others."""
-    return (line for line in map(parsed, raw_lines(place)) if line is not None)
+    return (line for line in map(parsed, Snapshot.of(place).lines()) if line is not None)
 
 
 def check_journal(place: Path, pinned: str | None = None) -> Verdict:
     """Whether every line follows from the one before, and the line of the ``pinned`` head, "number:hash", is there."""
     wanted = None if pinned is None else read_pin(pinned)
     verdict, torn, met = Verdict(), b"", False
-    for raw in raw_lines(place):
+    journal = Snapshot.of(place)
+    for raw in journal.lines():
         line = parsed(raw)
         if line is None:
             if torn:
@@ -103,7 +146,7 @@ def check_journal(place: Path, pinned: str | None = None) -> Verdict:
         verdict.add(f"after line {verdict.last} there is a line that is torn; the site closes it when it next answers")
     if wanted is not None and not met:
         verdict.add(f"line {wanted[0]}, which was noted, is not here: the journal ends with line {verdict.last}")
-    _check_head(verdict, place)
+    _check_head(verdict, journal.head)
     return verdict
 
 
@@ -118,9 +161,7 @@ def read_pin(pinned: str) -> tuple[int, str]:
 def export_journal(place: Path, out: Path) -> None:
     """All lines as they are, in one file that can be checked like the journal itself."""
     with atomic_path(out) as temporary, temporary.open("wb") as copy:
-        for file in [place] if place.is_file() else line_files(place):
-            with file.open("rb") as content:
-                shutil.copyfileobj(content, copy)
+        copy.writelines(Snapshot.of(place).lines())
 
 
 def _check_link(verdict: Verdict, line: Mapping[str, Any]) -> None:
@@ -160,8 +201,7 @@ def _damaged(verdict: Verdict, raw: bytes) -> str:
     return f"after line {verdict.last} there are {len(raw)} bytes that are no line: it was damaged"
 
 
-def _check_head(verdict: Verdict, place: Path) -> None:
-    head = read_head(place) if place.is_dir() else None
+def _check_head(verdict: Verdict, head: Place | None) -> None:
     if head is not None and head.number > verdict.last:
         verdict.add(f"the journal had {head.number} lines and ends with line {verdict.last}: its end is gone")
     elif head is not None and head.number == verdict.last and head.chain != verdict.chain:
