@@ -118,6 +118,8 @@ def test_candidates_are_relative_and_are_widened_at_their_ends():
     below, above = wider(0.02, path, path[0]), wider(0.02, path, path[-1])
     assert max(below) < path[0] < path[-1] < min(above)
     assert wider(0.02, path, path[5]) == ()
+    assert wider(0.02, path, path[0], least=path[0]) == ()
+    assert grid(0.02, least=0.019)[0] == pytest.approx(0.02)
     assert np.allclose(np.diff(np.log10(sorted({*below, *path, *above}))), 0.5)
 
 

@@ -64,6 +64,11 @@ class Spectrum:
             basis = np.ascontiguousarray(root[:, None] * vectors[:, kept])
             return cls(mass, basis, values[kept], basis.T @ (moments.cross / mass))
 
+    @property
+    def least(self) -> float:
+        """Eigenvalues up to here are rounding errors, so smaller regularisations change nothing."""
+        return rank_tolerance(self.values)
+
     def to_arrays(self) -> dict[str, FloatArray]:
         """Plain arrays for a message."""
         return {
@@ -88,16 +93,22 @@ class Spectrum:
         return cls(mass, arrays["basis"], arrays["values"], arrays["linear"])
 
 
-def grid(middle: float, lowest: int = _FIRST_STEPS[0], highest: int = _FIRST_STEPS[1]) -> tuple[float, ...]:
-    """Candidates ``middle * 10^(k/2)`` for steps k from lowest to highest, in rising order."""
-    return tuple(float(middle * 10.0 ** (step / _PER_DECADE)) for step in range(lowest, highest + 1))
+def grid(
+    middle: float, lowest: int = _FIRST_STEPS[0], highest: int = _FIRST_STEPS[1], *, least: float = 0.0
+) -> tuple[float, ...]:
+    """Candidates ``middle * 10^(k/2)`` for steps k from lowest to highest, in rising order, none below ``least``."""
+    path = (float(middle * 10.0 ** (step / _PER_DECADE)) for step in range(lowest, highest + 1))
+    return tuple(value for value in path if value >= least)
 
 
-def wider(middle: float, path: tuple[float, ...], best: float) -> tuple[float, ...]:
-    """Further candidates beyond the end of a ``grid`` at which the best one is; none where it is inside."""
+def wider(middle: float, path: tuple[float, ...], best: float, *, least: float = 0.0) -> tuple[float, ...]:
+    """Further candidates beyond the end of a ``grid`` at which the best one is; none where it is inside.
+
+    ``least`` is the smallest that is worth trying: below the rounding errors of the spectrum all are alike.
+    """
     steps = [round(_PER_DECADE * float(np.log10(value / middle))) for value in path]
     if best == min(path):
-        return grid(middle, min(steps) - _WIDER, min(steps) - 1)
+        return grid(middle, min(steps) - _WIDER, min(steps) - 1, least=least)
     if best == max(path):
         return grid(middle, max(steps) + 1, max(steps) + _WIDER)
     return ()
