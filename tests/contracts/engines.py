@@ -30,7 +30,8 @@ from kernfed.federation.protocol.schema import Schema
 from kernfed.kahm.bank import fit_machines
 from kernfed.kahm.batches import split_rows
 from kernfed.kahm.packing import pack_machines
-from kernfed.secure import classify
+from kernfed.ridge.parameters import RidgeParameters
+from kernfed.secure import Committee, classify
 from oracles.federation import Data, sites_data
 
 Edit = Callable[[str, bytes], bytes | Refusal | None]
@@ -359,6 +360,26 @@ class EngineContract(ABC):
         found = FoldingLearner(batch_size=8).fit(federation).scores(queries)
         with Federation(self.engine(dict(sorted(data.items())))) as other:
             np.testing.assert_array_equal(FoldingLearner(batch_size=8).fit(other).scores(queries), found)
+
+    @pytest.mark.parametrize("corrupt", [False, True])
+    def test_a_masked_sum_is_that_of_the_clear_answers(self, data: Data, corrupt: bool) -> None:
+        """The same integers, in two exchanges, or three where a member may be corrupt; a site that fails is named."""
+        labels = sorted({label for _, y in data.values() for label in y.tolist()})
+        width = next(iter(data.values()))[0].shape[1]
+        parameters = RidgeParameters(width, n_components=4, classes=tuple(labels))
+        size = 4 + len(labels)
+        arrays = {"products": ((size * (size + 1) // 2,), 1e4), "sums": ((size,), 1e4), "mass": ((1,), 1e4)}
+        question = Payload(values={"parameters": parameters.to_values()})
+        members = Committee(("alpha", "bravo", "charlie", "delta")[: 4 if corrupt else 3], corrupt)
+        with Federation(self.engine(data)) as federation:
+            clear = federation.sum("ridge_sums", question, arrays)
+            masked = federation.sum("ridge_sums", question, arrays, committee=members)
+            again = federation.sum("ridge_sums", question, arrays, committee=members)
+            told = {entry.task: entry.information for entry in federation.traffic}
+        assert masked.sites == clear.sites == tuple(sorted(data))
+        for name in arrays:
+            np.testing.assert_array_equal(masked.integers[name], clear.integers[name])
+        assert (again.exchanges, told["sum_masked"]) == (3 if corrupt else 2, "masked")
 
     def test_closing_twice_is_fine(self, data: Data) -> None:
         engine = self.engine(data)
