@@ -7,6 +7,7 @@ from typing import Any
 from kernfed._validation import check_choice, check_count
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation, Replies, agreeing, warn_missing
+from kernfed.federation.folding.choosing import ask_choice
 from kernfed.federation.folding.connection import FoldingConnection, member_of
 from kernfed.federation.folding.machines import folding_handle
 from kernfed.federation.folding.questions import Training, ask_schemas, ask_training, collect_machines
@@ -18,8 +19,10 @@ from kernfed.federation.protocol.schema import Schema, check_classes
 from kernfed.federation.release.kept import warn_if_forgotten
 from kernfed.files import labels_from_values
 from kernfed.kahm.aggregate import Trusted, check_trusted, deciding
+from kernfed.kahm.choice import AUTO, Candidate, candidates, usual
 from kernfed.kahm.model import TRUST, FoldingModel, FoldingParameters, place_classes
 from kernfed.kahm.spectrum import check_subspace_dim
+from kernfed.kernels.scaling import Scaling
 
 HOLDS = ("sites", "machines")
 
@@ -30,7 +33,12 @@ class FoldingLearner(Learner):
     Parameters
     ----------
     measure : one of ``kernfed.kahm.MEASURES``; SFM uses "rms", GIKM and DP-KAHM "distance"
-    batch_size, partition : rows per machine and how a class is divided; SFM divides in order
+    batch_size, partition : rows per machine ("auto" or a number) and how a class is divided ("auto", "kmeans", "order",
+        "random"). "auto" is chosen by rows that machines did not see: sites count how many of theirs each candidate
+        gets right, in one more exchange, and the sum decides; ``model.chosen`` shows all counts. SFM has 100, in order
+    scale : "columns" (each to the same spread), "entries" (all by one constant), "auto" (the better of these, chosen
+        with the batches), or None for rows as they are, as in the papers. The unit is chosen too. Under privacy it
+        follows from the public bounds, and batches are 100 rows in order (1000 of fabricated ones): nothing is asked
     layers, subspace_dim, dtype : of every machine
     aggregate : "min", the papers' rule, under which one wrong site decides whatever it likes; or "kth", the k-th
         smallest score, which survives k - 1 wrong sites in classes that at least k + 1 sites hold. Other classes take
@@ -54,10 +62,11 @@ class FoldingLearner(Learner):
 
     def __init__(
         self,
-        measure: str = "rms",
+        measure: str = "distance",
         *,
-        batch_size: int = 100,
-        partition: str = "order",
+        batch_size: int | str = AUTO,
+        partition: str = AUTO,
+        scale: str | None = AUTO,
         layers: int = 1,
         subspace_dim: int | str = "auto",
         dtype: str = "float64",
@@ -76,6 +85,7 @@ class FoldingLearner(Learner):
         self.measure = measure
         self.batch_size = batch_size
         self.partition = partition
+        self.scale = scale
         self.layers = layers
         self.subspace_dim = subspace_dim
         self.dtype = dtype
@@ -91,19 +101,35 @@ class FoldingLearner(Learner):
         self.sum = sum
         self.classes = classes
 
-    def parameters(self, seed: int = 0) -> FoldingParameters:
-        """What all sites do alike, checked."""
+    def candidates(self) -> tuple[Candidate, ...]:
+        """What sites choose from, checked."""
+        return candidates(self.scale, self.batch_size, self.partition)
+
+    def parameters(
+        self, seed: int = 0, chosen: Candidate | None = None, scale: Scaling | None = None
+    ) -> FoldingParameters:
+        """What all sites do alike, checked; what is not given and not yet ``chosen`` is as it is without a choice."""
+        division = (usual(self.candidates()) if chosen is None else chosen).division
         return FoldingParameters(
             self.measure,
-            self.batch_size,
-            self.partition,
+            *division,
             self.layers,
             check_subspace_dim(self.subspace_dim),
             self.dtype,
             self.aggregate,
             self.k,
             seed,
+            scale,
         )
+
+    def released_parameters(self, recipe: Recipe, width: int, seed: int = 0) -> FoldingParameters:
+        """What all sites do alike with released rows: nothing is chosen by the rows themselves."""
+        if self.scale == "columns":
+            raise InputError("scale='columns' looks at the rows as they are; under privacy take 'entries' or None")
+        size = (100 if recipe.by_row else 1000) if self.batch_size == AUTO else self.batch_size
+        how = "order" if self.partition == AUTO else self.partition
+        scale = None if self.scale is None else recipe.scaling(width)
+        return self.parameters(seed, Candidate(None, 1.0, int(size), how), scale)
 
     def recipe(self) -> Recipe | None:
         """How sites release their rows, checked; None where rows are taken as they are."""
@@ -113,14 +139,14 @@ class FoldingLearner(Learner):
         return Recipe(self.privacy, self.labels, smoothing, self.fabricate, self.rows_per_class)
 
     def fit(self, federation: Federation, *, min_replies: int | None = None, timeout: float = 600.0) -> FoldingModel:
-        """Ask every site to describe its data and to model its classes.
+        """Ask every site to describe its data, to choose what is "auto", and to model its classes.
 
         With ``min_replies`` (at least 1) so many sites are enough; a ``MissingSites`` warning and ``model.missing_``
         name the others, also those that describe their data differently from most.
         """
         parameters, recipe = self.parameters(federation.seed), self.recipe()
         if self.sum is not None or self.classes is not None:
-            return self._fit_sum(federation, recipe, parameters, min_replies, timeout)
+            return self._fit_sum(federation, recipe, min_replies, timeout)
         check_choice(self.hold, "hold", HOLDS)
         trusted = check_trusted(self.trusted_classes)
         if min_replies is not None:
@@ -133,12 +159,21 @@ class FoldingLearner(Learner):
         schemas = {site: _read_schema(payload) for site, payload in described}
         check_classes(schema)
         terms = None if recipe is None else recipe.terms(schema.width)
+        chosen = None
+        if recipe is None:
+            choice = ask_choice(federation, parameters, self.candidates(), schemas, timeout)
+            chosen, parameters = choice.chosen, self.parameters(federation.seed, choice.candidate, choice.scale)
+        else:
+            parameters = self.released_parameters(recipe, schema.width, federation.seed)
         training = Training(folding_handle(parameters, request), parameters, terms)
         replies = ask_training(federation, training, schemas, min_replies=min_replies, timeout=timeout)
         replies = replace(replies, missing={**described.missing, **replies.missing})
         basis = None if recipe is None else recipe.basis(schema.width)
         model = replace(
-            _model_of(training, schema, replies, trusted), basis=basis, preparation=federation.preparation
+            _model_of(training, schema, replies, trusted),
+            basis=basis,
+            preparation=federation.preparation,
+            chosen=chosen,
         )
         if self.hold == "machines":
             model = _with_machines(federation, model, min_replies, timeout)
@@ -149,12 +184,10 @@ class FoldingLearner(Learner):
         warn_if_exposed(model)
         return model
 
-
     def _fit_sum(
         self,
         federation: Federation,
         recipe: Recipe | None,
-        parameters: FoldingParameters,
         min_replies: int | None,
         timeout: float,
     ) -> FoldingModel:
@@ -175,6 +208,10 @@ class FoldingLearner(Learner):
             classes = schema.classes
         honest = honest_sites(setting, len(federation.sites), min_replies)
         options: Any = {"honest": honest, "min_replies": min_replies, "timeout": timeout}
+
+        def parameters(width: int) -> FoldingParameters:
+            return self.released_parameters(recipe, width, federation.seed)
+
         model = fit_shared(federation, recipe, parameters, classes, setting, **options)
         warn_missing(model.missing_, "the sum is that of the others", stacklevel=3)
         return model

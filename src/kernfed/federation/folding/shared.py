@@ -68,7 +68,7 @@ def class_places(labels: npt.NDArray[Any], classes: Sequence[Any]) -> npt.NDArra
 def fit_shared(
     federation: Federation,
     recipe: Recipe,
-    parameters: FoldingParameters,
+    parameters_for: Callable[[int], FoldingParameters],
     classes: Sequence[Any],
     setting: Committee,
     *,
@@ -77,7 +77,10 @@ def fit_shared(
     min_replies: int | None = None,
     timeout: float = 600.0,
 ) -> FoldingModel:
-    """The model of all sites' moments: whole, in one place, and without any row."""
+    """The model of all sites' moments: whole, in one place, and without any row.
+
+    ``parameters_for(width)`` are those of rows of so many columns.
+    """
     if not isinstance(recipe.mechanism, RecordMoments) or recipe.labels is not None:
         raise InputError("a sum over sites takes privacy=RecordMoments(...), and labels=None: it protects labels too")
     mechanism, ordered = recipe.mechanism, tuple(sorted(classes))
@@ -99,6 +102,7 @@ def fit_shared(
     totals, total = _gather(federation, shared, setting, hear, min_replies, timeout)
     schema = agree({site: schemas[site] for site in total.sites})
     terms = terms.with_told({site: told[site] for site in total.sites})
+    parameters = parameters_for(schema.width)
     draws = int(generator(parameters.seed, TOGETHER, "fabricate").integers(2**31))
     X, y = fabricate_rows(shared.moments(totals), recipe.rows_per_class, radius=mechanism.radius, seed=draws)
     rows = Rows(X, y, np.arange(len(y), dtype=np.int64))
