@@ -294,6 +294,25 @@ def test_sites_and_callers_come_back_after_the_hub(server: HubServer, serving: A
         assert len(alice.describe()) == 1
 
 
+def test_a_connection_that_ends_while_something_is_left_to_send_is_made_again(server: HubServer) -> None:
+    """The client itself says nothing then; a site would stay away for ever."""
+    link, _, _ = raw_link(server, "north")
+    subject = reply_subject("kernfed", "north", Address("alice", "", "", "asker", "question"))
+
+    async def flood() -> None:
+        while await link.publish(subject, bytes(900_000)):
+            continue
+
+    floods = [link.submit(flood()) for _ in range(3)]
+    server.stop()
+    for flooded in floods:
+        flooded.result(SOON)
+    wait_for(lambda: link.trouble, "the link to notice")
+    server.start()
+    link.wait(SOON)
+    link.close()
+
+
 # Several processes of one site ------------------------------------------------------------------------------------
 
 

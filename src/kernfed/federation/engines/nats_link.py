@@ -67,6 +67,7 @@ class Link:
         self.trouble = "not connected yet"
         self.loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._sending: set[asyncio.Timeout] = set()
         self._up, self._refused = asyncio.Event(), asyncio.Event()
         self._closing = asyncio.Event()
         self._closed = False
@@ -124,12 +125,17 @@ class Link:
         client = self._client
         if client is None or not self._up.is_set():
             return False
+        scope = asyncio.timeout(None)
+        self._sending.add(scope)
         try:
-            await client.publish(subject, data, reply=reply)
-        except (nats.errors.Error, OSError) as error:
+            async with scope:
+                await client.publish(subject, data, reply=reply)
+        except (nats.errors.Error, OSError) as error:  # of a connection that ended
             _log.info("a message was lost: %s", error)
             return False
-        return True
+        finally:
+            self._sending.discard(scope)
+        return not scope.expired()  # the client itself would pass over it
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
         """Do work beside everything else; it is cancelled when the link is closed."""
@@ -241,6 +247,8 @@ class Link:
             _log.warning("%s is not connected to %s: %s", self.credentials.name, self.url, why)
         self.trouble = why
         self._up.clear()
+        for scope in self._sending:  # the client would wait for ever for what it cannot send any more
+            scope.reschedule(self.loop.time())
 
     async def _disconnect(self) -> None:
         was_up = self._up.is_set()

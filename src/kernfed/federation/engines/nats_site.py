@@ -37,6 +37,10 @@ from kernfed.federation.site.policy import Policy
 _WAITING, _HELD = 64, 2 * 1024**3
 #: Seconds between two signs that a question is being worked on, and without a word of the caller until it is forgotten.
 _SIGN, _FORGET = 1.0, 60.0
+#: Seconds that a part of a question may take over a slow line.
+_ARRIVING = 10.0
+#: Seconds after its last word that a process which stops waits for whoever fetches an answer.
+_FETCHING = 2.0
 #: Parts on their way to a process, over all messages.
 _WINDOW = 16
 
@@ -71,6 +75,11 @@ class _Visit:
     def size(self) -> int:
         """Bytes that are held for it, or will be."""
         return self.parts.size if self.answer is None else len(self.answer)
+
+
+def _is_under_way(visit: _Visit) -> bool:
+    """Whether a question is being answered, or its answer fetched."""
+    return visit.computing or (visit.answer is not None and time.monotonic() - visit.heard < _FETCHING)
 
 
 class _Worker:
@@ -142,7 +151,7 @@ class SiteService:
                 await self._send(visit.address, Frame(Kind.LOST))
                 self._visits.pop(visit.address, None)
         ends = time.monotonic() + grace
-        while self._visits and time.monotonic() < ends:
+        while time.monotonic() < ends and any(map(_is_under_way, self._visits.values())):
             await asyncio.sleep(0.02)
 
     # Frames -----------------------------------------------------------------------------------------------------
@@ -285,7 +294,8 @@ class SiteService:
             await asyncio.sleep(_SIGN)
             now = time.monotonic()
             for visit in list(self._visits.values()):
-                if visit.waiting:
+                arriving = not visit.parts.complete and now - visit.heard < _ARRIVING
+                if visit.waiting or arriving:
                     await self._send(visit.address, Frame(Kind.WORKING))
                 elif now - visit.heard > _FORGET:
                     self._visits.pop(visit.address, None)
