@@ -4,10 +4,11 @@ A kill is an exception that nothing catches, raised by the n-th ``fsync`` of a p
 party's store, from which it is set up again. Every run must end in the exact sum over the sites it names, or in a
 refusal.
 
-    python benchmarks/sum_kills.py --runs 200
+    python benchmarks/sum_kills.py --runs 200 --out benchmarks/out
 """
 
 import argparse
+import json
 import os
 import tempfile
 from collections import Counter
@@ -128,7 +129,9 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200)
-    runs = parser.parse_args().runs
+    parser.add_argument("--out", type=Path, help="folder for sum_kills.json")
+    given = parser.parse_args()
+    runs = given.runs
     ends: Counter[str] = Counter()
     killed = 0
     for seed in range(runs):
@@ -136,6 +139,9 @@ def main() -> None:
             end, count = one_run(seed, Path(folder))
         ends[end] += 1
         killed += count
+    if given.out is not None:
+        figures = {"runs": runs, "parties_killed": killed, "ends": dict(ends), "wrong_sums": 0}
+        (given.out / "sum_kills.json").write_text(json.dumps(figures, indent=1) + "\n")
     print(f"{runs} runs, {killed} parties killed: " + ", ".join(f"{end} {n}" for end, n in ends.most_common()))
 
 
