@@ -38,7 +38,8 @@ def options_of(name):
 
 
 def test_plan_and_train_have_the_same_options():
-    assert options_of("train") - options_of("plan") == {"out", "store", "traffic"}
+    at_a_hub = {"credentials", "hub", "min_replies"}
+    assert options_of("train") - options_of("plan") - at_a_hub == {"out", "store", "traffic", "holdout"}
     assert options_of("plan") - options_of("train") == {"queries"}
 
 

@@ -110,7 +110,7 @@ def test_kth_needs_sites_enough():
             ("--aggregate", "kth", "--trusted-classes", "all"),
             "Not protected: 2 of 2 classes are trusted and can be decided by wrong sites: 0, 1; fewer than k + 1 = 3",
         ),
-        (("--label", "number"), "40 classes in 40 rows: a label that is a quantity cannot be learned as classes."),
+        (("--label", "number", "--task", "classify"), "40 classes in 40 rows: a label that is a quantity cannot be learned as classes."),
     ],
 )
 @pytest.mark.usefixtures("folder")

@@ -7,6 +7,7 @@ import typer
 
 from kernfed.cli.console import Json, TextTable, emit, progress
 from kernfed.cli.hub_jobs import CredentialsFile, HubAddress, MinReplies, evaluate_at_hub, refuse_with_hub
+from kernfed.cli.raw import majority_of, majority_words
 from kernfed.cli.tables import (
     Features,
     OptionalLabel,
@@ -73,4 +74,10 @@ def _show(tested: Any, as_json: bool) -> None:
         names = [*classes, "other"] if confusion[-1].any() else classes
         rows = [(name, *(f"{count:,}" for count in line)) for name, line in zip(names, confusion, strict=False)]
         views += ["", TextTable(("true \\ predicted", *classes), rows)]
-    emit(tested.to_json(), as_json, *views)
+    told = tested.to_json()
+    if classes and tested.pooled.rows:
+        told |= majority_of(tested)
+        views += ["", f"All sites: accuracy {tested.accuracy:.2%}, {majority_words(told)}."]
+        if tested.accuracy < told["majority_share"]:
+            views.append("The model is worse than always saying the same.")
+    emit(told, as_json, *views)

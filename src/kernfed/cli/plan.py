@@ -7,6 +7,7 @@ import typer
 
 from kernfed.cli.console import Json, emit, format_bytes, progress
 from kernfed.cli.privacy import statement
+from kernfed.cli.raw import PreparationOption, agreed, learning_for_labels, read_rows_or_raw
 from kernfed.cli.tables import (
     DataFile,
     Features,
@@ -15,7 +16,8 @@ from kernfed.cli.tables import (
     Seed,
     SiteColumn,
     columns_line,
-    read_rows,
+    prepared_table,
+    raw_rows_by_site,
     rows_by_site,
 )
 from kernfed.errors import InputError
@@ -49,6 +51,7 @@ def plan(
     ] = None,
     seed: Seed = 0,
     ids: RowIds = None,
+    preparation: PreparationOption = "auto",
     json: Json = False,
 ) -> None:
     """Dry run of `kernfed train`: which messages, how many bytes, and what they would tell. Nothing is trained.
@@ -60,8 +63,11 @@ def plan(
     from kernfed.federation.planning import plan_learner
 
     # Without more this is the job that `kernfed train` runs; queries can only be put to sites.
-    learning = ctx.obj.usually(hold="machines" if queries is None else "sites")
-    table = read_rows(data, features=features, label=label, site=site, ids=ids)
+    columns: Any = {"features": features, "label": label, "site": site, "ids": ids}
+    rows = read_rows_or_raw(data, preparation, private="privacy" in ctx.obj.values, **columns)
+    learning, _ = learning_for_labels(ctx.obj, rows.y, label)
+    learning = learning.usually(hold="machines" if queries is None else "sites")
+    table, preparing = _prepared(rows, preparation, seed)
     learner = learning.make(table)
     hold = getattr(learner, "hold", "machines")
     if hold == "machines" and queries is not None:
@@ -69,6 +75,9 @@ def plan(
     asked = (USUAL_QUERIES if queries is None else queries) if hold == "sites" else 0
     with progress("planning"):
         planned = plan_learner(learning.learner, learner, rows_by_site(table), table.columns, queries=asked, seed=seed)
+    for entry in preparing:  # one message each
+        sizes: Any = {"down": entry.bytes_down, "up": entry.bytes_up, "scalars": entry.scalars_up}
+        planned.traffic.add(entry.site, entry.task, entry.information, **sizes)
     traffic, terms = planned.traffic, _terms(learner, table.X.shape[1])
     result = {
         "learner": learning.learner,
@@ -94,6 +103,17 @@ def plan(
         *([] if planned.exact else [rehearsed]),
         *_promised(learner, terms),
     )
+
+
+def _prepared(rows: Any, preparation: str, seed: int) -> tuple[Any, Iterable[Any]]:
+    """The table as numbers, and what its sites would exchange to agree on a preparation where it is raw."""
+    from kernfed.data import RawTable
+    from kernfed.federation import Federation
+
+    if not isinstance(rows, RawTable):
+        return rows, ()
+    with Federation.local(raw_rows_by_site(rows), seed=seed) as federation:
+        return prepared_table(rows, agreed(federation, preparation)), federation.traffic
 
 
 def _terms(learner: Any, width: int) -> Any:

@@ -84,7 +84,7 @@ def _compute(model: Any, rows: Any) -> dict[str, Any]:
     if hasattr(model, "distance"):
         return {"distance": model.distance(rows)}
     if hasattr(model, "answer"):
-        return answer_columns(model.answer(rows))
+        return answer_columns(model.answer(rows), list(getattr(model, "classes_", ())))
     raise InputError(f"a {type(model).__name__} predicts nothing, expected a model of kernfed train or a machine")
 
 

@@ -12,7 +12,7 @@ import typer
 from kernfed.errors import InputError, NotConnected
 
 if TYPE_CHECKING:
-    from kernfed.data import Table
+    from kernfed.data import Preparation, RawTable, Table
 
 DataFile = Annotated[Path, typer.Option("--data", help="Table: Parquet, Arrow, CSV or npz.")]
 Features = Annotated[
@@ -99,20 +99,48 @@ def check_table_output(path: Path, *inputs: Path) -> None:
 
 def read_rows(path: Path, *, features: str | None, label: str, site: str | None, ids: str | None) -> "Table":
     """Table to learn from; where ids are read they name every row of a site once."""
-    import numpy as np
-
     from kernfed.data import read_table
 
     table = read_table(path, features=features, label=label, site=site, ids=ids)
-    if table.ids is not None:
-        for name, rows in _places(table).items():
-            named, counts = np.unique(table.ids[rows], return_counts=True)
-            if counts.max() > 1:
-                raise InputError(
-                    f"--id must name every row of a site once, {str(named[counts.argmax()])!r} names "
-                    f"{counts.max()} rows of site {name!r}"
-                )
+    check_ids(table.ids, table.site)
     return table
+
+
+def check_ids(ids: Any, site: Any) -> None:
+    """Refuse ids (n,) of which one names two rows of a site."""
+    import numpy as np
+
+    if ids is None:
+        return
+    for name, rows in site_places(site).items():
+        named, counts = np.unique(ids[rows], return_counts=True)
+        if counts.max() > 1:
+            raise InputError(
+                f"--id must name every row of a site once, {str(named[counts.argmax()])!r} names "
+                f"{counts.max()} rows of site {name!r}"
+            )
+
+
+def raw_rows_by_site(table: "RawTable") -> dict[str, Any]:
+    """``{site: (raw table, y)}``, or ``{site: (raw table, y, ids)}`` where a column names the rows."""
+    import numpy as np
+
+    numbers = None if table.ids is None else row_numbers(table.ids)
+    every = np.arange(len(table))
+    parts: dict[str, Any] = {}
+    for name, rows in site_places(table.site).items():
+        own = table.take(every[rows])
+        parts[name] = (own, own.y) if numbers is None else (own, own.y, numbers[rows])
+    return parts
+
+
+def prepared_table(table: "RawTable", preparation: "Preparation") -> "Table":
+    """The matrix of a raw table, with all that describes its rows."""
+    from kernfed.data import Table
+
+    X, columns = preparation.apply(table)
+    described = (table.y, table.site, table.ids)
+    return Table(X, *described, columns, Path(table.source), table.label, preparation.left_out, table.persons)
 
 
 def rows_by_site(table: "Table") -> dict[str, tuple[Any, Any]]:
@@ -141,11 +169,16 @@ def row_numbers(ids: Any) -> Any:
 
 def _places(table: "Table") -> dict[str, Any]:
     """Which rows of a table are each site's."""
+    return site_places(table.site)
+
+
+def site_places(site: Any) -> dict[str, Any]:
+    """Which rows are each site's, of the names (n,) of their sites, or None where there is one."""
     from kernfed.data import partition_by_column
 
-    if table.site is None:
+    if site is None:
         return {ONE_SITE: slice(None)}
-    return {str(name): rows for name, rows in partition_by_column(table.site).items()}
+    return {str(name): rows for name, rows in partition_by_column(site).items()}
 
 
 def require_rows(data: Path | None, label: str | None) -> tuple[Path, str]:
@@ -189,8 +222,15 @@ def read_queries(
     ids: str | None = None,
 ) -> "Table":
     """Table of queries with the columns of a model, or of a table, in their order, unless ``features`` names others."""
-    from kernfed.data import read_table
+    from kernfed.data import read_raw_table, read_table
+    from kernfed.data.raw import RAW_SUFFIXES
 
+    preparation = getattr(model, "preparation", None)
+    if preparation is not None and path.suffix.lower() in RAW_SUFFIXES:
+        if features is not None:
+            raise InputError("--features is for models of numbers, this one prepares the columns it was trained on")
+        raw = read_raw_table(path, features=list(preparation.used), label=label, site=site, ids=ids)
+        return prepared_table(raw, preparation)
     columns = list(getattr(model, "feature_names_in_", ()) or getattr(model, "columns", ()))
     if (
         features is None

@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,15 @@ import typer
 from kernfed.cli.console import Json, TextTable, emit, format_bytes, format_seconds, note, progress
 from kernfed.cli.hub_jobs import CredentialsFile, HubAddress, MinReplies, refuse_with_hub, train_at_hub
 from kernfed.cli.privacy import statement
+from kernfed.cli.raw import (
+    PreparationOption,
+    agreed,
+    imbalance,
+    learning_for_labels,
+    majority_of,
+    majority_words,
+    read_rows_or_raw,
+)
 from kernfed.cli.tables import (
     Features,
     OptionalDataFile,
@@ -20,12 +30,15 @@ from kernfed.cli.tables import (
     check_outputs,
     columns_line,
     named_rows_by_site,
-    read_rows,
+    prepared_table,
+    raw_rows_by_site,
     require_rows,
 )
 from kernfed.errors import InputError, LedgerNotKept, UnprotectedClasses
 
 EXAMPLE = """Example: kernfed train --data emb.parquet --features emb --label y --site hospital --out model.kfd
+
+Of a table with words, dates and gaps: kernfed train --data patients.csv --label readmitted --site hospital --out m.kfd
 
 With privacy: kernfed train --data emb.parquet --label y --out model.kfd --privacy record-moments --epsilon 3 --radius 1
 --store releases
@@ -48,6 +61,10 @@ def train(
         typer.Option(help="Folder that remembers what each site released, spent and holds; used again next time."),
     ] = None,
     ids: RowIds = None,
+    preparation: PreparationOption = "auto",
+    holdout: Annotated[
+        float, typer.Option(help="Share of rows that each site keeps aside to test the model on.", min=0, max=0.9)
+    ] = 0.0,
     traffic: Annotated[
         Path | None, typer.Option(help="JSON file to write with what left each site, for `kernfed report --traffic`.")
     ] = None,
@@ -66,19 +83,23 @@ def train(
         here = {"--data": data, "--label": label, "--site": site, "--features": features, "--store": store, "--id": ids}
         refuse_with_hub(here)
         asked = {"seed": seed, "min_replies": min_replies}
-        train_at_hub(ctx.obj, out, credentials, hub, asked, traffic=traffic, as_json=json)
+        train_at_hub(
+            ctx.obj, out, credentials, hub, asked, preparation=preparation, traffic=traffic, as_json=json
+        )
         return
     data, label = require_rows(data, label)
     if store is not None and store.exists() and not store.is_dir():
         raise InputError(f"--store must be a folder, {store} is none")
+    private = "privacy" in ctx.obj.values
     with progress(f"reading {data}"):
-        table = read_rows(data, features=features, label=label, site=site, ids=ids)
-    learner = ctx.obj.usually(hold="machines").make(table)
-    if store is None and getattr(learner, "hold", "machines") == "sites":
-        raise InputError("--hold sites needs --store DIR: without it the machines are gone when this command ends")
+        columns: Any = {"features": features, "label": label, "site": site, "ids": ids}
+        rows = read_rows_or_raw(data, preparation, private=private, **columns)
+    learning, what_for = learning_for_labels(ctx.obj, rows.y, label)
+    learning = learning.usually(hold="machines")
     started = time.perf_counter()
     with progress("training"):
-        model, sent = _fit(learner, table, seed, store)
+        fitted = _fit(learning, rows, preparation, seed=seed, store=store, holdout=holdout)
+    model, table, sent = fitted.model, fitted.table, fitted.traffic
     seconds = time.perf_counter() - started
     model.save(out)
     if traffic is not None:
@@ -90,7 +111,9 @@ def train(
             "out": out,
             "bytes": size,
             "seconds": seconds,
-            "learner": ctx.obj.learner,
+            "learner": learning.learner,
+            "task": what_for,
+            **fitted.tested,
             "sites": len(sites.rows),
             "traffic": traffic,
             "bytes_up": sent.bytes_up,
@@ -100,12 +123,14 @@ def train(
         json,
         sites.shortened(_SHOWN),
         columns_line(table),
+        f"{what_for}.",
         f"{len(table):,} rows, {what} and {len(sites.rows)} site(s) in {format_seconds(seconds)}; wrote {out} "
         f"({format_bytes(size)})",
         *([] if traffic is None else [f"{format_bytes(sent.bytes_up)} left the sites; wrote {traffic}"]),
         *([] if model.privacy is None else [str(model.privacy)]),
+        *_compared(fitted.tested),
     )
-    for remark in _remarks(model, len(table), store):
+    for remark in _remarks(model, table, store):
         note(remark)
 
 
@@ -123,17 +148,56 @@ def _about(model: Any, table: Any) -> dict[str, Any]:
     }
 
 
-def _fit(learner: Any, table: Any, seed: int, store: Path | None) -> tuple[Any, Any]:
-    """The model of a table's sites, and the traffic."""
+@dataclass(frozen=True)
+class _Fitted:
+    """A model, the rows it was made of as numbers, what left the sites, and what a test on held-out rows gave."""
+
+    model: Any
+    table: Any
+    traffic: Any
+    tested: dict[str, Any]
+
+
+def _fit(learning: Any, rows: Any, preparation: str, *, seed: int, store: Path | None, holdout: float) -> _Fitted:
+    """Let the sites of a table agree on a preparation where it is raw, and learn from them."""
+    from kernfed.data import RawTable
     from kernfed.federation import Federation
 
-    with (
-        Federation.local(named_rows_by_site(table), seed=seed, columns=table.columns, store=store) as federation,
-        warnings.catch_warnings(),
-    ):
+    raw = isinstance(rows, RawTable)
+    options: dict[str, Any] = {"seed": seed, "store": store, "holdout": holdout}
+    if not raw:
+        options["columns"] = rows.columns
+    parts = raw_rows_by_site(rows) if raw else named_rows_by_site(rows)
+    with Federation.local(parts, **options) as federation, warnings.catch_warnings():
         for said in (UnprotectedClasses, LedgerNotKept):  # by remarks
             warnings.simplefilter("ignore", said)
-        return learner.fit(federation), federation.traffic
+        table = prepared_table(rows, agreed(federation, preparation)) if raw else rows
+        learner = learning.make(table)
+        if store is None and getattr(learner, "hold", "machines") == "sites":
+            raise InputError("--hold sites needs --store DIR: without it the machines are gone when this command ends")
+        model = learner.fit(federation)
+        tested = _test(model, federation) if holdout else {}
+        return _Fitted(model, table, federation.traffic, tested)
+
+
+def _test(model: Any, federation: Any) -> dict[str, Any]:
+    """What a model does on the rows that sites kept aside, beside what saying always the same would."""
+    from kernfed.federation import evaluate
+    from kernfed.federation.testing.predictors import is_regressor
+
+    outcome: Any = evaluate(model, federation)
+    if is_regressor(model):
+        return {"tested": outcome.pooled.rows, "r2": outcome.r2}
+    return {"tested": outcome.pooled.rows, "accuracy": outcome.accuracy, **majority_of(outcome)}
+
+
+def _compared(tested: dict[str, Any]) -> list[str]:
+    """The test in a line."""
+    if not tested:
+        return []
+    if "r2" in tested:
+        return [f"On {tested['tested']:,} held-out rows: R2 {tested['r2']:.4f}; always saying the mean would give 0."]
+    return [f"On {tested['tested']:,} held-out rows: accuracy {tested['accuracy']:.2%}; {majority_words(tested)}."]
 
 
 def _sites(model: Any, table: Any) -> TextTable:
@@ -146,9 +210,10 @@ def _sites(model: Any, table: Any) -> TextTable:
     return TextTable(("site", "rows"), [(name, f"{count:,}") for name, count in sorted(counts.items())])
 
 
-def _remarks(model: Any, rows: int, store: Path | None) -> list[str]:
+def _remarks(model: Any, table: Any, store: Path | None) -> list[str]:
     """What the user should know beside the result."""
-    remarks, classes = [], len(model.classes_)
+    rows, classes = len(table), len(model.classes_)
+    remarks = imbalance(table.y) if classes else []
     if 2 * classes > rows > 2:
         remarks.append(f"{classes} classes in {rows} rows: a label that is a quantity cannot be learned as classes.")
     if hasattr(model, "members_"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kernfed._validation import check_choice
 from kernfed.data.arrays import read_npy, read_npz
-from kernfed.data.table import Table, Wanted, select_columns, unreadable, warn_of_identifiers
+from kernfed.data.table import NUMBER, Table, Wanted, select_columns, unreadable, warn_of_identifiers
 from kernfed.errors import DataError
 
 _KINDS = {
@@ -64,6 +64,37 @@ def read_table(
         return _read_columns(path, kind, wanted, dtype)
     except (OSError, MemoryError, UnicodeDecodeError) as error:
         raise unreadable(path, kind, error) from None
+
+
+def column_kinds(
+    path: Path,
+    *,
+    features: str | Sequence[str] | None = None,
+    label: str | None = None,
+    site: str | None = None,
+    ids: str | None = None,
+) -> dict[str, str]:
+    """What the columns to learn from hold, by name: ``number``, ``list of numbers``, ``text``, ``boolean``, ...
+
+    All without another role, or those that ``features`` names; in CSV as far as the first row tells.
+    """
+    import pyarrow as pa
+
+    from kernfed.data.arrow import open_ipc, open_parquet
+    from kernfed.data.delimited import open_csv
+
+    kind = _KINDS.get(path.suffix.lower(), "")
+    openers = {"Parquet": open_parquet, "Arrow": open_ipc, "CSV": open_csv}
+    try:
+        with openers[kind](path) as source:
+            names, kinds = source.schema.names, dict(zip(source.schema.names, source.kinds, strict=True))
+            numbers = ["index" if kinds[name] == "index" else NUMBER for name in names]
+            roles = select_columns(path, names, numbers, Wanted(features, label, site, ids))
+    except (OSError, pa.ArrowException) as error:
+        if not path.is_file():
+            raise DataError(f"{path}: there is no such file") from None
+        raise unreadable(path, kind, error) from None
+    return {name: kinds[name] for name in roles.features}
 
 
 def _read_columns(path: Path, kind: str, wanted: Wanted, dtype: str) -> Table:

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from kernfed._validation import check_choice, check_count, check_number
-from kernfed.data import Table, read_table, write_table
+from kernfed.data import Preparation, Table, read_raw_table, read_table, write_table
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation
+from kernfed.federation.preparing.agreeing import agree, use
 from kernfed.federation.settings import Given, Value, make_learner, settings_by_name
 from kernfed.federation.testing.evaluation import evaluate
 from kernfed.federation.testing.outcomes import Evaluation
@@ -47,6 +48,7 @@ COMMON: Mapping[str, Value] = {
     "ids": "",
     "nodes": "",
     "learner": "folding",
+    "preparation": "",
 }
 RESULT = "result.json"
 
@@ -83,7 +85,7 @@ class Job:
         unknown = sorted(set(given) - set(known))
         if unknown:
             raise InputError(f"unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}")
-        settings = {**known, **given}
+        settings = {**known, **{name: _as_text(value, known[name]) for name, value in given.items()}}
         for name, usual in known.items():
             wanted: Any = (int, float) if isinstance(usual, float) else type(usual)
             if not isinstance(settings[name], wanted) or isinstance(settings[name], bool):
@@ -115,6 +117,13 @@ class Job:
         if not self.settings[name]:
             raise InputError(f"job {self.kind!r} needs the setting {name}, a path on the ServerApp's machine")
         return Path(self.settings[name])
+
+
+def _as_text(value: Any, usual: Any) -> Any:
+    """A number where text is wanted as that text: a batch size was a number before it could be "auto"; 0 is none."""
+    if isinstance(usual, str) and type(value) is int:
+        return str(value) if value else ""
+    return value
 
 
 def _site_names(text: str) -> tuple[str, ...]:
@@ -212,6 +221,10 @@ def _learner(job: Job) -> Any:
 
 
 def _train(federation: Federation, job: Job) -> dict[str, Any]:
+    if job.settings["preparation"] == "auto":
+        agree(federation, **job.asking)
+    elif job.settings["preparation"]:
+        use(federation, Preparation.load(job.file("preparation")), **job.asking)
     return _saved(_learner(job).fit(federation, **job.asking), job)
 
 
@@ -219,12 +232,16 @@ def _predict(federation: Federation, job: Job) -> dict[str, Any]:
     model = predictor_for(_model(federation, job), job.settings["site"], "the setting site")
     if not hasattr(model, "answer"):
         raise InputError(f"job 'predict' needs a model that predicts, a {type(model).__name__} measures distances")
-    table = read_table(job.file("queries"), features=job.settings["features"] or None)
+    preparation = getattr(model, "preparation", None)
+    if preparation is None:
+        rows: Any = read_table(job.file("queries"), features=job.settings["features"] or None).X
+    else:
+        rows = read_raw_table(job.file("queries"), features=list(preparation.used))
     asks = getattr(model, "connection", None) is not None
-    answer = model.answer(table.X, **(job.asking if asks else {}))
-    columns = {"row": np.arange(1, len(table) + 1), **answer_columns(answer, model.classes_.tolist())}
+    answer = model.answer(rows, **(job.asking if asks else {}))
+    columns = {"row": np.arange(1, len(rows) + 1), **answer_columns(answer, getattr(model, "classes_", ()))}
     write_table(job.folder / "predictions.parquet", columns)
-    return {"predictions": "predictions.parquet", "rows": len(table), "missing": dict(answer.missing)}
+    return {"predictions": "predictions.parquet", "rows": len(rows), "missing": dict(answer.missing)}
 
 
 def _evaluate(federation: Federation, job: Job) -> dict[str, Any]:

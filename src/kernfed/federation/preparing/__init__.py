@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from kernfed.federation.protocol.task import Method
 
 if TYPE_CHECKING:
-    from kernfed.federation.preparing.agreeing import Agreement, agree, gather, use
+    from kernfed.federation.preparing.agreeing import Agreement, agree, agree_where_raw, gather, use
 
 METHOD = Method(
     name="preparing",
     tasks={"kernfed.federation.preparing.tasks": ("column_statistics", "prepare")},
     default_tasks=("prepare",),
 )
-__all__ = ["METHOD", "Agreement", "agree", "gather", "use"]
+__all__ = ["METHOD", "Agreement", "agree", "agree_where_raw", "gather", "use"]
 
 
 def __getattr__(name: str) -> Any:  # a site needs the tasks only

@@ -11,6 +11,8 @@ from kernfed.data.preparation_units import UnitSuspicion, suspect_units
 from kernfed.errors import UnitsDiffer
 from kernfed.federation.asking import Federation, warn_missing
 from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.schema import Schema
+from kernfed.federation.site.source import PREPARED
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,17 @@ def agree(
         remarks.setdefault(suspicion.site, []).append(str(suspicion))
     use(federation, agreement.preparation, remarks=remarks, min_replies=min_replies, timeout=timeout)
     return agreement.preparation
+
+
+def agree_where_raw(federation: Federation, *, min_replies: int | None = None, timeout: float = 600.0) -> bool:
+    """``agree`` where a site has a raw table, also one that was prepared for an earlier model; says whether it did."""
+    described = federation.describe(min_replies=0, timeout=timeout)
+    schemas = [Schema.from_values(payload.values) for _, payload in described]
+    waiting = any(refusal.code == "unprepared" for refusal in described.missing.values())
+    if not waiting and not any(schema.scaling.startswith(PREPARED) for schema in schemas):
+        return False
+    agree(federation, min_replies=min_replies, timeout=timeout)
+    return True
 
 
 def gather(

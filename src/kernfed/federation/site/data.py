@@ -22,7 +22,7 @@ from kernfed.data.preparation import Preparation
 from kernfed.errors import InputError, Refused, StoreError
 from kernfed.federation.protocol.schema import Schema, fraction_reason, label_kind
 from kernfed.federation.site.rows import Rows, check_site_rows
-from kernfed.federation.site.source import Source, check_columns
+from kernfed.federation.site.source import PREPARED, Source, check_columns, without_columns
 from kernfed.federation.site.store import SiteStore
 from kernfed.files import Record, labels_from_values, labels_to_values
 
@@ -143,7 +143,7 @@ class SiteData:
             classes, counts = tuple(labels.tolist()), tuple(numbers.tolist())
         width, preparation = self.width, self._preparation
         names = self._source.names if preparation is None else preparation.columns
-        scaling = self._scaling if preparation is None else f"preparation {preparation.digest}"
+        scaling = self._scaling if preparation is None else f"{PREPARED}{preparation.digest}"
         return Schema(width, classes, counts, names, scaling, self._encoder)
 
     def _check_labels(self, labels: npt.NDArray[Any]) -> None:
@@ -163,19 +163,20 @@ class SiteData:
         draws = [hashlib.blake2b(prefix + str(number).encode(), digest_size=4).digest() for number in rows.ids.tolist()]
         return np.frombuffer(b"".join(draws), dtype="<u4") < self.holdout * 2**32
 
-    def _all(self) -> Rows:
+    def _all(self, *, prepared: bool = True) -> Rows:
+        """Rows that there are; not ``prepared`` they have ids and labels only, of a raw table at any time."""
         if not self._store.is_locked:
             raise RuntimeError("rows are read with the store locked: use `with site.store.locked():`")
         self._look_for_preparation()
         forgotten = self._store.read_state()["forgotten"]
         if forgotten and (gone := np.isin(self._source.rows.ids, forgotten)).any():  # they leave memory too
-            self._given = self._given.take(~np.isin(self._given.ids, forgotten))
             self._source = self._source.take(~gone)
-        rows = self._given
+            self.__dict__.pop("_given", None)
+        rows = self._given if prepared else without_columns(self._source.rows)
         added = self._store.read("rows")
         if added is None:
             return self._as_published(rows)
-        later = self._added(added)
+        later = self._added(added) if prepared else without_columns(_rows_of(added))
         if np.isin(later.ids, rows.ids).any():
             raise StoreError(
                 f"rows given to site {self.name!r} have ids of rows that were added to its store; "
@@ -194,11 +195,11 @@ class SiteData:
         blank = state.get("blank", [])
         if not blank:
             return rows
-        nobody = "" if self._given.y.dtype.kind == "U" else 0
-        labels = np.array([nobody if label is None else label for _, label in blank], dtype=self._given.y.dtype)
+        nobody = "" if rows.y.dtype.kind == "U" else 0
+        labels = np.array([nobody if label is None else label for _, label in blank], dtype=rows.y.dtype)
         ids = np.array([number for number, _ in blank], dtype=np.int64)
         persons = None if rows.persons is None else np.array([f"blank {number}" for number, _ in blank])
-        return rows.plus(Rows(np.zeros((len(blank), self.width), self._given.X.dtype), labels, ids, persons))
+        return rows.plus(Rows(np.zeros((len(blank), rows.X.shape[1]), rows.X.dtype), labels, ids, persons))
 
     def publish(self) -> None:
         """Let the rows be as many as there are: blank ones go, and those that waited take part."""
@@ -268,7 +269,7 @@ class SiteData:
         """Refuse ids of no row. Those forgotten already pass, so that an interrupted forgetting can be completed."""
         state = self._store.read_state()
         others = np.array([*state["forgotten"], *state.get("waiting", [])], dtype=np.int64)
-        known = np.concatenate([self._all().ids, others])
+        known = np.concatenate([self._all(prepared=False).ids, others])
         missing = ids[~np.isin(ids, known)]
         if len(missing):
             raise Refused("unknown rows", f"site {self.name!r} has no rows with ids {missing[:5].tolist()}")
@@ -294,7 +295,7 @@ class SiteData:
 
     def _blanks(self, ids: npt.NDArray[np.int64], state: dict[str, Any]) -> list[list[Any]]:
         """Id and label of the blank rows that stand for ``ids``; labels that are nobody's business are left out."""
-        rows = self._all()
+        rows = self._all(prepared=False)
         gone = np.isin(rows.ids, ids) & ~np.isin(rows.ids, state["forgotten"])
         labels = [None] * int(gone.sum()) if self._secret_labels else rows.y[gone].tolist()
         return [[number, label] for number, label in zip(rows.ids[gone].tolist(), labels, strict=True)]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kernfed._validation import check_count, check_number
-from kernfed.data import Table, read_table
+from kernfed.data import RawTable, Table, read_raw_table, read_table
 from kernfed.errors import InputError, PolicyError
 from kernfed.federation.site.policy import Policy
 from kernfed.federation.site.site import Site
@@ -13,15 +13,15 @@ from kernfed.federation.site.store import SiteStore
 
 #: Settings that a site needs, and those that may be left out.
 NEEDED = ("data", "label", "store")
-OPTIONAL = ("features", "ids", "persons", "policy", "holdout", "seed", "scaling", "encoder")
+OPTIONAL = ("raw", "features", "ids", "persons", "policy", "holdout", "seed", "scaling", "encoder")
 
 
 def site_from_settings(name: str, settings: Mapping[str, Any], where: str, *, folder: Path | None = None) -> Site:
     """Site ``name`` as settings describe it; ``where`` they stand is told with what is wrong in them.
 
     data (a table), label, store (a folder) are needed; features, ids, persons, policy (a file, or the settings of one;
-    without it only schema and scores leave), holdout, seed, scaling and encoder may be given. Paths are absolute, or
-    begin at ``folder`` where there is one.
+    without it only schema and scores leave), raw (true for columns of all kinds, which sites prepare together),
+    holdout, seed, scaling and encoder may be given. Paths are absolute, or begin at ``folder`` where there is one.
     """
     known = {*NEEDED, *OPTIONAL}
     unknown = sorted(set(settings) - known)
@@ -33,8 +33,12 @@ def site_from_settings(name: str, settings: Mapping[str, Any], where: str, *, fo
         raise InputError(f'{where} must name the column of labels: label="y"')
     policy = _policy(settings, where, folder)
 
-    def read() -> Table:
-        return read_table(data, features=features, label=label, ids=ids, persons=persons)
+    raw = settings.get("raw", False)
+    if not isinstance(raw, bool):
+        raise InputError(f"raw in {where} must be true or false, got {raw!r}")
+
+    def read() -> Table | RawTable:
+        return (read_raw_table if raw else read_table)(data, features=features, label=label, ids=ids, persons=persons)
 
     return Site(
         name,

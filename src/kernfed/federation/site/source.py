@@ -13,6 +13,9 @@ from kernfed.data.raw import is_table, raw_table
 from kernfed.errors import InputError, Refused
 from kernfed.federation.site.rows import Rows, check_site_rows
 
+#: How the schema of prepared rows begins what it says of their scaling; the digest of the preparation follows.
+PREPARED = "preparation "
+
 
 @dataclass(frozen=True)
 class Source:
@@ -51,6 +54,11 @@ class Source:
             )
             raise Refused("unprepared", told, public=True)
         return self.rows
+
+
+def without_columns(rows: Rows) -> Rows:
+    """Ids, labels and persons of rows, and no column of X."""
+    return replace(rows, X=rows.X[:, :0])
 
 
 def raw_matrix(site: str, X: npt.NDArray[Any], names: tuple[str, ...]) -> RawTable:

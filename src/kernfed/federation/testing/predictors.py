@@ -48,13 +48,17 @@ def predictor_for(model: Any, site: str, option: str) -> Any:
     return model.for_site(site)
 
 
-def answer_columns(answer: Answer) -> dict[str, npt.NDArray[Any]]:
-    """Columns (n,) of a table of predictions: prediction, and as far as known probability, site, batch and score."""
+def answer_columns(answer: Answer, classes: Iterable[Any] = ()) -> dict[str, npt.NDArray[Any]]:
+    """Columns (n,) of a table of predictions: prediction, and as far as known probability, site, batch and score.
+
+    ``classes`` (C,) name the columns of the probabilities of all classes.
+    """
     if answer.labels.ndim == 2:
         return {f"prediction[{place}]": values for place, values in enumerate(answer.labels.T)}
     columns = {"prediction": answer.labels}
     if answer.probabilities is not None:
         columns["probability"] = answer.probabilities.max(axis=1)
+        columns |= {f"probability of {name}": own for name, own in zip(classes, answer.probabilities.T, strict=False)}
     if answer.site is not None and answer.batch is not None and answer.score is not None:
         columns |= {"site": answer.site, "batch": answer.batch, "score": answer.score}
     return columns
