@@ -22,10 +22,14 @@ from kernfed.answer import Answer, answer_of_scores
 from kernfed.errors import InputError
 from kernfed.files import Savable
 from kernfed.kahm.bank import Bank, BankScores, fit_machines
-from kernfed.kahm.batches import PARTITIONS, split_rows
+from kernfed.kahm.batches import split_rows
 from kernfed.kahm.calibration import fit_temperature, left_out_scores, softmin
+from kernfed.kahm.choice import AUTO, Candidate, Chosen, candidates, scaled
 from kernfed.kahm.folding import MEASURES
 from kernfed.kahm.spectrum import DTYPES, check_subspace_dim
+from kernfed.kahm.trying import Machines, try_candidates
+from kernfed.kernels.scaling import ColumnStatistics, Scaling
+from kernfed.prior import Prior, adjusted_scores, check_prior, log_ratio, weighted_shares
 
 #: Checks of scikit-learn's ``check_estimator`` that fail, with the reason. None does.
 EXPECTED_FAILED_CHECKS: dict[str, str] = {}
@@ -35,21 +39,28 @@ class KAHMClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore[m
     """Each class modelled by (wide, deep) kernel affine hull machines; the class with the smallest measure wins.
 
     DP-KAHM Definition 7 with ``measure="distance"``, the space folding classifier SFM (118) with the others. There is
-    nothing to tune: dimensions, kernel and regulariser follow from the data.
+    nothing to tune: dimensions, kernel and regulariser follow from the data, and so do unit and batches.
 
     Parameters
     ----------
     measure : "distance", "rms", "product", "min", "max", "euclidean" or "cosine"
-    batch_size : rows per machine, about
-    partition : "kmeans", "order" or "random"; how a class is divided into machines
+    batch_size : rows per machine, about, or "auto"
+    partition : "auto", "kmeans", "order" or "random"; how a class is divided into machines
     layers : layers of each machine (DP-KAHM Definition 3), at most its dimension
     subspace_dim : "auto" (SFM Algorithm 1) or int
     dtype : "float64" or "float32", precision of storage and scoring
     n_jobs : threads; None takes as many as BLAS would. No result depends on it.
     random_state : int or None (as 0), seed of the division and of the rows chosen for calibration
+    prior : shares of classes where the model is used, "training", "uniform" or a share for every class; also an
+        argument of whatever predicts. Scores move by ``- temperature_ log(pi'_c / pi_c)``, pi the shares in training
+
+    scale : "columns" (each to the same spread), "entries" (all by one constant), "auto" (the better of these), or None
+        for rows as they are. Whatever is "auto", and the unit, is chosen by rows of a sample that machines did not see
 
     Attributes
     ----------
+    scaling_ : how rows and queries are brought to one unit, or None
+    chosen_ : what was chosen and by which counts, or None where nothing was to choose
     classes_ : (C,) labels in sorted order
     bank_ : the fitted machines
     temperature_ : temperature of ``predict_proba``, fitted on scores of left-out rows
@@ -59,13 +70,15 @@ class KAHMClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore[m
     def __init__(
         self,
         measure: str = "distance",
-        batch_size: int = 1000,
-        partition: str = "kmeans",
+        batch_size: int | str = AUTO,
+        partition: str = AUTO,
         layers: int = 1,
         subspace_dim: int | str = "auto",
         dtype: str = "float64",
         n_jobs: int | None = None,
         random_state: int | None = None,
+        prior: Prior = "training",
+        scale: str | None = AUTO,
     ) -> None:
         self.measure = measure
         self.batch_size = batch_size
@@ -75,24 +88,27 @@ class KAHMClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore[m
         self.dtype = dtype
         self.n_jobs = n_jobs
         self.random_state = random_state
+        self.prior = prior
+        self.scale = scale
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
         """Fit on rows X (N, p) with labels y (N,) of any type."""
         check_choice(self.measure, "measure", MEASURES)
-        check_choice(self.partition, "partition", PARTITIONS)
-        size = check_count(self.batch_size, "batch_size")
+        tried = candidates(self.scale, self.batch_size, self.partition)
         rows, labels = validate_data(self, X, y, dtype=[np.float64, np.float32])
         check_classification_targets(labels)
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise InputError(f"y must have at least 2 classes, got 1 class: {self.classes_[0]!r}")
         seed = 0 if self.random_state is None else self.random_state
-        batches, groups = self._divide(rows, numbers, size, seed)
         shape: dict[str, Any] = {
             "subspace_dim": check_subspace_dim(self.subspace_dim),
             "layers": check_count(self.layers, "layers"),
             "dtype": check_choice(self.dtype, "dtype", DTYPES),
         }
+        taken = self._choose(rows, numbers, tried, Machines(self.measure, n_jobs=self.n_jobs, **shape), seed)
+        rows = scaled(rows, self.scaling_)
+        batches, groups = self._divide(rows, numbers, taken, seed)
         machines = fit_machines([rows[part] for part in batches], n_jobs=self.n_jobs, **shape)
         self.bank_ = Bank.assemble(machines, groups, len(self.classes_))
         with single_blas_thread():
@@ -100,15 +116,34 @@ class KAHMClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore[m
         self.temperature_ = fit_temperature(*left_out)
         return self
 
+    def _choose(
+        self,
+        rows: FloatArray,
+        numbers: npt.NDArray[np.intp],
+        tried: tuple[Candidate, ...],
+        machines: Machines,
+        seed: int,
+    ) -> Candidate:
+        """What rows are best scaled and divided by; how they are scaled follows from all of them."""
+        self.chosen_: Chosen | None = None
+        self.scaling_: Scaling | None = None
+        if len(tried) == 1 and tried[0].scale is None:
+            return tried[0]
+        statistics = ColumnStatistics.of(rows)
+        tally = try_candidates(rows, numbers, tried, machines, generator(seed, "choose"), statistics)
+        self.chosen_ = Chosen.by(tried, tally)
+        self.scaling_ = self.chosen_.candidate.scaling(statistics)
+        return self.chosen_.candidate
+
     def _divide(
-        self, rows: FloatArray, numbers: npt.NDArray[np.intp], size: int, seed: int
+        self, rows: FloatArray, numbers: npt.NDArray[np.intp], taken: Candidate, seed: int
     ) -> tuple[list[npt.NDArray[np.intp]], list[int]]:
         """Row numbers of every machine, and its class number."""
         batches: list[npt.NDArray[np.intp]] = []
         groups: list[int] = []
         for number in range(len(self.classes_)):
             own = np.flatnonzero(numbers == number)
-            parts = split_rows(rows[own], size, self.partition, generator(seed, "divide", str(number)))
+            parts = split_rows(rows[own], *taken.division, generator(seed, "divide", str(number)))
             batches += [own[part] for part in parts]
             groups += [number] * len(parts)
         return batches, groups
@@ -116,25 +151,32 @@ class KAHMClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore[m
     def _score(self, X: npt.ArrayLike) -> BankScores:
         check_is_fitted(self, "bank_")
         queries = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        return self.bank_.scores(queries, self.measure, self.n_jobs)
+        return self.bank_.scores(scaled(queries, self.scaling_), self.measure, self.n_jobs)
 
-    def answer(self, X: npt.ArrayLike) -> Answer:
+    def answer(self, X: npt.ArrayLike, *, prior: Prior = None) -> Answer:
         """Labels, probabilities and scores from one scoring."""
-        scores = self.scores(X)
+        scores = self._moved(self.scores(X), prior)
         return answer_of_scores(self.classes_, scores, softmin(scores, self.temperature_))
 
     def scores(self, X: npt.ArrayLike) -> FloatArray:
         """Measure of every class, (n, C) in the order of ``classes_``: SMALLER is better."""
         return self._score(X).values
 
-    def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
+    def predict(self, X: npt.ArrayLike, *, prior: Prior = None) -> npt.NDArray[Any]:
         """Label with the smallest measure, (n,); ties go to the first class."""
-        winners = self.scores(X).argmin(axis=1)
+        winners = self._moved(self.scores(X), prior).argmin(axis=1)
         return np.asarray(self.classes_[winners])
 
-    def predict_proba(self, X: npt.ArrayLike) -> FloatArray:
+    def _moved(self, scores: FloatArray, prior: Prior) -> FloatArray:
+        """Scores for the shares of a ``prior``; without one, for those of the estimator."""
+        asked = check_prior(self.prior if prior is None else prior, self.classes_)
+        rows = np.array([machine.n_rows for machine in self.bank_.machines])
+        shares = weighted_shares(np.bincount(self.bank_.groups, weights=rows, minlength=len(self.classes_)))
+        return adjusted_scores(scores, self.temperature_, log_ratio(asked, self.classes_, made=shares, training=shares))
+
+    def predict_proba(self, X: npt.ArrayLike, *, prior: Prior = None) -> FloatArray:
         """Calibrated probabilities (n, C): softmax of the negative scores over the fitted temperature."""
-        scores = self.scores(X)
+        scores = self._moved(self.scores(X), prior)
         return softmin(scores, self.temperature_)
 
     def decision_function(self, X: npt.ArrayLike) -> FloatArray:

@@ -4,7 +4,7 @@
 >>> circle = np.stack([np.cos(np.arange(60)), np.sin(np.arange(60))], axis=1)
 >>> machine = KAHM().fit(circle)
 >>> machine.distance(np.array([[1.0, 0.0], [3.0, 0.0]])).round(2)
-array([0.04, 1.24])
+array([0.06, 1.21])
 """
 
 from typing import Any, Self
@@ -18,10 +18,12 @@ from kernfed._random import generator
 from kernfed._validation import FloatArray, check_choice, check_count, check_rows
 from kernfed.files import Savable
 from kernfed.kahm.bank import Bank, fit_machines
-from kernfed.kahm.batches import PARTITIONS, split_rows
+from kernfed.kahm.batches import split_rows
+from kernfed.kahm.choice import AUTO, candidates, hull_scaling, scaled, usual
 from kernfed.kahm.folding import MEASURES
 from kernfed.kahm.machine import Machine, explicit_images
 from kernfed.kahm.spectrum import DTYPES, check_subspace_dim
+from kernfed.kernels.scaling import Scaling
 
 
 class _Hull(Savable, BaseEstimator):  # type: ignore[misc]
@@ -29,9 +31,17 @@ class _Hull(Savable, BaseEstimator):  # type: ignore[misc]
 
     bank_: Bank
     batches_: list[npt.NDArray[np.intp]]
+    scale: str | None
+    scaling_: Scaling | None
 
-    def _adopt(self, machines: list[Machine], batches: list[npt.NDArray[np.intp]]) -> Self:
-        """Become the fitted model of ``machines``, whose rows were ``batches`` of the training rows."""
+    def _scaled(self, rows: FloatArray) -> FloatArray:
+        """Training rows in the unit that ``scale`` asks for."""
+        self.scaling_ = hull_scaling(rows, self.scale)
+        return scaled(rows, self.scaling_)
+
+    def _adopt(self, machines: list[Machine], batches: list[npt.NDArray[np.intp]], scaling: Scaling | None) -> Self:
+        """Become the fitted model of ``machines``, whose rows were ``batches`` of the training rows, once scaled."""
+        self.scaling_ = scaling
         self.bank_ = Bank.assemble(machines, [0] * len(machines), 1)
         self.batches_ = batches
         self.n_features_in_ = self.bank_.width
@@ -52,17 +62,27 @@ class _Hull(Savable, BaseEstimator):  # type: ignore[misc]
 
     def folding(self, Y: npt.ArrayLike, measure: str = "rms") -> FloatArray:
         """Space folding measure SFM (102) of queries Y (n, p): (n,), smaller is nearer. See ``MEASURES``."""
-        queries = self._queries(Y)
-        return self.bank_.scores(queries, check_choice(measure, "measure", MEASURES)).values[:, 0]
+        queries = scaled(self._queries(Y), self.scaling_)
+        values = self.bank_.scores(queries, check_choice(measure, "measure", MEASURES)).values[:, 0]
+        return values * self._length if measure == "distance" else values
+
+    @property
+    def _length(self) -> float:
+        """Length in the units of the input of what has length one for the machines, where all entries have one unit."""
+        scaling = self.scaling_
+        return 1.0 if scaling is None or scaling.kind == "columns" else scaling.spread[0] / scaling.unit
 
     def distance(self, Y: npt.ArrayLike) -> FloatArray:
-        """Distance ``|y - A(y)|`` of DP-KAHM Definitions 2, 4, 6 (48), (53), (60) and GIKM Definition 2: (n,)."""
+        """Distance ``|y - A(y)|`` of DP-KAHM Definitions 2, 4, 6 (48), (53), (60) and GIKM Definition 2: (n,).
+
+        In the units of the input; with ``scale="columns"``, where columns have several, in those of the scaled rows.
+        """
         return self.folding(Y, "distance")
 
     def image(self, Y: npt.ArrayLike) -> FloatArray:
-        """Image A(y) of DP-KAHM (33), (50), (55): (n, p), float64."""
-        image, _ = self._explicit(self._queries(Y))
-        return image
+        """Image A(y) of DP-KAHM (33), (50), (55): (n, p), float64, in the units of the input."""
+        image, _ = self._explicit(scaled(self._queries(Y), self.scaling_))
+        return image if self.scaling_ is None else self.scaling_.restore(image)
 
     def memberships(self, Y: npt.ArrayLike) -> FloatArray:
         """Kernel-smoothed memberships h(y) of SFM (155): (n, N), float64.
@@ -70,12 +90,12 @@ class _Hull(Savable, BaseEstimator):  # type: ignore[misc]
         Of the answering layer and branch; zero for the rows of other branches. They do not sum to one, and far from
         the data they underflow to zero (the image does not).
         """
-        _, memberships = self._explicit(self._queries(Y))
+        _, memberships = self._explicit(scaled(self._queries(Y), self.scaling_))
         return memberships
 
     def fallback_share(self, Y: npt.ArrayLike) -> float:
         """Share of (query, machine) pairs whose memberships summed to nothing, so that kernel weights were used."""
-        queries = self._queries(Y)
+        queries = scaled(self._queries(Y), self.scaling_)
         pairs = len(queries) * len(self.bank_.machines)
         return self.bank_.scores(queries, "distance").fallbacks / pairs
 
@@ -101,32 +121,38 @@ class KAHM(_Hull):
         lowered until every coordinate spans at least 1e-3.
     dtype : "float64" or "float32"
         Precision of storage and scoring; fitting is always in float64.
+    scale : "auto" or "entries", "columns", None
+        The unit in which the machine sees its rows, which its regulariser depends on. "auto": all entries by one
+        constant, so that distances and images are those of the input whatever its unit; "columns": each column to the
+        same spread; None: rows as they are, as in the papers.
 
     Attributes
     ----------
+    scaling_ : how rows and queries are brought to one unit, or None
     subspace_dim_ : int, the dimension used
     regularization_ : float, lambda of SFM (149)
     encoding_ : (n, p) matrix P of leading principal directions
     n_features_in_ : int
     """
 
-    def __init__(self, subspace_dim: int | str = "auto", *, dtype: str = "float64") -> None:
+    def __init__(self, subspace_dim: int | str = "auto", *, dtype: str = "float64", scale: str | None = AUTO) -> None:
         self.subspace_dim = subspace_dim
         self.dtype = dtype
+        self.scale = scale
 
     def _layers(self) -> int:
         return 1
 
     def fit(self, X: npt.ArrayLike, y: None = None) -> Self:  # noqa: ARG002  scikit-learn's signature
         """Fit on rows X (N, p)."""
-        rows = check_rows(X)
+        rows = self._scaled(check_rows(X))
         machines = fit_machines(
             [rows],
             subspace_dim=check_subspace_dim(self.subspace_dim),
             layers=self._layers(),
             dtype=check_choice(self.dtype, "dtype", DTYPES),
         )
-        return self._adopt(machines, [np.arange(len(rows))])
+        return self._adopt(machines, [np.arange(len(rows))], self.scaling_)
 
     def _describe(self) -> None:
         super()._describe()
@@ -141,8 +167,15 @@ class DeepKAHM(KAHM):
     ``layers`` is an upper limit: there are at most as many layers as dimensions.
     """
 
-    def __init__(self, subspace_dim: int | str = "auto", layers: int = 5, *, dtype: str = "float64") -> None:
-        super().__init__(subspace_dim, dtype=dtype)
+    def __init__(
+        self,
+        subspace_dim: int | str = "auto",
+        layers: int = 5,
+        *,
+        dtype: str = "float64",
+        scale: str | None = AUTO,
+    ) -> None:
+        super().__init__(subspace_dim, dtype=dtype, scale=scale)
         self.layers = layers
 
     def _layers(self) -> int:
@@ -154,9 +187,10 @@ class WideKAHM(_Hull):
 
     Parameters
     ----------
-    batch_size : rows per machine, about; ``round(N / batch_size)`` machines are made
-    partition : "kmeans" (DP-KAHM (58)), "order" (SFM (120)) or "random"
-    layers, subspace_dim, dtype : of each machine
+    batch_size : rows per machine, about; ``round(N / batch_size)`` machines are made. "auto" is 1000: rows without
+        labels say nothing about which division is better
+    partition : "kmeans" (DP-KAHM (58)), "order" (SFM (120)) or "random"; "auto" is "kmeans"
+    layers, subspace_dim, dtype : of each machine; scale : as in ``KAHM``
     random_state : int or None, seed of the division
 
     The fitted ``subspace_dim_``, ``regularization_`` and ``encoding_`` have one entry per machine.
@@ -164,14 +198,15 @@ class WideKAHM(_Hull):
 
     def __init__(
         self,
-        batch_size: int = 1000,
-        partition: str = "kmeans",
+        batch_size: int | str = AUTO,
+        partition: str = AUTO,
         layers: int = 1,
         random_state: int | None = None,
         *,
         subspace_dim: int | str = "auto",
         dtype: str = "float64",
         n_jobs: int | None = None,
+        scale: str | None = AUTO,
     ) -> None:
         self.batch_size = batch_size
         self.partition = partition
@@ -180,14 +215,14 @@ class WideKAHM(_Hull):
         self.subspace_dim = subspace_dim
         self.dtype = dtype
         self.n_jobs = n_jobs
+        self.scale = scale
 
     def fit(self, X: npt.ArrayLike, y: None = None) -> Self:  # noqa: ARG002  scikit-learn's signature
         """Fit on rows X (N, p)."""
-        rows = check_rows(X)
-        size = check_count(self.batch_size, "batch_size")
-        check_choice(self.partition, "partition", PARTITIONS)
+        division = usual(candidates(None, self.batch_size, self.partition)).division
+        rows = self._scaled(check_rows(X))
         seed = 0 if self.random_state is None else self.random_state
-        batches = split_rows(rows, size, self.partition, generator(seed, "wide"))
+        batches = split_rows(rows, *division, generator(seed, "wide"))
         machines = fit_machines(
             [rows[part] for part in batches],
             subspace_dim=check_subspace_dim(self.subspace_dim),
@@ -195,4 +230,4 @@ class WideKAHM(_Hull):
             dtype=check_choice(self.dtype, "dtype", DTYPES),
             n_jobs=self.n_jobs,
         )
-        return self._adopt(machines, batches)
+        return self._adopt(machines, batches, self.scaling_)

@@ -11,19 +11,28 @@ from kernfed._validation import check_choice, check_count, check_number
 from kernfed.errors import InputError
 from kernfed.files import Record, labels_from_values, labels_to_values, register
 from kernfed.kahm.bank import Bank
-from kernfed.kahm.batches import PARTITIONS
+from kernfed.kahm.choice import (
+    Chosen,
+    candidate_from_values,
+    candidate_values,
+    check_batch_size,
+    check_partition,
+    check_scale,
+)
 from kernfed.kahm.classifier import KAHMClassifier
 from kernfed.kahm.compose import KAHM, DeepKAHM, WideKAHM
 from kernfed.kahm.folding import MEASURES
 from kernfed.kahm.packing import pack_machines, unpack_machines
 from kernfed.kahm.regressor import Branch, KAHMRegressor
 from kernfed.kahm.spectrum import DTYPES, check_subspace_dim
+from kernfed.kernels.scaling import Scaling
+from kernfed.prior import PRIORS, prior_from_values, prior_to_values
 
 
 def _dump_hull(model: Any) -> Record:
     arrays = pack_machines(model.bank_.machines)
     arrays["batch_rows"] = np.concatenate(model.batches_).astype(np.int64)
-    return Record(arrays, {"parameters": model.get_params()})
+    return Record(arrays, {"parameters": model.get_params(), "scaling": _scaling_values(model)})
 
 
 def _load_hull(kind: type) -> Any:
@@ -36,19 +45,22 @@ def _load_hull(kind: type) -> Any:
         if kind is not WideKAHM and len(machines) != 1:
             raise InputError(f"a {kind.__name__} has one machine, got {len(machines)}")
         cuts = np.cumsum([machine.n_rows for machine in machines])[:-1]
-        return model._adopt(machines, np.split(numbers.astype(np.intp), cuts))
+        scaling = _read_scaling(record, machines[0].width)
+        return model._adopt(machines, np.split(numbers.astype(np.intp), cuts), scaling)
 
     return load
 
 
 #: What parameters of estimators may be; these are also used by whoever fits the model again.
 _CHECKS: dict[str, Callable[[Any], Any]] = {
-    "batch_size": lambda value: check_count(value, "batch_size"),
+    "batch_size": check_batch_size,
     "dtype": lambda value: check_choice(value, "dtype", DTYPES),
     "layers": lambda value: check_count(value, "layers"),
     "measure": lambda value: check_choice(value, "measure", MEASURES),
     "n_jobs": lambda value: value is None or check_count(value, "n_jobs", at_least=-1024, at_most=1024),
-    "partition": lambda value: check_choice(value, "partition", PARTITIONS),
+    "partition": check_partition,
+    "scale": check_scale,
+    "prior": lambda value: isinstance(value, list) or value is None or check_choice(value, "prior", PRIORS),
     "random_state": lambda value: value is None or check_count(value, "random_state", at_least=0),
     "standardize": lambda value: check_choice(str(value), "standardize", ("True", "False")),
     "subspace_dim": check_subspace_dim,
@@ -67,9 +79,11 @@ def _dump_classifier(model: KAHMClassifier) -> Record:
     arrays = pack_machines(model.bank_.machines)
     arrays["groups"] = model.bank_.groups.astype(np.int64)
     values = {
-        "parameters": model.get_params(),
+        "parameters": {**model.get_params(), "prior": prior_to_values(model.prior, model.classes_)},
         "classes": labels_to_values(model.classes_),
         "temperature": model.temperature_,
+        "scaling": _scaling_values(model),
+        "chosen": None if model.chosen_ is None else model.chosen_.to_values(),
         "feature_names": _feature_names(model),
     }
     return Record(arrays, values)
@@ -79,10 +93,14 @@ def _load_classifier(record: Record) -> KAHMClassifier:
     model: KAHMClassifier = _with_parameters(KAHMClassifier, record)
     machines = unpack_machines(record.arrays)
     model.classes_ = check_classes_sorted(labels_from_values(record.values["classes"]), at_least=2)
+    model.prior = prior_from_values(model.prior, model.classes_)
     groups = record.arrays["groups"]
     if groups.shape != (len(machines),) or set(groups.tolist()) != set(range(len(model.classes_))):
         raise InputError(f"groups must name {len(model.classes_)} classes for {len(machines)} machines")
     model.bank_ = Bank.assemble(machines, groups.tolist(), len(model.classes_))
+    model.scaling_ = _read_scaling(record, model.bank_.width)
+    chosen = record.values["chosen"]
+    model.chosen_ = None if chosen is None else Chosen.from_values(chosen)
     model.temperature_ = check_number(record.values["temperature"], "temperature", above=0)
     _remember_columns(model, record)
     return model
@@ -96,6 +114,7 @@ def _dump_regressor(model: KAHMRegressor) -> Record:
     arrays["levels"] = np.array([branch.layer.regularization for branch in branches])
     arrays["shift"], arrays["scale"] = model.shift_, model.scale_
     values = {"parameters": model.get_params(), "flat": model.flat_, "feature_names": _feature_names(model)}
+    values |= {"scaling": _scaling_values(model), "chosen": candidate_values(model.chosen_)}
     return Record(arrays, values)
 
 
@@ -121,11 +140,35 @@ def _load_regressor(record: Record) -> KAHMRegressor:
         for machine, level, (coefficients, responses) in zip(machines, arrays["levels"], parts, strict=True)
     ]
     model.bank_ = Bank.assemble(machines, list(range(len(machines))), len(machines))
+    model.scaling_ = _read_scaling(record, model.bank_.width)
+    model.chosen_ = candidate_from_values(record.values["chosen"])
     model.shift_, model.scale_, model.flat_ = arrays["shift"], arrays["scale"], record.values["flat"]
     if not isinstance(model.flat_, bool) or outputs < 1 or (model.flat_ and outputs != 1):
         raise InputError(f"flat must be true or false, and true for one output only, got {model.flat_!r:.40}")
     _remember_columns(model, record)
     return model
+
+
+def _scaling_values(model: Any) -> dict[str, Any] | None:
+    return None if model.scaling_ is None else dict(model.scaling_.to_values())
+
+
+def _read_scaling(record: Record, width: int) -> Scaling | None:
+    """How rows of ``width`` columns are brought to one unit, or None."""
+    values = record.values["scaling"]
+    scaling = None if values is None else Scaling.from_values(values)
+    if scaling is not None and scaling.width not in (None, width):
+        raise InputError(f"the scaling must be of {width} columns, got {scaling.width}")
+    return scaling
+
+
+def _unscaled(record: Record) -> Record:
+    """Version 1 took rows as they are, and was told how to divide them."""
+    parameters = {**record.values["parameters"], "scale": None}
+    values = {**record.values, "parameters": parameters, "scaling": None, "chosen": None}
+    if "flat" in values:  # a regressor always knows how its rows were divided
+        values["chosen"] = [None, 1.0, parameters["batch_size"], parameters["partition"]]
+    return Record(record.arrays, values)
 
 
 def _feature_names(model: Any) -> list[str]:
@@ -141,6 +184,6 @@ def _remember_columns(model: Any, record: Record) -> None:
 
 
 for _kind in (KAHM, DeepKAHM, WideKAHM):
-    register(_kind.__name__, 1, _kind, _dump_hull, _load_hull(_kind))
-register("KAHMClassifier", 1, KAHMClassifier, _dump_classifier, _load_classifier)
-register("KAHMRegressor", 1, KAHMRegressor, _dump_regressor, _load_regressor)
+    register(_kind.__name__, 2, _kind, _dump_hull, _load_hull(_kind), migrations={1: _unscaled})
+register("KAHMClassifier", 2, KAHMClassifier, _dump_classifier, _load_classifier, migrations={1: _unscaled})
+register("KAHMRegressor", 2, KAHMRegressor, _dump_regressor, _load_regressor, migrations={1: _unscaled})

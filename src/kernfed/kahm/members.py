@@ -1,17 +1,20 @@
 """Sites as a folding model knows them: what all of them do alike, which classes each holds, and what it answers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_choice, check_count
+from kernfed.errors import InputError
 from kernfed.kahm.aggregate import AGGREGATES, Trusted, shared_labels
 from kernfed.kahm.batches import PARTITIONS
+from kernfed.kahm.choice import scaled
 from kernfed.kahm.folding import MEASURES
 from kernfed.kahm.spectrum import DTYPES
+from kernfed.kernels.scaling import Scaling
 
 #: What to do where too few sites hold a class for "kth" to protect it.
 TRUST = "let further sites with these classes take part, choose a smaller k, or name the classes in trusted_classes"
@@ -19,17 +22,18 @@ TRUST = "let further sites with these classes take part, choose a smaller k, or 
 
 @dataclass(frozen=True)
 class FoldingParameters:
-    """What all sites do alike."""
+    """What all sites do alike. ``scale``: how rows and queries are brought to one unit; None takes them as they are."""
 
-    measure: str = "rms"
-    batch_size: int = 100
-    partition: str = "order"
+    measure: str = "distance"
+    batch_size: int = 1000
+    partition: str = "kmeans"
     layers: int = 1
     subspace_dim: int | None = None
     dtype: str = "float64"
     aggregate: str = "min"
     k: int = 2
     seed: int = 0
+    scale: Scaling | None = None
 
     def __post_init__(self) -> None:
         check_choice(self.measure, "measure", MEASURES)
@@ -45,7 +49,20 @@ class FoldingParameters:
 
     def to_values(self) -> dict[str, Any]:
         """Plain values for messages and files."""
-        return asdict(self)
+        values = {name: value for name, value in vars(self).items() if name != "scale"}
+        return values if self.scale is None else {**values, "scale": self.scale.to_values()}
+
+    @classmethod
+    def from_values(cls, values: Any) -> "FoldingParameters":
+        """Parameters from ``to_values``; those of 0.1 have no scale."""
+        if not isinstance(values, Mapping) or not set(values) <= set(cls.__dataclass_fields__):
+            raise InputError(f"parameters must be {', '.join(cls.__dataclass_fields__)}, got {values!r:.100}")
+        scale = values.get("scale")
+        return cls(**{**values, "scale": None if scale is None else Scaling.from_values(scale)})
+
+    def scaled(self, rows: FloatArray) -> FloatArray:
+        """Rows (n, p), or queries, as the machines know them."""
+        return scaled(rows, self.scale)
 
 
 @dataclass(frozen=True)
@@ -53,7 +70,8 @@ class Member:
     """One site as the model knows it: positions of its classes, and the state of its machines the model refers to.
 
     ``temperature`` is what the site's own rows suggest for probabilities; None where there is one. ``left_out``:
-    labels that it holds beside these, and that are no classes of the model.
+    labels that it holds beside these, and that are no classes of the model. ``counts``: rows of every class that it
+    holds, in the order of ``held``; () where it did not tell.
     """
 
     classes: tuple[int, ...]
@@ -62,6 +80,7 @@ class Member:
     rows: int
     temperature: float | None = None
     left_out: tuple[Any, ...] = ()
+    counts: tuple[int, ...] = ()
 
     def held(self, classes: npt.NDArray[Any]) -> list[Any]:
         """Labels that the site holds, sorted, as its machines are; ``classes`` (C,) are the model's."""

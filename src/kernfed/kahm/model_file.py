@@ -14,8 +14,10 @@ from kernfed.data.preparation import preparation_values, read_preparation
 from kernfed.errors import InputError
 from kernfed.files import Record, labels_from_values, labels_to_values, register
 from kernfed.kahm.bank import Bank
+from kernfed.kahm.choice import Chosen
 from kernfed.kahm.model import FoldingModel, FoldingParameters, Member
 from kernfed.kahm.packing import pack_machines, unpack_machines
+from kernfed.prior import prior_from_values, prior_to_values
 from kernfed.promise import Terms, read_terms_of_0_1
 
 
@@ -31,6 +33,10 @@ def _dump(model: FoldingModel) -> Record:
         "columns": list(model.feature_names_in_),
     }
     values |= preparation_values(model.preparation)
+    if model.chosen is not None:
+        values["chosen"] = model.chosen.to_values()
+    if model.prior != "training":
+        values["prior"] = prior_to_values(model.prior, model.classes_)
     arrays: dict[str, npt.NDArray[Any]] = {}
     if model.calibrated_ is not None:
         values["calibrated"] = model.calibrated_
@@ -50,7 +56,7 @@ def _dump(model: FoldingModel) -> Record:
 def _load(record: Record) -> FoldingModel:
     values = record.values
     members = {
-        name: Member(**{**entry, "classes": tuple(entry["classes"]), "left_out": tuple(entry.get("left_out", ()))})
+        name: Member(**{**entry, **{key: tuple(entry.get(key, ())) for key in ("classes", "left_out", "counts")}})
         for name, entry in values["members"].items()
     }
     trusted = values.get("trusted", ())
@@ -73,7 +79,7 @@ def _load(record: Record) -> FoldingModel:
     if calibrated is not None:
         check_number(calibrated, "calibrated", above=0)
     return FoldingModel(
-        FoldingParameters(**values["parameters"]),
+        FoldingParameters.from_values(values["parameters"]),
         read_text(values["handle"], "handle"),
         classes,
         width,
@@ -86,14 +92,16 @@ def _load(record: Record) -> FoldingModel:
         basis=basis,
         trusted_classes=trusted if isinstance(trusted, str) else tuple(trusted),
         preparation=read_preparation(values, width),
+        chosen=Chosen.from_values(values["chosen"]) if "chosen" in values else None,
+        prior=prior_from_values(values.get("prior", "training"), classes),
     )
 
 
 def _member_values(member: Member) -> dict[str, Any]:
-    """Plain values; labels that are left out only where there are some."""
+    """Plain values; labels that are left out, and counts, only where there are some."""
     values = asdict(member)
-    left_out = values.pop("left_out")
-    return {**values, "left_out": list(left_out)} if left_out else values
+    rare = {name: list(values.pop(name)) for name in ("left_out", "counts")}
+    return values | {name: entries for name, entries in rare.items() if entries}
 
 
 def _load_banks(record: Record, members: Mapping[str, Member], width: int) -> dict[str, Bank]:
@@ -132,6 +140,10 @@ def _check_member(name: str, member: Member, classes: int) -> None:
         raise InputError(f"member {name!r} has classes {numbers} of {classes}")
     for field_name in ("generation", "machines", "rows"):
         check_count(getattr(member, field_name), field_name)
+    for count in member.counts:
+        check_count(count, "counts", at_least=0)
+    if member.counts and len(member.counts) != len(numbers) + len(member.left_out):
+        raise InputError(f"member {name!r} has {len(member.counts)} counts for {len(numbers)} classes")
     if any(not isinstance(label, (str, int, float)) for label in member.left_out):
         raise InputError(f"member {name!r} has labels {member.left_out!r:.80} that are none")
     if member.temperature is not None:

@@ -79,7 +79,7 @@ def count_unbounded(model: FoldingModel, queries: npt.NDArray[Any]) -> tuple[int
     """
     if model.banks_ is None:
         return 0, 0
-    projected = project(queries, model.basis)
+    projected = model.parameters.scaled(project(queries, model.basis))
     unbounded = sum(bank.scores(projected, model.parameters.measure).fallbacks for bank in model.banks_.values())
     return unbounded, len(queries)
 

@@ -34,6 +34,8 @@ def _folding(model: Any) -> Parts:
         "Sites",
     )
     settings = {**_folding_settings(model.parameters), "machines are": _PLACES[model.hold]}
+    if model.chosen is not None:
+        settings["chosen"] = str(model.chosen)
     sent = SENT[model.hold if model.privacy is None else "released"]
     return Parts(
         "A classifier of several sites",
@@ -54,6 +56,8 @@ def _folding_settings(parameters: Any) -> dict[str, Any]:
         del values["k"]
     if parameters.subspace_dim is None:
         values["subspace_dim"] = "chosen for each machine"
+    if parameters.scale is not None:
+        values["scale"] = f"{parameters.scale.kind}, to a root mean square of {parameters.scale.unit:g}"
     return values
 
 

@@ -34,7 +34,8 @@ def member_of(payload: Payload) -> Member:
     """A site's reply to a training; its classes are placed among those of all by ``place_classes``."""
     values = payload.values
     temperature = None if values["temperature"] is None else float(values["temperature"])
-    return Member((), values["generation"], values["machines"], values["rows"], temperature)
+    counts = tuple(values.get("counts", ()))  # sites of version 0.1, and those of released rows, tell none
+    return Member((), values["generation"], values["machines"], values["rows"], temperature, counts=counts)
 
 
 @dataclass(frozen=True)

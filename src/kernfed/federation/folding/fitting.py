@@ -63,13 +63,15 @@ def folding_fit(site: Site, payload: Payload) -> Payload:
         "rows": machines.n_rows,
         "temperature": _temperature(site, machines, bank_of(site, machines)),
     }
+    if machines.private is None:
+        about["counts"] = machines.class_rows
     return Payload(values=about)
 
 
 def _read_handle(values: Mapping[str, Any], recipe: Any) -> tuple[str, FoldingParameters]:
     """Handle and parameters of a question to train, which must belong together."""
     try:
-        parameters = FoldingParameters(**values["parameters"])
+        parameters = FoldingParameters.from_values(values["parameters"])
     except (TypeError, InputError) as error:
         raise Refused("bad question", f"the parameters cannot be followed: {error}") from None
     handle = str(values["handle"])

@@ -60,8 +60,13 @@ class SiteMachines:
         """Rows of the class that has fewest."""
         if self.private is not None:
             return int(self.private["smallest"])
+        return min(self.class_rows)
+
+    @property
+    def class_rows(self) -> list[int]:
+        """Rows of every class, of machines that are made of rows as they are."""
         sizes = np.array([len(batch) for batch in self.batches])
-        return int(min(sizes[self.labels == label].sum() for label in self.classes))
+        return [int(sizes[self.labels == label].sum()) for label in self.classes]
 
     @property
     def classes(self) -> npt.NDArray[Any]:
@@ -108,7 +113,7 @@ def divide(rows: Rows, parameters: FoldingParameters, site: str) -> tuple[list[A
     for label in np.unique(rows.y):
         own = np.flatnonzero(rows.y == label)
         draws = generator(parameters.seed, site, "batches", repr(label.item()))
-        for part in split_rows(rows.X[own], parameters.batch_size, parameters.partition, draws):
+        for part in split_rows(parameters.scaled(rows.X[own]), parameters.batch_size, parameters.partition, draws):
             labels.append(label)
             batches.append(rows.ids[own[part]])
     return labels, batches
@@ -138,8 +143,9 @@ def fit_batches(
     keys = [(repr(np.asarray(label).item()), batch.tobytes()) for label, batch in zip(labels, batches, strict=True)]
     new = [number for number, key in enumerate(keys) if key not in known]
     parts = [rows.X[[position[int(i)] for i in batches[number]]] for number in new]
+    shaped = parts if shape is None else shape(parts, parameters)
     fitted = fit_machines(
-        parts if shape is None else shape(parts, parameters),
+        [parameters.scaled(part) for part in shaped],
         subspace_dim=parameters.subspace_dim,
         layers=parameters.layers,
         dtype=parameters.dtype,
@@ -164,7 +170,8 @@ def reduced(earlier: SiteMachines, rows: Rows, shape: Shape | None = None) -> Si
 def extended(earlier: SiteMachines, rows: Rows, shape: Shape | None = None) -> SiteMachines | None:
     """Machines with the rows that are new, or None where there are none: they may be kept aside, or of a small class.
 
-    The last batch of their class is filled up, what remains makes batches in order.
+    Where classes are divided by k-means, a row joins the batch of its class whose centre is nearest, up to twice its
+    size. Otherwise the last batch of the class is filled up. What remains makes batches in order.
     """
     fresh = rows.take(~np.isin(rows.ids, earlier.ids))
     if not len(fresh.ids):
@@ -175,7 +182,9 @@ def extended(earlier: SiteMachines, rows: Rows, shape: Shape | None = None) -> S
     for label in np.unique(fresh.y):
         new = fresh.ids[fresh.y == label]
         own = [number for number, held in enumerate(known) if held == label]
-        if own:
+        if own and earlier.parameters.partition == "kmeans":
+            new = _join_nearest(earlier, fresh.take(fresh.y == label), own, batches)
+        elif own:
             room = max(0, size - len(batches[own[-1]]))
             batches[own[-1]] = np.concatenate([batches[own[-1]], new[:room]])
             new = new[room:]
@@ -184,6 +193,21 @@ def extended(earlier: SiteMachines, rows: Rows, shape: Shape | None = None) -> S
             known += [label] * len(parts)
             batches += parts
     return fit_batches(rows, earlier.parameters, known, batches, earlier, shape)
+
+
+def _join_nearest(
+    earlier: SiteMachines, fresh: Rows, own: list[int], batches: list[npt.NDArray[np.int64]]
+) -> npt.NDArray[np.int64]:
+    """Put rows of a class into the nearest of its batches ``own``; ids of those for which it has no room."""
+    centres = np.stack([earlier.machines[number].mean for number in own])
+    left = []
+    for row, number in zip(earlier.parameters.scaled(fresh.X), fresh.ids, strict=True):
+        nearest = own[int(np.square(centres - row).sum(axis=1).argmin())]
+        if len(batches[nearest]) < 2 * earlier.parameters.batch_size:
+            batches[nearest] = np.append(batches[nearest], number)
+        else:
+            left.append(number)
+    return np.array(left, dtype=np.int64)
 
 
 # The store --------------------------------------------------------------------------------------------------------
@@ -228,7 +252,7 @@ def _read(site: Site, name: str, forgotten: Sequence[int]) -> SiteMachines | Non
     machines = unpack_machines(record.arrays)
     cuts = np.cumsum([machine.n_rows for machine in machines])[:-1]
     read = SiteMachines(
-        FoldingParameters(**values["parameters"]),
+        FoldingParameters.from_values(values["parameters"]),
         tuple(machines),
         labels_from_values(values["labels"]),
         tuple(np.split(record.arrays["ids"], cuts)),

@@ -15,7 +15,9 @@ from joblib import Parallel, delayed
 from kernfed._threads import resolve_jobs
 from kernfed._validation import FloatArray, check_choice, check_count
 from kernfed.errors import InputError, Refused
+from kernfed.kahm.choice import USUAL_UNIT
 from kernfed.kahm.model import FoldingParameters
+from kernfed.kernels.scaling import Scaling
 from kernfed.privacy import (
     DiscreteStaircase,
     ElementLaplace,
@@ -116,6 +118,17 @@ class Recipe:
         """Public basis (width, k) that queries go through as the rows did, or None."""
         basis = self.mechanism.public_basis(width)
         return None if basis is None else np.ascontiguousarray(basis)  # in one order: no bit of a query depends on it
+
+    def scaling(self, width: int) -> Scaling:
+        """The unit of rows of ``width`` columns by their public bounds alone.
+
+        Elements come to at most 1; rows of a ball to the usual unit for an entry of the longest one.
+        """
+        if isinstance(self.mechanism, (ElementLaplace, ElementStaircase)):
+            return Scaling.by(max(map(abs, self.mechanism.bounds)), 1.0)
+        basis = self.basis(width)
+        columns = width if basis is None else basis.shape[1]
+        return Scaling.by(self.mechanism.radius / math.sqrt(columns), USUAL_UNIT)
 
     def shape(self, batches: Sequence[FloatArray], parameters: FoldingParameters) -> list[FloatArray]:
         """Rows that machines are fitted on, from the released rows of every batch."""

@@ -29,7 +29,8 @@ def scores(site: Site, payload: Payload) -> Payload:
     bank, queries = bank_of(site, machines), payload.arrays["X"]
     if queries.ndim != 2 or queries.shape[1] != bank.width:
         raise Refused("bad question", f"queries must have {bank.width} columns, got shape {queries.shape}")
-    answers = bank.scores(check_rows(queries, min_rows=0), machines.parameters.measure)
+    asked = machines.parameters.scaled(check_rows(queries, min_rows=0))
+    answers = bank.scores(asked, machines.parameters.measure)
     batches = {"batches": answers.winners.astype(np.int32)} if values["explain"] else {}
     return Payload({"scores": answers.values, **batches}, {"classes": labels_to_values(machines.classes)})
 

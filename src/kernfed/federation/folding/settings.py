@@ -7,12 +7,36 @@ from kernfed.federation.release.settings import PRIVACY, release_arguments
 from kernfed.federation.settings import Given, LearnerSettings, Setting, plain_arguments
 from kernfed.kahm.aggregate import ALL
 from kernfed.kahm.batches import PARTITIONS
+from kernfed.kahm.choice import AUTO
 from kernfed.kahm.folding import MEASURES
+from kernfed.kernels.scaling import SCALES
+
+
+def _batch_size(text: Any, name: str) -> int | str:
+    """``auto``, or a number of rows."""
+    if text == AUTO:
+        return AUTO
+    if not str(text).isdecimal() or int(text) < 1:
+        raise InputError(f"{name} must be auto or a number >= 1, got {text!r}")
+    return int(text)
+
 
 MACHINES = (
-    Setting("measure", "How far a row is from a machine.", "rms", tuple(MEASURES)),
-    Setting("batch-size", "Rows per machine, about; with record-moments 1000.", 100, at_least=1),
-    Setting("partition", "How a class is divided into machines.", "order", tuple(PARTITIONS)),
+    Setting("measure", "How far a row is from a machine.", "distance", tuple(MEASURES)),
+    Setting(
+        "batch-size",
+        "Rows per machine, about, or auto: chosen by rows left out; under privacy 100, with record-moments 1000.",
+        AUTO,
+        read=_batch_size,
+    ),
+    Setting("partition", "How a class is divided into machines; under privacy order.", AUTO, (AUTO, *PARTITIONS)),
+    Setting(
+        "scale",
+        "What brings rows to one unit: columns (each its own), entries (one constant), auto, or none.",
+        AUTO,
+        (AUTO, *SCALES, "none"),
+        read=lambda text, _: None if text == "none" else text,
+    ),
     Setting("layers", "Layers of each machine.", 1, at_least=1),
     Setting("dtype", "Numbers of machines.", "float64", ("float64", "float32")),
     Setting(
