@@ -10,6 +10,13 @@ from kernfed.report.assurance import bound_claim
 from kernfed.report.content import BYTES, SHARE, Assumption, Claim, Curves, Fact, PageTable, Section, Series, written
 from kernfed.report.parts import SENT, Parts, missing_tables
 
+#: Who chose a setting.
+_BY = {
+    "left out": "rows that were predicted without themselves",
+    "averages left out": "rows that the average of sites predicted without them",
+    "sums": "the sums alone",
+    "median": "the median distance of rows",
+}
 #: Why training ended: in a sentence, and beside the number of rounds.
 _ENDED = {
     "rounds": ("as all rounds asked for were done", "all that were asked for"),
@@ -26,6 +33,9 @@ def describe_ridge(model: Any) -> Parts:
     what = "predict a value" if p.task == "regress" else f"classify into {len(model.classes_)} classes"
     rounds = max(0, len(model.history_) - 1)
     lasted, note = _lasted(rounds, model.stopped_)
+    chosen = model.choices_
+    if model.method == "exact" and rounds == 0 and chosen.exchanges > 2:  # the survey and the sums are two
+        lasted, note = f"in {chosen.exchanges} exchanges, most of them to choose its settings", "none after the sums"
     lead = f"Sites {what} together by kernel ridge regression ({model.method}): {lasted}."
     up = sum(entry.bytes_up for entry in model.history_)
     facts = (
@@ -35,11 +45,16 @@ def describe_ridge(model: Any) -> Parts:
     )
     settings = {
         "method": model.method,
+        "head": model.head,
         "regularization": model.regularization_,
+        "regularization by": _BY.get(chosen.regularization, chosen.regularization),
+        "bandwidth by": _BY.get(chosen.bandwidth, chosen.bandwidth),
+        "columns divided by": "one unit" if chosen.scale == "entries" else "their spreads",
         "features": p.features,
         "number of features": p.n_features,
         "task": p.task,
         "seed": p.seed,
+        **({"shares of classes": _prior_words(model.prior)} if p.task == "classify" else {}),
     }
     tables = (*_site_heterogeneity(model), *missing_tables(model.missing_))
     sent = SENT["ridge" if model.privacy is None else "released sums"]
@@ -54,6 +69,13 @@ def describe_ridge(model: Any) -> Parts:
         tables,
         ("FedNewton",),
     )
+
+
+def _prior_words(prior: Any) -> str:
+    """The shares of classes that a model answers for."""
+    if isinstance(prior, str):
+        return {"training": "as in training", "uniform": "all the same"}[prior]
+    return "as its weights make them" if prior is None else ", ".join(f"{k} {v:.3g}" for k, v in prior.items())
 
 
 def _lasted(rounds: int, stopped: str) -> tuple[str, str]:

@@ -178,13 +178,29 @@ class LeftOut:
         the best on test rows. Squared errors lost up to 1.8 (they pay for classes that are sure anyway), and counts of
         errors up to 0.5 where a few rare rows decide.
         """
-        return self.surprise.min(axis=1) / self.some if classify and self.some > 0 else self.squares / mass
+        if not classify or not self.some > 0:
+            return self.squares / mass
+        return np.array([_lowest(curve)[0] for curve in self.surprise]) / self.some
 
     def temperature(self, place: int) -> float | None:
         """The temperature that makes the labels most likely under a candidate; None where nothing is known of it."""
         if not self.some > 0 or not self.surprise[place].any():
             return None
-        return float(TEMPERATURES[int(self.surprise[place].argmin())])
+        step = float(np.log2(TEMPERATURES[1] / TEMPERATURES[0]))
+        return float(TEMPERATURES[0] * 2.0 ** (step * _lowest(self.surprise[place])[1]))
+
+
+def _lowest(curve: FloatArray) -> tuple[float, float]:
+    """Least value of a curve (T,) at even steps and where it is, in steps: of the parabola through the three lowest."""
+    place = int(curve.argmin())
+    if place in (0, len(curve) - 1):
+        return float(curve[place]), float(place)
+    before, here, after = (float(value) for value in curve[place - 1 : place + 2])
+    bend = before - 2 * here + after
+    if not bend > 0:
+        return here, float(place)
+    slope = (after - before) / 2
+    return max(0.0, here - slope**2 / (2 * bend)), place - slope / bend
 
 
 def left_out(
