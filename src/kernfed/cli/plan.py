@@ -31,6 +31,7 @@ Of another learner: kernfed plan --data emb.parquet --label y --learner ridge --
 USUAL_QUERIES = 1000
 #: What each kind of information is, in words.
 _WORDS = {
+    "masked": "masked numbers",
     "schema": "columns and classes",
     "counts": "counts of rows",
     "released": "what was released",
@@ -101,7 +102,7 @@ def plan(
         columns_line(table),
         f"{size} would leave the sites: {_told(learner, traffic, terms)}.",
         *([] if planned.exact else [rehearsed]),
-        *_promised(learner, terms),
+        *_promised(learner, terms, len({entry.site for entry in traffic})),
     )
 
 
@@ -124,16 +125,23 @@ def _terms(learner: Any, width: int) -> Any:
 
 def _told(learner: Any, traffic: Iterable[Any], terms: Any) -> str:
     """What would leave, in words."""
-    if getattr(learner, "hold", "") == "machines":
+    if getattr(learner, "hold", "") == "machines" and getattr(learner, "sum", None) is None:
         return "the rows themselves, inside machines" if terms is None else "released rows, inside machines"
-    if getattr(learner, "hold", "") == "sites":
+    if getattr(learner, "hold", "") == "sites" and getattr(learner, "sum", None) is None:
         return "class counts and scores of queries"
     kinds = {entry.information for entry in traffic}
     return ", ".join(words for kind, words in _WORDS.items() if kind in kinds)
 
 
-def _promised(learner: Any, terms: Any) -> list[str]:
+def _promised(learner: Any, terms: Any, sites: int) -> list[str]:
     """The guarantee, in lines."""
+    if getattr(learner, "sum", None) is not None and getattr(learner, "privacy", None) is not None:
+        from kernfed.federation.summing.promised import promised_line
+
+        return [
+            "All sites together would release a sum, once, of which nobody sees a part:",
+            promised_line(learner, sites),
+        ]
     if terms is not None:
         return [f"Each site would release once, by {terms.kind}:", *(f"  {line}" for line in terms.lines())]
     mechanism = getattr(learner, "privacy", None)

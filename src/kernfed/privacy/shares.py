@@ -43,7 +43,8 @@ from kernfed.privacy.sums import BITS, Budget
 ADJACENCY = ("replace", "add-or-remove")
 #: Shares below this variance would not add up to a discrete Gaussian (fact 1 of ``gaussian.py``).
 _SMALLEST = 16
-_WORDS = {
+#: How neighbours differ, in words.
+WORDS = {
     "replace": "one row and its label replaced by any other",
     "add-or-remove": "one row and its label added or removed",
 }
@@ -134,7 +135,7 @@ class SharedSum(ABC):
     def words(self) -> str:
         """For whom the guarantee is, and on which condition."""
         return (
-            f"{_WORDS[self.adjacency]}, where at least {self.honest} honest sites add their shares of noise to the sum "
+            f"{WORDS[self.adjacency]}, where at least {self.honest} honest sites add their shares of noise to the sum "
             f"(against all other sites together: epsilon {self.alone:.4g})"
         )
 

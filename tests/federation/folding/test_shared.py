@@ -34,7 +34,16 @@ def data(rng):
 
 def learner(sum="secure", epsilon=20.0, **changes):
     mechanism = RecordMoments(epsilon, 1e-5, 6, radius=8.0, spread=1.5)
-    return FoldingLearner("distance", privacy=mechanism, sum=sum, rows_per_class=60, batch_size=60, **changes)
+    return FoldingLearner(
+        "distance",
+        privacy=mechanism,
+        sum=sum,
+        rows_per_class=60,
+        batch_size=60,
+        partition="order",
+        scale=None,
+        **changes,
+    )
 
 
 def test_a_whole_model_without_rows(data, tmp_path):
@@ -47,6 +56,8 @@ def test_a_whole_model_without_rows(data, tmp_path):
     assert (model.predict(X) == y).mean() > 0.95
     assert model.hold == "machines"
     assert "at least 4 honest sites" in model.privacy.record.adjacency
+    assert model.privacy.record.adjacency.startswith("one row replaced by any other of its public class, ")
+    assert model.privacy.protects == "rows"
     assert set(model.privacy.spent) == set(SITES)
     assert all(epsilon == pytest.approx(20.0, rel=1e-3) for epsilon, _ in model.privacy.spent.values())
     model.save(tmp_path / "model.kfd")
@@ -58,6 +69,7 @@ def test_with_declared_classes_nobody_describes_anything(data):
         model = learner(classes=[2, 0, 1]).fit(federation)
         asked = {entry.task for entry in federation.traffic}
     assert "describe" not in asked
+    assert model.privacy.record.adjacency.startswith("one row and its label replaced by any other, ")
     assert model.classes_.tolist() == [0, 1, 2]
 
 
@@ -122,9 +134,16 @@ def test_what_policies_refuse(data, tmp_path, changes, message):
 def test_settings_that_do_not_go_together(data):
     with Federation.local(data) as federation:
         for wrong in [
-            FoldingLearner(sum="secure"),
-            FoldingLearner(classes=[1]),
-            FoldingLearner(sum="secure", privacy=RecordGaussian(1.0, 1e-5, 1.0)),
+            FoldingLearner(sum="secure", measure="rms", batch_size=100, partition="order", scale=None),
+            FoldingLearner(classes=[1], measure="rms", batch_size=100, partition="order", scale=None),
+            FoldingLearner(
+                sum="secure",
+                privacy=RecordGaussian(1.0, 1e-5, 1.0),
+                measure="rms",
+                batch_size=100,
+                partition="order",
+                scale=None,
+            ),
             learner(Committee(honest=6)),
         ]:
             with pytest.raises(InputError):
@@ -140,5 +159,13 @@ def test_digits_over_ten_sites():
     data = {f"s{i}": (X[train[i::10]] / 16, y[train[i::10]]) for i in range(10)}
     mechanism = RecordMoments(3.0, 1e-5, 52, radius=4.0, spread=1.5, basis="dct")
     with Federation.local(data) as federation:
-        model = FoldingLearner("distance", privacy=mechanism, sum="secure", batch_size=500, rows_per_class=500)
+        model = FoldingLearner(
+            "distance",
+            privacy=mechanism,
+            sum="secure",
+            batch_size=500,
+            rows_per_class=500,
+            partition="order",
+            scale=None,
+        )
         assert (model.fit(federation).predict(X[test] / 16) == y[test]).mean() > 0.86

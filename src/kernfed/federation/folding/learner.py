@@ -55,9 +55,9 @@ class FoldingLearner(Learner):
         images take their place (DP-KAHM Definition 15)
     rows_per_class : rows fabricated from the moments of a class; give them a ``batch_size`` of as many
     sum : "secure" or a ``kernfed.secure.Committee``: sites add up their RecordMoments under masks, with noise once for
-        all of them, and one set of machines is made of the sum. The model is whole and holds no rows. Labels are
-        protected, too
-    classes : with ``sum``, all labels there can be, where sites shall not tell theirs; they are then public
+        all of them, and one set of machines is made of the sum. The model is whole and holds no rows
+    classes : with ``sum``, all labels there can be, which are then public: sites do not tell theirs, nor how many rows
+        each has, and labels are protected with their rows
     """
 
     def __init__(
@@ -208,6 +208,7 @@ class FoldingLearner(Learner):
             classes = schema.classes
         honest = honest_sites(setting, len(federation.sites), min_replies)
         options: Any = {"honest": honest, "min_replies": min_replies, "timeout": timeout}
+        options["public_labels"] = self.classes is None
 
         def parameters(width: int) -> FoldingParameters:
             return self.released_parameters(recipe, width, federation.seed)

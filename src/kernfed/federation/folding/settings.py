@@ -1,10 +1,12 @@
 """Settings of a ``FoldingLearner``, for commands and jobs."""
 
+from dataclasses import replace
 from typing import Any
 
 from kernfed.errors import InputError
-from kernfed.federation.release.settings import PRIVACY, release_arguments
+from kernfed.federation.release.settings import PRIVACY, declared_classes, release_arguments
 from kernfed.federation.settings import Given, LearnerSettings, Setting, plain_arguments
+from kernfed.federation.summing.settings import SUM
 from kernfed.kahm.aggregate import ALL
 from kernfed.kahm.batches import PARTITIONS
 from kernfed.kahm.choice import AUTO
@@ -60,7 +62,10 @@ MACHINES = (
 
 
 def _arguments(given: Given) -> dict[str, Any]:
-    machines = plain_arguments(MACHINES, given)
+    machines = plain_arguments((*MACHINES, SUM), given)
+    if "sum" in machines and given.get("classes") is not None:  # declared for the sum, not for randomised labels
+        machines["classes"] = declared_classes(given)
+        given = replace(given, values={name: value for name, value in given.values.items() if name != "classes"})
     for name in ("k", "trusted-classes"):
         if given.get(name) is not None and machines.get("aggregate") != "kth":
             raise InputError(
@@ -69,4 +74,6 @@ def _arguments(given: Given) -> dict[str, Any]:
     return {**release_arguments(given), **machines}
 
 
-SETTINGS = LearnerSettings((*MACHINES, *PRIVACY), _arguments, plan="kernfed.federation.folding.planning:plan_folding")
+SETTINGS = LearnerSettings(
+    (*MACHINES, *PRIVACY, SUM), _arguments, plan="kernfed.federation.folding.planning:plan_folding"
+)

@@ -19,7 +19,7 @@ from kernfed.federation.protocol.task import task
 from kernfed.federation.release.asked import read_mechanism
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
-from kernfed.federation.summing.released import gather_shares, guarantees, send_share
+from kernfed.federation.summing.released import gather_shares, promised, send_share
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.calibration import fit_temperature, left_out_scores
 from kernfed.kahm.model import FoldingModel, FoldingParameters, Member
@@ -74,12 +74,14 @@ def fit_shared(
     *,
     honest: int,
     adjacency: str = "replace",
+    public_labels: bool = True,
     min_replies: int | None = None,
     timeout: float = 600.0,
 ) -> FoldingModel:
     """The model of all sites' moments: whole, in one place, and without any row.
 
-    ``parameters_for(width)`` are those of rows of so many columns.
+    ``parameters_for(width)`` are those of rows of so many columns. ``public_labels``: whether sites have told their
+    classes, and how many rows each has, before.
     """
     if not isinstance(recipe.mechanism, RecordMoments) or recipe.labels is not None:
         raise InputError("a sum over sites takes privacy=RecordMoments(...), and labels=None: it protects labels too")
@@ -88,8 +90,8 @@ def fit_shared(
     terms = Terms(
         mechanism_to_values(mechanism),
         None,
-        "rows and targets",
-        *guarantees(shared),
+        "rows" if public_labels else "rows and targets",
+        *promised(shared, public_labels=public_labels),
         request={**recipe.to_values(), "sum": {"honest": honest, "adjacency": adjacency, "alone": shared.alone}},
     )
     schemas: dict[str, Schema] = {}

@@ -102,12 +102,12 @@ def _beside(given: Given) -> dict[str, Any]:
             f"{shown} needs {given.shown('classes')} A,B,...: all labels there can be, which are public and must not "
             "be read from the data"
         )
-    return {**arguments, "labels": privacy.RandomizedLabels(epsilon, _classes(declared, given))}
+    return {**arguments, "labels": privacy.RandomizedLabels(epsilon, declared_classes(given))}
 
 
-def _classes(text: str, given: Given) -> tuple[Any, ...]:
+def declared_classes(given: Given) -> tuple[Any, ...]:
     """Declared classes: a JSON list as it is, else numbers where all are whole ones and labels are not text."""
-    shown = given.shown("classes")
+    text, shown = str(given.get("classes")), given.shown("classes")
     if text.lstrip().startswith("["):
         try:
             return tuple(json.loads(text))

@@ -5,6 +5,7 @@ from kernfed.errors import InputError
 from kernfed.federation.release.settings import MECHANISM
 from kernfed.federation.ridge.options import SCALES
 from kernfed.federation.settings import LearnerSettings, Setting
+from kernfed.federation.summing.settings import SUM
 from kernfed.kernels.problem import FEATURES, TASKS
 from kernfed.ridge.model import HEADS, METHODS
 
@@ -69,5 +70,6 @@ SETTINGS = LearnerSettings(
         ),
         Setting("columns-scale", "What columns are divided by.", "auto", read=_scale, parameter="scale"),
         MECHANISM,
+        SUM,
     )
 )

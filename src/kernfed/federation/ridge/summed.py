@@ -18,7 +18,7 @@ from kernfed.federation.ridge.system import Sites
 from kernfed.federation.ridge.tasks import allow_problem, read_parameters
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
-from kernfed.federation.summing.released import gather_shares, guarantees, honest_sites, send_share
+from kernfed.federation.summing.released import gather_shares, honest_sites, promised, send_share
 from kernfed.federation.survey import check_arrays, check_rows_of, read_targets
 from kernfed.kernels import Moments
 from kernfed.privacy.generator import Ints
@@ -159,7 +159,9 @@ def solve_shares(
     shared = SharedRidge.of(mechanism, p.n_features, p.n_targets, honest)
     asked = mechanism_to_values(mechanism)
     about = {"mechanism": asked, "labels": None, "sum": {"honest": honest, "alone": shared.alone}}
-    terms = Terms(asked, None, "rows and targets", *guarantees(shared), request=about)
+    public = p.task == "classify"  # classes and their rows were surveyed
+    promises = promised(shared, public_labels=public)
+    terms = Terms(asked, None, "rows" if public else "rows and targets", *promises, request=about)
     told: dict[str, Any] = {}
 
     def hear(site: str, answer: Payload) -> None:

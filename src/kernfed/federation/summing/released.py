@@ -23,7 +23,7 @@ from kernfed.privacy.generator import Ints, NoiseGenerator
 from kernfed.privacy.ledger import Ledger
 from kernfed.privacy.names import mechanism_name
 from kernfed.privacy.release import RecordMechanism, charge
-from kernfed.privacy.shares import SharedSum, sum_deviation
+from kernfed.privacy.shares import WORDS, SharedSum, sum_deviation
 from kernfed.promise import Guarantee
 from kernfed.secure.committee.fixed import Block, Layout
 from kernfed.secure.committee.reports import UNTOLD
@@ -40,6 +40,18 @@ def guarantees(shared: SharedSum) -> tuple[Guarantee, Guarantee]:
     return replace(
         record, unit="element", adjacency=f"one element changing by any amount, as part of {shared.words}"
     ), record
+
+
+def promised(shared: SharedSum, *, public_labels: bool) -> tuple[Guarantee, Guarantee]:
+    """What a model made of a shared sum promises: less of labels, where sites told them and their counts before."""
+    if not public_labels:
+        return guarantees(shared)
+    both, row = f"{WORDS[shared.adjacency]},", "one row replaced by any other of its public class,"
+    element, record = guarantees(shared)
+    return (
+        replace(element, adjacency=element.adjacency.replace(both, row)),
+        replace(record, adjacency=record.adjacency.replace(both, row)),
+    )
 
 
 def noise_values(shared: SharedSum, part: str) -> dict[str, Any]:
