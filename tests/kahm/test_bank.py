@@ -10,9 +10,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from kernfed import KAHM
 from kernfed._threads import resolve_jobs, single_blas_thread
 from kernfed.kahm.bank import BLOCK, Bank, fit_machines
-from kernfed.kahm.machine import fit_machine, recover_rows
+from kernfed.kahm.machine import explicit_images, fit_machine, recover_rows
 from kernfed.kahm.packing import pack_machines, unpack_machines
-from kernfed.kahm.products import gram_matrix, multiply
+from kernfed.kahm.products import gram_matrix, multiply, multiply_rows
 from kernfed.kahm.tile import group_machines
 from oracles.kahm import literal_kahm
 
@@ -135,7 +135,7 @@ def test_bank_refuses_nothing_and_mixtures(rng):
 
 def test_rows_beyond_the_range_of_float32_are_refused():
     with pytest.raises(ValueError, match="rescale"):
-        KAHM(dtype="float32").fit(np.full((3, 2), 1e20))
+        KAHM(dtype="float32", scale=None).fit(np.full((3, 2), 1e20))
 
 
 def blas_threads() -> set[int]:
@@ -205,3 +205,25 @@ def test_who_else_is_looked_at_again_does_not_matter():
     whole = bank.scores(queries, "distance").values
     alone = np.concatenate([bank.scores(queries[[number]], "distance").values for number in range(128)])
     np.testing.assert_array_equal(alone, whole)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_no_bit_of_a_product_depends_on_how_many_rows_there_are(dtype, rng):
+    """One piece and several, cut where the matrix is large; BLAS alone rounds otherwise from one row to two."""
+    for length, columns in ((7, 5), (300, 250)):
+        rows, matrix = rng.standard_normal((41, length)).astype(dtype), rng.standard_normal((length, columns))
+        whole = multiply_rows(rows, matrix.astype(dtype))
+        np.testing.assert_allclose(whole, rows @ matrix, atol=1e-11 if dtype == "float64" else 1e-4)
+        for count in (1, 2, 7, 8, 9, 16, 40):
+            assert (multiply_rows(rows[:count], matrix.astype(dtype)) == whole[:count]).all()
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_explicit_images_are_those_of_each_query_alone(layers, rng):
+    machine = fit_machine(rng.standard_normal((60, 12)), layers=layers)
+    queries = rng.standard_normal((21, 12))
+    whole = explicit_images(machine, queries)
+    for count in (1, 3, 20):
+        part = explicit_images(machine, queries[-count:])
+        assert (part.image == whole.image[-count:]).all()
+        assert (part.memberships == whole.memberships[-count:]).all()

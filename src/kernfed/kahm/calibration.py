@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +10,7 @@ import scipy  # its parts are loaded when they are used
 
 from kernfed._validation import FloatArray
 from kernfed.kahm.bank import Bank
-from kernfed.kahm.machine import fit_machine, recover_rows
+from kernfed.kahm.machine import Machine, fit_machine, recover_rows
 
 #: Rows that are left out, about, and machines fitted again for it, at most: one number is fitted, more change little.
 CALIBRATION_ROWS = 100
@@ -22,7 +23,7 @@ _USUAL_SHARE = 1 / 3
 
 @dataclass(frozen=True, eq=False)
 class LeftOutRows:
-    """Which training rows are left out: ``machines[i]`` loses its rows ``positions[i]``, some machines, some rows each."""
+    """Which training rows are left out: ``machines[i]`` loses its rows ``positions[i]``; some machines, some rows."""
 
     machines: tuple[int, ...]
     positions: tuple[npt.NDArray[np.intp], ...]
@@ -36,14 +37,15 @@ class LeftOutRows:
     ) -> "LeftOutRows":
         """A tenth of the rows of machines of these ``sizes``, drawn at random, until there are about ``rows``.
 
-        At most ``machines`` lose some, all without it; one of a single row cannot.
+        At most ``machines`` lose some, all without it; one of a single row cannot. Which rows a machine loses does not
+        depend on the sizes of the others, so that it loses the same ones again when a row elsewhere was forgotten.
         """
         chosen: list[int] = []
         positions: list[npt.NDArray[np.intp]] = []
         order = [int(number) for number in draws.permutation(len(sizes)) if sizes[number] > 1]
-        for number in order[:machines]:
+        for number, own in zip(order[:machines], draws.spawn(len(order)), strict=False):
             chosen.append(number)
-            left = draws.choice(sizes[number], max(1, sizes[number] // 10), replace=False)
+            left = own.choice(sizes[number], max(1, sizes[number] // 10), replace=False)
             positions.append(np.sort(left).astype(np.intp))
             if sum(map(len, positions)) >= rows:
                 break
@@ -59,15 +61,45 @@ class LeftOutRows:
         dtype: npt.DTypeLike = np.float64,
     ) -> FloatArray:
         """Scores (m, G) of the rows by machines that never saw them: their own, fitted again, and all others."""
-        scores = [np.zeros((0, bank.n_groups))]
-        for number, left in zip(self.machines, self.positions, strict=True):
-            rows = recover_rows(bank.machines[number])
-            refitted = fit_machine(np.delete(rows, left, axis=0), subspace_dim=subspace_dim, layers=layers, dtype=dtype)
-            by_machine = bank.machine_scores(rows[left], measure)
-            by_machine[:, number] = Bank.assemble([refitted], [0], 1).scores(rows[left], measure).values[:, 0]
-            by_class = [by_machine[:, bank.groups == group].min(axis=1) for group in range(bank.n_groups)]
-            scores.append(np.stack(by_class, axis=1))
-        return np.concatenate(scores)
+        if not self.machines:
+            return np.zeros((0, bank.n_groups))
+        settings = (measure, subspace_dim, layers, np.dtype(dtype).str)
+        lost = [
+            _lost_rows(bank.machines[number], left, settings)
+            for number, left in zip(self.machines, self.positions, strict=True)
+        ]
+        by_machine = bank.machine_scores(np.concatenate([own.rows for own in lost]), measure)
+        by_machine[np.arange(len(self)), np.repeat(self.machines, [len(own.rows) for own in lost])] = np.concatenate(
+            [own.scores for own in lost]
+        )
+        return np.stack([by_machine[:, bank.groups == group].min(axis=1) for group in range(bank.n_groups)], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class _LostRows:
+    """Rows (m, p) that a machine lost, their scores (m,) by the machine fitted again, and what it was fitted with."""
+
+    positions: bytes
+    settings: tuple[object, ...]
+    rows: FloatArray
+    scores: FloatArray
+
+
+#: The last of each machine, for as long as the machine is there: forgetting a row makes only one machine anew.
+_lost: WeakKeyDictionary[Machine, _LostRows] = WeakKeyDictionary()
+
+
+def _lost_rows(machine: Machine, left: npt.NDArray[np.intp], settings: tuple[str, int | None, int, str]) -> _LostRows:
+    """Rows ``left`` of a machine, scored by one that is fitted without them."""
+    earlier = _lost.get(machine)
+    if earlier is not None and (earlier.positions, earlier.settings) == (left.tobytes(), settings):
+        return earlier
+    measure, subspace_dim, layers, dtype = settings
+    rows = recover_rows(machine)
+    refitted = fit_machine(np.delete(rows, left, axis=0), subspace_dim=subspace_dim, layers=layers, dtype=dtype)
+    scores = Bank.assemble([refitted], [0], 1).scores(rows[left], measure).values[:, 0]
+    lost = _lost[machine] = _LostRows(left.tobytes(), settings, rows[left], scores)
+    return lost
 
 
 def left_out_scores(

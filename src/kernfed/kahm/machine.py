@@ -40,9 +40,9 @@ class Layer:
     regularization: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Machine:
-    """A fitted machine. ``mean`` is float64; the other arrays have the dtype asked for.
+    """A fitted machine, equal to itself alone. ``mean`` is float64; the other arrays have the dtype asked for.
 
     mean (p,), directions (k, p), scores (N, n) as in ``Frame``; ``spanning`` says whether images live in the k
     coordinates of ``directions`` or in all p.
