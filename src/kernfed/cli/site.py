@@ -15,7 +15,7 @@ from kernfed.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kernfed.data import Table
+    from kernfed.data import RawTable, Table
     from kernfed.federation.site.site import Site
 
 app = typer.Typer(
@@ -62,10 +62,9 @@ def forget(
     """
     import numpy as np
 
-    from kernfed.data import read_table
     from kernfed.federation.protocol.message import Payload
 
-    read = partial(read_table, data, features=features, label=label, ids=ids, persons=persons)
+    read = _reader(store, name, data, features=features, label=label, ids=ids, persons=persons)
     numbers = _numbers(rows, read())
     site = _open(store, name, read, policy, holdout=holdout, seed=seed)
     before = _state(site)
@@ -93,12 +92,15 @@ def add(
     Ids are those of the column --id, or go on from the largest one. With --person a person who comes again under
     another id goes on paying from the same budget.
     """
-    from kernfed.data import read_table
+    from kernfed.data import RawTable
     from kernfed.federation.protocol.message import Payload
     from kernfed.files import labels_to_values
 
-    read = partial(read_table, data, features=features, label=label, ids=ids, persons=persons)
-    added = _new_rows(new, read(), features, label, ids, persons)
+    read = _reader(store, name, data, features=features, label=label, ids=ids, persons=persons)
+    table = read()
+    if isinstance(table, RawTable):
+        raise InputError(f"rows of a raw table are added to {data} itself, under ids of their own, and not with --new")
+    added = _new_rows(new, table, features, label, ids, persons)
     assert added.y is not None
     site = _open(store, name, read, policy, holdout=holdout, seed=seed)
     before = _state(site)
@@ -129,9 +131,7 @@ def publish(
     Until then a forgotten row leaves a blank one in its place, and added rows wait: a number that changes at once would
     tell when somebody left or came.
     """
-    from kernfed.data import read_table
-
-    read = partial(read_table, data, features=features, label=label, ids=ids, persons=persons)
+    read = _reader(store, name, data, features=features, label=label, ids=ids, persons=persons)
     site = _open(store, name, read, policy, holdout=holdout, seed=seed)
     before = _state(site)
     site.publish()
@@ -141,8 +141,28 @@ def publish(
 # The site ---------------------------------------------------------------------------------------------------------
 
 
+def _reader(
+    store: Path,
+    name: str,
+    data: Path,
+    *,
+    features: str | None,
+    label: str,
+    ids: str | None,
+    persons: str | None,
+) -> "Callable[[], Table | RawTable]":
+    """What reads the site's table: raw where its store has a preparation of raw columns."""
+    import json
+
+    from kernfed.data import read_raw_table, read_table
+
+    state = json.loads((_place(store, name) / "state.json").read_text(encoding="utf-8"))
+    read = read_raw_table if "preparation" in state else read_table
+    return partial(read, data, features=features, label=label, ids=ids, persons=persons)
+
+
 def _open(
-    store: Path, name: str, read: "Callable[[], Table]", policy: Path | None, *, holdout: float, seed: int
+    store: Path, name: str, read: "Callable[[], Table | RawTable]", policy: Path | None, *, holdout: float, seed: int
 ) -> "Site":
     """The site with its rows and its store, which must be there."""
     from dataclasses import replace
@@ -153,7 +173,7 @@ def _open(
 
     rules = Policy() if policy is None else Policy.read(policy)
 
-    def numbered() -> "Table":
+    def numbered() -> "Table | RawTable":
         table = read()
         return table if table.ids is None else replace(table, ids=row_numbers(table.ids))
 
@@ -170,7 +190,7 @@ def _place(store: Path, name: str) -> Path:
     raise InputError(f"--store must be the store of site {name!r}, {store} holds none; name the folder it has kept")
 
 
-def _numbers(rows: str, table: "Table") -> list[int]:
+def _numbers(rows: str, table: "Table | RawTable") -> list[int]:
     """Ids of the rows that are named, as the site has them."""
     import numpy as np
 
