@@ -1,6 +1,6 @@
 """What a line of a site's journal costs, and whether killed processes lose one: waits for the disk, threads, kills.
 
-python benchmarks/journal.py [--quick] [--kills 300] [--seed 0] [--out benchmarks/out]
+python benchmarks/journal.py [--quick] [--kills 200] [--seed 0] [--out benchmarks/out]
 
 one       a question that is refused at once, with the journal, against one wait for the disk
 threads   the same from 16 threads at once, which share waits
@@ -40,10 +40,12 @@ THREADS = 16
 #: A process that writes lines, and says on stdout which are on disk, until it is killed.
 WRITER = """
 import sys
+import time
 from pathlib import Path
 from kernfed.federation.site.chained import ChainedLines
 lines = ChainedLines(Path(sys.argv[1]), {})
 while True:
+    time.sleep(float(sys.argv[2]))
     place = lines.append({"event": "asked", "filling": "x" * 300})
     print(place.number, place.chain, flush=True)
 """
@@ -114,13 +116,13 @@ def kills(folder: Path, count: int, seed: int) -> dict[str, int]:
     told: dict[int, str] = {}
     place = folder / "killed"
 
-    def start(stdout: Any) -> "subprocess.Popen[str]":
-        return subprocess.Popen([sys.executable, "-c", WRITER, str(place)], stdout=stdout, text=True)
+    def start(stdout: Any, pause: float) -> "subprocess.Popen[str]":
+        return subprocess.Popen([sys.executable, "-c", WRITER, str(place), str(pause)], stdout=stdout, text=True)
 
     with (folder / "steady").open("w") as said:
-        steady = start(said)
+        steady = start(said, 0.01)
     for _ in range(count):
-        process = start(subprocess.PIPE)
+        process = start(subprocess.PIPE, 0.0)
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(draws.randint(1, 40))]
         process.send_signal(signal.SIGKILL)
@@ -139,7 +141,7 @@ def main() -> None:
     """Run all parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=HERE / "out")
     given = parser.parse_args()
