@@ -15,6 +15,7 @@ import kernfed as kf
 from federation.hub_server import HubServer
 from kernfed.cli import app
 from kernfed.federation.engines.nats_site import SiteService
+from kernfed.federation.settings import Given, make_learner
 
 
 def run(*words: Any, code: int = 0) -> Any:
@@ -97,6 +98,6 @@ def test_train_predict_and_evaluate_with_the_sites_of_a_hub(tmp_path: Path, rng:
         services.pop("north").stop()
     assert set(tested["sites"]) == {"north", "south"}
     with kf.Federation.local(rows, columns=names, holdout=0.3) as local:
-        expected = kf.FoldingLearner().fit(local).predict(X)
+        expected = make_learner("folding", Given()).fit(local).predict(X)
     predicted = np.genfromtxt(out, delimiter=",", names=True)["prediction"]
     np.testing.assert_array_equal(predicted, expected)

@@ -61,6 +61,13 @@ def flower_without_site(_: Callable[[Any], Site], place: Any) -> Engine:
     return FlowerEngine(InProcessGrid(client_app(fail), {11: {"site": "site"}}))
 
 
+def over_hub(make: Callable[[Any], Site], place: Any) -> Engine:
+    pytest.importorskip("nats", reason="needs the extra [serve]")
+    from federation.hub_server import WholeHub
+
+    return WholeHub({"site": make(place)})
+
+
 def carried(engine: Engine, task: str, payload: Payload) -> Mapping[str, Any]:
     question = Question("run", "id", task, payload)
     try:
@@ -81,7 +88,11 @@ def test_where_a_table_is_broken_is_not_told(through: Any, make: Any, task: str)
     assert b"srv" not in second
 
 
-@pytest.mark.parametrize("through", [local, flower])
+def test_where_a_table_is_broken_is_not_told_over_a_hub() -> None:
+    test_where_a_table_is_broken_is_not_told(over_hub, broken_site, "ridge_survey")
+
+
+@pytest.mark.parametrize("through", [local, flower, over_hub])
 def test_rows_are_not_told_by_an_engine_either(through: Any) -> None:
     """Rows of which some overflow in every product, and rows that do not."""
     replies = []
