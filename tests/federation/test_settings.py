@@ -83,8 +83,8 @@ def test_trusted_classes_are_labels_by_commas(text, labels):
         ("folding", {"batch-size": -1}, "--batch-size must be >= 1, got -1"),
         ("folding", {"k": 3}, "--k needs --aggregate kth"),
         ("folding", {"trusted-classes": "a"}, "--trusted-classes needs --aggregate kth"),
-        ("ridge", {"regularization": "1,few"}, "--regularization must be a number, or several"),
-        ("ridge", {"bandwidth": "wide"}, "--bandwidth must be median or a number"),
+        ("ridge", {"regularization": "1,few"}, "--regularization must be auto, a number, or several"),
+        ("ridge", {"bandwidth": "wide"}, "--bandwidth must be auto, median or a number"),
         ("personal", {"weights": "1,few"}, "--weights must be a rule or C_Q,C_P"),
         ("ridge", {"privacy": "{"}, "--privacy must be a JSON object"),
     ],
@@ -104,8 +104,8 @@ def test_texts_that_stand_for_more():
 
 
 def test_settings_of_one_name_are_described_together():
-    assert describe(settings_by_name()["components"]).endswith("; default 2000 (ridge), 200 (personal).")
-    assert describe(settings_by_name()["bandwidth"]).endswith("; default median.")
+    assert describe(settings_by_name()["components"]).endswith("; default 200 (personal).")
+    assert "; default auto (ridge), median (personal)" in describe(settings_by_name()["bandwidth"])
     assert describe({"": Setting("x", "Something.")}) == "Something."
 
 

@@ -115,7 +115,8 @@ def describe(owners: Mapping[str, Setting]) -> str:
     if not usual:
         return told
     values = dict.fromkeys(usual.values())
-    said = values if len(values) == 1 else [f"{value} ({learner})" for learner, value in usual.items()]
+    alike = len(values) == 1 and len(usual) == len(owners)
+    said = values if alike else [f"{value} ({learner})" for learner, value in usual.items()]
     return f"{told.removesuffix('.')}; default {', '.join(map(str, said))}."
 
 

@@ -1,6 +1,5 @@
 """Settings of a ``RidgeLearner``, for commands and jobs."""
 
-from kernfed._validation import check_choice
 from kernfed.errors import InputError
 from kernfed.federation.release.settings import MECHANISM
 from kernfed.federation.ridge.options import SCALES
@@ -23,8 +22,8 @@ def _path(text: str, name: str) -> float | tuple[float, ...] | str:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def _class_weight(text: str, name: str) -> str | None:
-    return None if check_choice(text, name, ("none", "balanced")) == "none" else text
+def _unless_none(text: str, _: str) -> str | None:
+    return None if text == "none" else text
 
 
 def _bandwidth(text: str, name: str) -> float | str:
@@ -35,20 +34,15 @@ def _bandwidth(text: str, name: str) -> float | str:
         raise InputError(f"{name} must be auto, median or a number, got {text!r}") from None
 
 
-def _scale(text: str, name: str) -> str | None:
-    """A scale, or ``none`` for the columns as they are."""
-    return None if check_choice(text, name, (*SCALES, "none")) == "none" else text
-
-
 SETTINGS = LearnerSettings(
     (
         Setting("method", "How the sites' sums are solved.", "exact", tuple(METHODS)),
         Setting("head", "Loss of the last step; logistic adds rounds to exact.", "squared", tuple(HEADS)),
-        Setting("rounds", "At most so many rounds; 30 for the logistic head.", 10, at_least=1),
+        Setting("rounds", "At most so many rounds: 10, and 30 of the logistic head, unless given.", 0, at_least=1),
         Setting(
             "components",
-            "Random Fourier features, at most twice the rows unless given.",
-            2000,
+            "Random Fourier features; of ridge 2000, at most twice the rows, unless given.",
+            0,
             at_least=1,
             parameter="n_components",
         ),
@@ -60,7 +54,13 @@ SETTINGS = LearnerSettings(
         ),
         Setting("regularization", "Of the weights: auto, or numbers with commas to choose from.", "auto", read=_path),
         Setting("task", "What labels are.", "classify", tuple(TASKS)),
-        Setting("class-weight", "none, or balanced for classes that weigh the same.", "none", read=_class_weight),
+        Setting(
+            "class-weight",
+            "none, or balanced for classes that weigh the same.",
+            "none",
+            ("none", "balanced"),
+            read=_unless_none,
+        ),
         Setting(
             "features-kind",
             "fourier, or given for the columns as they are.",
@@ -68,7 +68,13 @@ SETTINGS = LearnerSettings(
             tuple(FEATURES),
             parameter="features",
         ),
-        Setting("columns-scale", "What columns are divided by.", "auto", read=_scale, parameter="scale"),
+        Setting(
+            "scale",
+            "What brings rows to one unit: columns (each its own), entries (one constant), auto, or none.",
+            "auto",
+            (*SCALES, "none"),
+            read=_unless_none,
+        ),
         MECHANISM,
         SUM,
     )
