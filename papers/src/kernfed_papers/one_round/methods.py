@@ -161,10 +161,12 @@ def _ours(name: str, label: str) -> Callable[[Setting], list[Outcome]]:
 
 
 def _told(model: Any) -> str:
-    """What a model chose by itself, as far as it says."""
-    names = ("weight_", "regularization_", "batch_size_", "partition_", "scale_")
-    told = {name.rstrip("_"): getattr(model, name) for name in names if hasattr(model, name)}
-    return ", ".join(f"{name} {value}" for name, value in told.items() if isinstance(value, (str, int, float)))
+    """What a model chose by itself, as far as it says so when printed."""
+    lines = (line.strip() for line in str(model).splitlines())
+    told = [line for line in lines if line.startswith(("chosen", "weight"))]
+    if hasattr(model, "regularization_"):
+        told.append(f"regularization {model.regularization_:.3g}")
+    return "; ".join(dict.fromkeys(told))
 
 
 def _absent(name: str) -> Callable[[], str]:
