@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ pytest.importorskip("nats", reason="needs the extra serve: pip install -e '.[ser
 import kernfed as kf
 from federation.hub_server import HubServer
 from kernfed.cli import app
+from kernfed.federation.engines.nats_hub import changing
 from kernfed.federation.engines.nats_site import SiteService
 from kernfed.federation.settings import Given, make_learner
 
@@ -44,6 +46,20 @@ def test_a_hub_from_its_making_to_a_revoked_key(tmp_path: Path) -> None:
     assert "the server is not running here" in run("hub", "revoke", folder, "own").stdout
     assert key not in run("hub", "show", folder, "--configuration").stdout
     assert "another year" in run("hub", "renew", folder).stdout
+
+
+def test_parties_added_at_once_are_all_there(tmp_path: Path) -> None:
+    folder = tmp_path / "hub"
+    run("hub", "init", folder)
+
+    def add(name: str) -> None:
+        with changing(folder) as hub:
+            hub.add("site", name)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, "abcdefgh"))
+    shown = json.loads(run("hub", "show", folder, "--json").stdout)
+    assert {party["name"] for party in shown["parties"]} == set("abcdefgh")
 
 
 @pytest.mark.parametrize(

@@ -76,14 +76,15 @@ def add_caller(
 
 
 def _add(folder: Path, role: str, name: str, sites: tuple[str, ...], key: str, as_json: bool) -> None:
-    from kernfed.federation.engines.nats_hub import Hub
+    from kernfed.federation.engines.nats_hub import changing
 
-    hub, place = Hub.read(folder).add(role, name, sites=sites, key=key)
+    with changing(folder) as before:
+        hub, place = before.add(role, name, sites=sites, key=key)
+        running = hub.reload()
     told = {"role": role, "name": name, "key": hub.party(name).key, "credentials": place}
     how = "It holds a secret seed: bring it to its owner safely, and delete it here"
     if key:
         how = f"Its owner puts it beside the seed, which must be named {place.stem}.seed"
-    running = hub.reload()
     eager = [party.name for party in hub.parties if role == "site" and "*" in party.sites]
     later = [f"{', '.join(eager)}: may ask it now; add it to sites in their credentials"] if eager else []
     views = (f"{role} {name!r} has the key {told['key']}", f"{place}: {how}", *later)
@@ -95,11 +96,11 @@ def revoke(
     folder: Folder, name: Annotated[str, typer.Argument(help="Name of the site or caller.")], json: Json = False
 ) -> None:
     """Take a party's key away: a running server ends its connections at once and lets it in no more."""
-    from kernfed.federation.engines.nats_hub import Hub
+    from kernfed.federation.engines.nats_hub import changing
 
-    hub = Hub.read(folder)
-    party = hub.party(name)
-    running = hub.revoke(name).reload()
+    with changing(folder) as hub:
+        party = hub.party(name)
+        running = hub.revoke(name).reload()
     how = "its connections have ended" if running else "the server is not running here; it starts without the key"
     emit(
         {"name": name, "role": party.role, "key": party.key, "running": running},

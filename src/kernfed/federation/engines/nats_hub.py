@@ -5,6 +5,7 @@ server, made from it), ``certificates/`` and ``credentials/``. Secret seeds are 
 given to the parties and may be deleted here.
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -12,6 +13,8 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -244,6 +247,15 @@ class Hub:
             return False
         os.kill(number, signal.SIGHUP)
         return True
+
+
+@contextmanager
+def changing(folder: Path) -> Iterator[Hub]:
+    """The hub of a folder, which nobody else changes inside: two who add a party at once add both."""
+    Hub.read(folder)
+    with (folder / "hub.lock").open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield Hub.read(folder)
 
 
 def server_program() -> str:

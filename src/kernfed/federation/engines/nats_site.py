@@ -34,7 +34,7 @@ from kernfed.federation.engines.nats_link import Link, Msg
 from kernfed.federation.site.policy import Policy
 
 #: Questions of one caller that may wait at a process, and bytes of all messages that it holds at once.
-_WAITING, _HELD = 64, 2 * 1024**3
+_WAITING, _HELD = 256, 2 * 1024**3
 #: Seconds between two signs that a question is being worked on, and without a word of the caller until it is forgotten.
 _SIGN, _FORGET = 1.0, 60.0
 #: Seconds that a part of a question may take over a slow line.
