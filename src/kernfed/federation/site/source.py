@@ -62,11 +62,10 @@ def without_columns(rows: Rows) -> Rows:
 
 
 def raw_matrix(site: str, X: npt.NDArray[Any], names: tuple[str, ...]) -> RawTable:
-    """Rows X (n, p) as a raw table of numbers."""
-    if not names:
-        raise Refused("unprepared", f"columns of site {site!r} have no names, so that nothing can be agreed on them")
+    """Rows X (n, p) as a raw table of numbers; columns without names are called 0, 1, ..."""
     values = np.asarray(X, dtype=np.float64)
-    columns = {name: RawColumn(name, "number", values[:, place]) for place, name in enumerate(names)}
+    called = names or tuple(map(str, range(values.shape[1])))
+    columns = {name: RawColumn(name, "number", values[:, place]) for place, name in enumerate(called)}
     return RawTable(columns, source=f"X of site {site!r}")
 
 

@@ -25,6 +25,7 @@ from kernfed.federation.site.policy import Policy
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.testing.calibrating import calibrate
 from kernfed.federation.testing.evaluation import evaluate
+from kernfed.federation.verify.sums import sum_questions
 from kernfed.kernels.fourier import FourierFeatures
 from kernfed.privacy import (
     ElementLaplace,
@@ -111,6 +112,10 @@ def record_questions(facts: Facts, *, declared: tuple[Any, ...] = (), seed: int 
                 ):  # what was asked before is heard, and some learners do not take every table
                     session(federation)
                 heard += engine.heard
+    for kind in (facts, replace(facts, targets=False)) if facts.targets else (facts,):
+        heard += sum_questions(
+            facts.name, facts.width, kind.classes, kind.targets, facts.policy, *asked_promise(facts.policy)
+        )
     kept: dict[str, dict[str, Payload]] = {}
     for task, payload in heard:
         sizes = {name: array.shape for name, array in payload.arrays.items()}
@@ -149,6 +154,7 @@ def _sessions(facts: Facts) -> Iterator[Session]:
     yield partial(_fit_and_test, PersonalLearner())
     yield PersonalLearner("printed", kernel_components=_COMPONENTS).fit
     yield PersonalLearner("printed", model="logistic", steps=2, kernel_components=_COMPONENTS).fit
+    yield partial(_prepare, facts)
 
 
 def _ridge_sessions(task: str, mechanism: RecordRidge) -> Iterator[Session]:
@@ -206,6 +212,15 @@ def _fit_and_change(facts: Facts, federation: Federation) -> None:
     model = FoldingLearner().fit(federation)
     model = model.add_rows(facts.name, np.zeros((1, facts.width)), [facts.classes[0]])
     model.forget(facts.name, [0]).forget(facts.name)
+
+
+def _prepare(facts: Facts, federation: Federation) -> None:
+    """Ask for statistics of columns, and let the site use preparations that leave its rows as they are, nearly."""
+    for limit in (1e3, 1e6, 1e9):
+        wide = {"kind": "number", "low": -limit, "high": limit, "center": 0.0, "spread": 1.0}
+        columns = [{"name": name, **wide} for name in facts.columns or map(str, range(facts.width))]
+        federation.ask("prepare", Payload(values={"preparation": columns, "remarks": []}))
+    federation.ask("column_statistics", Payload())
 
 
 def _fit_and_test(learner: Any, federation: Federation) -> None:
