@@ -56,7 +56,7 @@ def folding_shares(site: Site, payload: Payload) -> Payload:
         X = np.where(pays[:, None], rows.X, rows.X.dtype.type(0))
         return shared.integers(part, X, np.where(pays, class_places(rows.y, classes), 0), centres)
 
-    return send_share(site, "folding_shares", payload, mechanism, shared, part, integers)
+    return send_share(site, "folding_shares", payload, mechanism, shared, part, integers, protects_labels=True)
 
 
 def class_places(labels: npt.NDArray[Any], classes: Sequence[Any]) -> npt.NDArray[np.intp]:

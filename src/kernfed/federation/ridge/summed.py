@@ -92,7 +92,7 @@ def ridge_shares(site: Site, payload: Payload) -> Payload:
         targets = read_targets(parameters, rows)
         return shared.integers(*(np.where(pays[:, None], part, 0.0) for part in (mapped, targets)))
 
-    return send_share(site, "ridge_shares", payload, mechanism, shared, "ridge", integers)
+    return send_share(site, "ridge_shares", payload, mechanism, shared, "ridge", integers, protects_labels=False)
 
 
 # At the learner ----------------------------------------------------------------------------------------------------

@@ -71,15 +71,18 @@ def send_share(
     shared: SharedSum,
     part: str,
     integers: Callable[[Rows, Any], Mapping[str, Ints]],
+    *,
+    protects_labels: bool,
 ) -> Payload:
     """The site's share of a sum, masked, where its policy allows the release.
 
     ``integers(rows, pays)`` makes the exact sums; rows of persons who cannot pay, where ``pays`` (n,) is False, are
-    replaced there by a fixed public row and label.
+    replaced there by a fixed public row and label. ``protects_labels``: whether sums can be made of any labels, so that
+    nothing of them is told.
     """
     terms = read_own_terms(site, task, payload)
     _check_terms(site, terms, shared, part)
-    check_mechanism(site.policy, site.name, mechanism_name(mechanism), private_labels=True)
+    check_mechanism(site.policy, site.name, mechanism_name(mechanism), private_labels=protects_labels)
     check_record(site.policy, site.name, shared.epsilon, shared.delta)
     check_unsent(site, terms)
     with site.releasing():

@@ -23,6 +23,9 @@ from kernfed.privacy.moments import MomentsRelease
 from kernfed.privacy.names import MECHANISMS, mechanism_class
 from kernfed.privacy.release import Release
 from kernfed.privacy.ridge import RidgeRelease
+from kernfed.privacy.shares import SharedSum
+from kernfed.secure.committee import contribution, member
+from kernfed.secure.committee.keys import KEY, one_time_of
 from kernfed.secure.protocol import Site as EncryptingSite
 
 #: Methods by which mechanisms release; a mechanism has the first one, and perhaps others.
@@ -59,19 +62,32 @@ def playing(tape: Tape) -> Iterator[None]:
 def taped_mechanisms() -> Iterator[None]:
     """Every mechanism listens to the tape of its thread, if there is one; as before at the end.
 
-    Encryption draws at random too: under a tape an encrypted message is a digest of what was encrypted.
+    Encryption and masks draw at random too: under a tape an encrypted message is a digest of what was encrypted, and
+    masks, boxes and keys for one run are the tape's.
     """
-    changed: list[tuple[type, str, Any]] = []
+    changed: list[tuple[Any, str, Any]] = []
     for name in MECHANISMS:
         kind = mechanism_class(name)
         for method in _RELEASES:
             own = _definition(kind, method)
             if own is not None and (own, method) not in [(home, done) for home, done, _ in changed]:
                 changed.append((own, method, own.__dict__[method]))
-    changed.append((EncryptingSite, "encrypt", EncryptingSite.encrypt))
+    sending: Any = contribution
+    answering: Any = member
+    others: list[tuple[Any, str, Any]] = [
+        (EncryptingSite, "encrypt", _digested(EncryptingSite.encrypt)),
+        (SharedSum, "share", _taped_share(SharedSum.share)),
+        (sending, "draw_seed", _taped_seed(sending.draw_seed)),
+        (sending, "seal", _taped_seal(sending.seal)),
+        (answering, "make_one_time", _taped_key(answering.make_one_time)),
+    ]
+    released = list(changed)
+    changed += [(home, method, getattr(home, method)) for home, method, _ in others]
     try:
-        for home, method, original in changed:
-            setattr(home, method, _digested(original) if home is EncryptingSite else _taped(original))
+        for home, method, original in released:
+            setattr(home, method, _taped(original))
+        for home, method, taped in others:
+            setattr(home, method, taped)
         yield
     finally:
         for home, method, original in changed:
@@ -102,6 +118,42 @@ def _digested(original: Callable[..., bytes]) -> Callable[..., bytes]:
         return sha256(np.asarray(scores, dtype="<f8").tobytes()).digest()
 
     return encrypt
+
+
+def _taped_share(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def share(shared: Any, part: str, *arguments: Any) -> Any:
+        made = original(shared, part, *arguments)
+        tape = _playing.get()
+        if tape is None:
+            return made
+        return {name: tape.draws(name, array.shape).integers(-99, 99, array.shape) for name, array in made.items()}
+
+    return share
+
+
+def _taped_seed(original: Callable[[], bytes]) -> Callable[[], bytes]:
+    def draw() -> bytes:
+        tape = _playing.get()
+        return original() if tape is None else tape.draws("seed").bytes(len(original()))
+
+    return draw
+
+
+def _taped_seal(original: Callable[..., bytes]) -> Callable[..., bytes]:
+    def seal(content: bytes, *about: Any) -> bytes:
+        tape, box = _playing.get(), original(content, *about)
+        return box if tape is None else tape.draws("box", len(box)).bytes(len(box))
+
+    return seal
+
+
+def _taped_key(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make(identity: Any) -> Any:
+        tape = _playing.get()
+        return original(identity) if tape is None else one_time_of(identity, tape.draws("key").bytes(KEY))
+
+    return make
 
 
 def supplied(tape: Tape, mechanism: Any, made: Any) -> Any:

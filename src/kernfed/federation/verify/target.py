@@ -11,7 +11,7 @@ from kernfed.federation.verify.honest import Recording
 from kernfed.federation.verify.twins import Twins, site_of
 
 #: Codes of refusals that follow from policy and question alone.
-_PUBLIC_CODES = ("policy", "limit", "unknown task", "refused")
+_PUBLIC_CODES = ("policy", "limit", "unknown task", "refused", "bad run", "repeated run")
 #: Whether a site held (None where an attack does not apply), and what happened.
 Verdict = tuple[bool | None, str]
 

@@ -12,8 +12,11 @@ from kernfed.federation.release.books import LEDGER, open_ledger
 from kernfed.federation.site.policy import Policy
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
+from kernfed.federation.summing.party import KEY_FILE
+from kernfed.federation.verify.sums import known_identity, pinned_policy
 from kernfed.federation.verify.tape import Tape, playing
 from kernfed.privacy.accounting import event_to_dict
+from kernfed.secure.committee.keys import write_secret
 
 #: How rows of the other twin look: each is what some computation stumbles over.
 SHAPES = (
@@ -153,8 +156,10 @@ class Twins:
 
 
 def site_of(name: str, policy: Policy, rows: Rows, **about: Any) -> Site:
-    """A site with these rows and an empty store that vanishes with it."""
-    return Site(name, rows.X, rows.y, ids=rows.ids, policy=policy, persons=rows.persons, **about)
+    """A site with these rows and an empty store that vanishes with it, which knows who tries it out."""
+    site = Site(name, rows.X, rows.y, ids=rows.ids, policy=pinned_policy(policy, name), persons=rows.persons, **about)
+    write_secret(site.store.path / KEY_FILE, known_identity(name).private)
+    return site
 
 
 def _charges(site: Site) -> list[Any]:

@@ -76,9 +76,13 @@ class OneTimeKey:
 
 def make_one_time(identity: Identity) -> tuple[bytes, OneTimeKey]:
     """A new key for one run: the private half, and the signed public one."""
-    private = X25519PrivateKey.generate()
-    public = private.public_key().public_bytes_raw()
-    return private.private_bytes_raw(), OneTimeKey(public.hex(), identity.sign(_ONE_TIME + public).hex())
+    return one_time_of(identity, X25519PrivateKey.generate().private_bytes_raw())
+
+
+def one_time_of(identity: Identity, private: bytes) -> tuple[bytes, OneTimeKey]:
+    """A key for one run of which this is the private half."""
+    public = X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    return private, OneTimeKey(public.hex(), identity.sign(_ONE_TIME + public).hex())
 
 
 # Files ------------------------------------------------------------------------------------------------------------
