@@ -80,11 +80,11 @@ def _used(path: Path, site: str) -> tuple[str, int]:
     from kernfed.federation import load
 
     loaded: Any = load(path)
-    loaded = getattr(loaded, "folding", loaded)
-    members = getattr(loaded, "members_", None)
-    if members is None or not hasattr(loaded, "handle"):
+    machines = getattr(loaded, "folding", loaded)
+    members = getattr(machines, "members_", None)
+    if members is None or not hasattr(machines, "handle"):
         raise InputError(f"--model must use machines at sites, a {type(loaded).__name__} is whole: its file is enough")
     if site not in members:
         sites = ", ".join(list(members)[:20])
         raise InputError(f"the model has no site {site!r}; name it with --site, there are {sites}")
-    return str(loaded.handle), int(members[site].generation)
+    return str(machines.handle), int(members[site].generation)
