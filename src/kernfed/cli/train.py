@@ -83,9 +83,7 @@ def train(
         here = {"--data": data, "--label": label, "--site": site, "--features": features, "--store": store, "--id": ids}
         refuse_with_hub(here)
         asked = {"seed": seed, "min_replies": min_replies}
-        train_at_hub(
-            ctx.obj, out, credentials, hub, asked, preparation=preparation, traffic=traffic, as_json=json
-        )
+        train_at_hub(ctx.obj, out, credentials, hub, asked, preparation=preparation, traffic=traffic, as_json=json)
         return
     data, label = require_rows(data, label)
     if store is not None and store.exists() and not store.is_dir():
@@ -123,6 +121,7 @@ def train(
         json,
         sites.shortened(_SHOWN),
         columns_line(table),
+        *_prepared(model),
         f"{what_for}.",
         f"{len(table):,} rows, {what} and {len(sites.rows)} site(s) in {format_seconds(seconds)}; wrote {out} "
         f"({format_bytes(size)})",
@@ -198,6 +197,15 @@ def _compared(tested: dict[str, Any]) -> list[str]:
     if "r2" in tested:
         return [f"On {tested['tested']:,} held-out rows: R2 {tested['r2']:.4f}; always saying the mean would give 0."]
     return [f"On {tested['tested']:,} held-out rows: accuracy {tested['accuracy']:.2%}; {majority_words(tested)}."]
+
+
+def _prepared(model: Any) -> list[str]:
+    """How many raw columns the features are made of, where they are made of some."""
+    preparation = getattr(model, "preparation", None)
+    if preparation is None:
+        return []
+    made = len(preparation.columns)
+    return [f"{len(preparation.used)} columns of the table make these {made} features; `kernfed prepare` shows how."]
 
 
 def _sites(model: Any, table: Any) -> TextTable:

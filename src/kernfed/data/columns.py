@@ -162,11 +162,12 @@ class RawTable:
 
 def text_column(name: str, cells: Sequence[Any], order: tuple[str, ...] = ()) -> RawColumn:
     """Column of words; None, NaN and words that stand for a missing value are none."""
-    plain = np.array(["" if cell is None or cell != cell else str(cell).strip() for cell in cells], dtype=object)
-    distinct, places = np.unique(plain.astype(np.str_), return_inverse=True)
-    kept = np.array([word.lower() not in MISSING_WORDS for word in distinct.tolist()], dtype=bool)
-    numbers = np.where(kept, np.cumsum(kept) - 1, -1).astype(np.int64)
-    return RawColumn(name, "text", numbers[places], tuple(distinct[kept].tolist()), order)
+    plain = ["" if cell is None or cell != cell else str(cell).strip() for cell in cells]
+    # A dictionary and no array of text: in one every cell takes as much room as the longest.
+    words = sorted(word for word in set(plain) if word.lower() not in MISSING_WORDS)
+    places = {word: place for place, word in enumerate(words)}
+    codes = np.fromiter((places.get(word, -1) for word in plain), dtype=np.int64, count=len(plain))
+    return RawColumn(name, "text", codes, tuple(words), order)
 
 
 def is_numeric_column(column: RawColumn) -> bool:

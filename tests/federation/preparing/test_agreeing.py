@@ -12,7 +12,9 @@ from hospital import LABEL, SEVERITY, SITE, hospital_table
 from kernfed.data import Preparation, RawTable, Rules, raw_table
 from kernfed.errors import DataError, InputError, SchemaMismatch, TooFewReplies, UnitsDiffer
 from kernfed.federation import Federation, Payload, Policy, Site, SiteStore
+from kernfed.federation.jobs import Job, run_job
 from kernfed.federation.preparing import agree, agree_where_raw, gather, use
+from kernfed.federation.site.settings import site_from_settings
 
 RULES = Rules(ordered={"severity": SEVERITY})
 
@@ -34,7 +36,7 @@ def federation(frame, tmp_path):
 
 def test_a_raw_table_waits_for_a_preparation(federation):
     with pytest.raises(TooFewReplies, match="has a raw table: the sites must agree on a preparation first"):
-        kf.FoldingLearner().fit(federation)
+        kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
 
 
 def test_learners_see_numbers_and_models_take_raw_rows(federation, frame, tmp_path):
@@ -45,8 +47,8 @@ def test_learners_see_numbers_and_models_take_raw_rows(federation, frame, tmp_pa
     }
     assert all(entry.messages == 1 for entry in federation.traffic)
     learners = (
-        kf.FoldingLearner(hold="machines"),
-        kf.FoldingLearner(),
+        kf.FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None),
+        kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None),
         kf.RidgeLearner(n_components=30, regularization=0.01, bandwidth=4.0),
         kf.PersonalLearner(n_components=10, weights="grand_mean", gains=False),
     )
@@ -126,7 +128,7 @@ def test_sites_with_different_preparations_are_named(federation):
     told = Payload(values={"preparation": other.to_values()})
     federation.ask("prepare", told, sites=["west"])
     with pytest.raises(SchemaMismatch, match="'west'"):
-        kf.FoldingLearner().fit(federation)
+        kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
 
 
 def test_a_preparation_is_remembered_by_the_store(frame, tmp_path):
@@ -158,7 +160,11 @@ def test_a_new_site_is_prepared_as_the_others(frame):
     west = sites.pop("west")
     with Federation.local(sites) as federation:
         agree(federation, rules=RULES)
-        model = kf.FoldingLearner().fit(federation).add_site("west", west)
+        model = (
+            kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None)
+            .fit(federation)
+            .add_site("west", west)
+        )
         assert "west" in model.sites
         assert model.predict(frame[:5]).shape == (5,)
 
@@ -221,3 +227,28 @@ def test_a_site_may_read_its_raw_table_when_it_is_needed(frame):
     site = Site("west", read, policy=Policy(("*",)))
     site.as_owner("prepare", Payload(values={"preparation": Preparation.fit(X).to_values()}))
     assert len(site.rows().X) == len(X)
+
+
+def test_sites_from_settings_agree_and_a_job_trains_with_them(frame, tmp_path):
+    sites = {}
+    for name, own in frame.groupby(SITE):
+        own.drop(columns=SITE).to_csv(tmp_path / f"{name}.csv", index=False)
+        settings = {
+            "data": str(tmp_path / f"{name}.csv"),
+            "label": LABEL,
+            "store": str(tmp_path / name),
+            "raw": True,
+            "policy": {"tasks": ["*"]},
+        }
+        sites[name] = site_from_settings(name, settings, "site.toml")
+    chosen = {"job": "train", "results": str(tmp_path), "preparation": "auto", "hold": "machines", "measure": "rms"}
+    with Federation.local(sites) as federation:
+        folder = run_job(federation, Job.from_settings(chosen, "run"))
+        again = {"job": "predict", "results": str(tmp_path), "model": str(folder / "model.kfd")}
+        queries = {"queries": str(tmp_path / "west.csv")}
+        run_job(federation, Job.from_settings({**again, **queries}, "answers"))
+    predicted = pd.read_parquet(tmp_path / "answers" / "predictions.parquet")
+    assert len(predicted) == (frame[SITE] == "west").sum()
+    assert {"probability of no", "probability of yes"} <= set(predicted)
+    with pytest.raises(InputError, match=r"raw in site\.toml must be true or false, got 'yes'"):
+        site_from_settings("west", {**settings, "raw": "yes"}, "site.toml")
