@@ -89,7 +89,9 @@ def images(sizes: Sizes, seed: int) -> tuple[str, list[Figures]]:
 
 
 def folding_learner(sizes: Sizes) -> FoldingLearner:
-    return FoldingLearner(measure="distance", batch_size=sizes.batch_size, dtype="float32")
+    return FoldingLearner(
+        measure="distance", batch_size=sizes.batch_size, dtype="float32", partition="order", scale=None
+    )
 
 
 def folding_lines(data: Dataset, sites: dict[str, Any], sizes: Sizes, seed: int) -> list[Figures]:
@@ -125,7 +127,9 @@ def folding_lines(data: Dataset, sites: dict[str, Any], sizes: Sizes, seed: int)
 
 def pooled_line(data: Dataset) -> Figures:
     with clock() as fitting:
-        model = KAHMClassifier(dtype="float32").fit(data.x_train, data.y_train)
+        model = KAHMClassifier(dtype="float32", batch_size=1000, partition="kmeans", scale=None).fit(
+            data.x_train, data.y_train
+        )
     with clock() as scoring:
         found = accuracy(model.predict(data.x_test), data)
     return {

@@ -271,7 +271,9 @@ def measure_large(folder: Path, megabytes: int) -> dict[str, Any]:
     with Federation.local(
         {site: (table.X, table.y) for site, table in tables.items()}, columns=tables["a"].columns
     ) as federation:
-        FoldingLearner(hold="machines").fit(federation).save(folder / "local.kfd")
+        FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
+            federation
+        ).save(folder / "local.kfd")
     return {
         "seconds": seconds,
         "bytes_up": finished.result["bytes_up"],

@@ -152,7 +152,9 @@ def digit_scores(n: int) -> tuple[np.ndarray, np.ndarray]:
     scores = np.ones((10, n, 10))
     for q in range(10):
         mine = np.arange(n + q, len(rows), 10)
-        model = KAHMClassifier(measure="rms", batch_size=100, partition="order").fit(rows[mine], labels[mine])
+        model = KAHMClassifier(measure="rms", batch_size=100, partition="order", scale=None).fit(
+            rows[mine], labels[mine]
+        )
         scores[q][:, model.classes_.astype(int)] = model.scores(rows[:n])
     return scores, labels[:n]
 

@@ -4,7 +4,7 @@ A kill is an exception that nothing catches, raised by the n-th ``fsync`` of a p
 party's store, from which it is set up again. Every run must end in the exact sum over the sites it names, or in a
 refusal.
 
-    python benchmarks/sum_kills.py --runs 200 --out benchmarks/out
+    python benchmarks/sum_kills.py --runs 200 --out benchmarks/kept
 """
 
 import argparse
