@@ -24,7 +24,7 @@ from .outcome import SURVIVED, WRONG, Outcomes
 NAME = "a"
 FORGOTTEN = (4, 11)
 #: Machines of one row hold it verbatim: a trace of a forgotten one could be found.
-PARAMETERS = FoldingParameters(batch_size=1)
+PARAMETERS = FoldingParameters(batch_size=1, measure="rms", partition="order")
 #: What an answer may have otherwise: generations are never used twice, noise and what it costs is drawn anew.
 VARIES = ("generation", "temperature", "privacy")
 #: More writes than any operation has.
@@ -141,7 +141,7 @@ def _training() -> dict[str, Any]:
 def _operations(rows: Any) -> list[Operation]:
     X, _, new = rows
     recipe = Recipe(kf.privacy.RecordGaussian(2.0, 1e-5, 3.0), rows_per_class=20).to_values()
-    released = FoldingParameters(batch_size=10)
+    released = FoldingParameters(batch_size=10, measure="rms", partition="order")
     release = {
         "handle": folding_handle(released, recipe),
         "parameters": released.to_values(),

@@ -65,7 +65,10 @@ def _attack_tests(outcomes: Outcomes, rows: dict[str, Any], seed: int, liars: li
     """Lies about counts of right rows and about losses: a site's say is no more than that of its rows."""
     engine = LocalEngine.from_data(rows, seed=seed, holdout=0.3)
     federation = Federation(engine, seed=seed)
-    ridge, folding = kf.RidgeLearner("exact", **SETTINGS).fit(federation), kf.FoldingLearner().fit(federation)
+    ridge, folding = (
+        kf.RidgeLearner("exact", **SETTINGS).fit(federation),
+        kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation),
+    )
     accuracies = [kf.evaluate(model, federation).accuracy for model in (ridge, folding)]
     temperature = kf.calibrate(folding, federation).temperature_
 
@@ -183,7 +186,7 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
 
 def _folding() -> Iterator[Case]:
     def kth() -> Any:
-        return kf.FoldingLearner(aggregate="kth", k=2)
+        return kf.FoldingLearner(aggregate="kth", k=2, measure="rms", batch_size=100, partition="order", scale=None)
 
     def all_scores(value: float) -> Lie:
         return lambda payload: Payload(

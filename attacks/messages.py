@@ -175,8 +175,10 @@ def _worlds(folder: Path) -> list[World]:
 
 def _ask_labels(federation: Federation, queries: Any) -> None:
     """Everything that learns from rows as they are."""
-    held = kf.FoldingLearner(batch_size=5, hold="machines").fit(federation)
-    model = kf.FoldingLearner(batch_size=5).fit(federation)
+    held = kf.FoldingLearner(batch_size=5, hold="machines", measure="rms", partition="order", scale=None).fit(
+        federation
+    )
+    model = kf.FoldingLearner(batch_size=5, measure="rms", partition="order", scale=None).fit(federation)
     for one in (held, model):
         kf.evaluate(one, federation)
         kf.calibrate(one, federation)
@@ -211,11 +213,17 @@ def _ask_private(federation: Federation, queries: Any) -> None:
     """Everything that is released."""
     noise = kf.privacy.RecordMoments(8.0, 1e-5, radius=6.0, dimension=2)
     for hold in ("sites", "machines"):
-        kf.FoldingLearner(batch_size=30, privacy=noise, rows_per_class=10, hold=hold).fit(federation)
+        kf.FoldingLearner(
+            batch_size=30, privacy=noise, rows_per_class=10, hold=hold, measure="rms", partition="order", scale=None
+        ).fit(federation)
     rows = kf.privacy.RecordGaussian(8.0, 1e-5, 6.0)
-    kf.FoldingLearner(batch_size=10, privacy=rows).fit(federation).predict(queries)
+    kf.FoldingLearner(batch_size=10, privacy=rows, measure="rms", partition="order", scale=None).fit(
+        federation
+    ).predict(queries)
     labels = kf.privacy.RandomizedLabels(4.0, ("no", "yes"))
-    kf.FoldingLearner(batch_size=10, privacy=rows, labels=labels).fit(federation)
+    kf.FoldingLearner(batch_size=10, privacy=rows, labels=labels, measure="rms", partition="order", scale=None).fit(
+        federation
+    )
     ridge = kf.privacy.RecordRidge(8.0, 1e-5, radius=1.0, target_radius=1.0)
     kf.RidgeLearner("exact", n_components=8, bandwidth=2.0, privacy=ridge).fit(federation)
     embedding = kf.privacy.RecordEmbedding(9.0, 1e-5, FourierFeatures(5, 20, 1.0, kind="paired"))

@@ -45,15 +45,25 @@ def make_files(folder: Path) -> dict[str, Path]:
 
     personal = kf.PersonalLearner().fit(local())
     models: dict[str, Any] = {
-        "KAHM": kf.KAHM().fit(X),
-        "DeepKAHM": kf.DeepKAHM(dtype="float32").fit(X),
-        "WideKAHM": kf.WideKAHM(batch_size=20).fit(X),
-        "KAHMClassifier": kf.KAHMClassifier(batch_size=10).fit(X, y),
-        "KAHMRegressor": kf.KAHMRegressor(batch_size=20).fit(X, X[:, :2]),
-        "FoldingModel at sites": kf.FoldingLearner(batch_size=10).fit(local()),
-        "FoldingModel with machines": kf.FoldingLearner(batch_size=10, hold="machines").fit(local()),
+        "KAHM": kf.KAHM(scale=None).fit(X),
+        "DeepKAHM": kf.DeepKAHM(dtype="float32", scale=None).fit(X),
+        "WideKAHM": kf.WideKAHM(batch_size=20, partition="kmeans", scale=None).fit(X),
+        "KAHMClassifier": kf.KAHMClassifier(batch_size=10, partition="kmeans", scale=None).fit(X, y),
+        "KAHMRegressor": kf.KAHMRegressor(batch_size=20, partition="kmeans", scale=None).fit(X, X[:, :2]),
+        "FoldingModel at sites": kf.FoldingLearner(batch_size=10, measure="rms", partition="order", scale=None).fit(
+            local()
+        ),
+        "FoldingModel with machines": kf.FoldingLearner(
+            batch_size=10, hold="machines", measure="rms", partition="order", scale=None
+        ).fit(local()),
         "FoldingModel private": kf.FoldingLearner(
-            batch_size=30, privacy=moments, rows_per_class=30, hold="machines"
+            batch_size=30,
+            privacy=moments,
+            rows_per_class=30,
+            hold="machines",
+            measure="rms",
+            partition="order",
+            scale=None,
         ).fit(local(name="released")),
         "RidgeModel": kf.RidgeLearner(n_components=16).fit(local()),
         "RidgeModel of values": kf.RidgeLearner(features="given", task="regress").fit(local(values_of(sites), "v")),

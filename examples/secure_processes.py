@@ -38,7 +38,9 @@ def answer_as_site(folder: Path, number: str) -> None:
     q = int(number)
     rows, labels = load_digits(return_X_y=True)
     mine = slice(QUERIES + q, None, SITES)
-    model = KAHMClassifier(measure="rms", batch_size=100).fit(rows[mine] / 16, labels[mine])
+    model = KAHMClassifier(measure="rms", batch_size=100, partition="kmeans", scale=None).fit(
+        rows[mine] / 16, labels[mine]
+    )
     scores = np.ones((QUERIES, CLASSES))  # a class that this site does not know has the largest score
     scores[:, model.classes_] = model.scores(rows[:QUERIES] / 16)
     site = Site((folder / "site.key").read_bytes(), q)

@@ -21,11 +21,11 @@ from kernfed.files import Record, atomic_path
 def models(rng):
     X, y = rng.standard_normal((60, 5)), np.array(["b", "a", "ç"] * 20)
     return [
-        KAHM().fit(X),
-        DeepKAHM(layers=3, dtype="float32").fit(X),
-        WideKAHM(batch_size=20, random_state=1).fit(X),
-        KAHMClassifier(batch_size=10, measure="rms").fit(X, y),
-        KAHMClassifier(dtype="float32").fit(X, y == "a"),
+        KAHM(scale=None).fit(X),
+        DeepKAHM(layers=3, dtype="float32", scale=None).fit(X),
+        WideKAHM(batch_size=20, random_state=1, partition="kmeans", scale=None).fit(X),
+        KAHMClassifier(batch_size=10, measure="rms", partition="kmeans", scale=None).fit(X, y),
+        KAHMClassifier(dtype="float32", batch_size=1000, partition="kmeans", scale=None).fit(X, y == "a"),
     ]
 
 
@@ -51,14 +51,16 @@ def test_a_loaded_model_is_the_same_to_the_bit(which, tmp_path, rng):
 def test_the_same_model_gives_the_same_bytes(tmp_path, rng):
     X = rng.standard_normal((30, 4))
     for name in ("one", "two"):
-        KAHM().fit(X).save(tmp_path / name)
+        KAHM(scale=None).fit(X).save(tmp_path / name)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
 @pytest.fixture
 def saved(tmp_path, rng):
     path = tmp_path / "model.kfd"
-    KAHMClassifier().fit(rng.standard_normal((30, 4)), np.arange(30) % 3).save(path)
+    KAHMClassifier(batch_size=1000, partition="kmeans", scale=None).fit(
+        rng.standard_normal((30, 4)), np.arange(30) % 3
+    ).save(path)
     return path
 
 
@@ -336,7 +338,7 @@ def test_headers_have_a_limit(tmp_path):
 
 
 def test_models_in_messages_are_read_as_strictly_as_files(rng):
-    record = files.to_record(KAHM().fit(rng.standard_normal((20, 3))))
+    record = files.to_record(KAHM(scale=None).fit(rng.standard_normal((20, 3))))
     spoiled = {**record.arrays, "mean": np.full_like(record.arrays["mean"], np.nan)}
     with pytest.raises(FileFormatError, match="array 'mean' holds NaN or infinity"):
         files.from_record(Record(spoiled, record.values))
@@ -375,7 +377,9 @@ def test_commands_answer_a_hostile_file_with_one_sentence(saved, tmp_path, comma
 
 
 def test_rows_of_batches_are_numbers_in_a_line(tmp_path, rng):
-    WideKAHM(batch_size=20, random_state=1).fit(rng.standard_normal((60, 5))).save(tmp_path / "wide.kfd")
+    WideKAHM(batch_size=20, random_state=1, partition="kmeans", scale=None).fit(rng.standard_normal((60, 5))).save(
+        tmp_path / "wide.kfd"
+    )
     arrays = load_file(tmp_path / "wide.kfd")
     arrays["batch_rows"] = arrays["batch_rows"][None]
     rewrite(tmp_path / "wide.kfd", arrays=arrays)

@@ -25,6 +25,6 @@ def test_sparse_rows_are_refused_with_the_way_out(kind, name, told):
 def test_sparse_rows_of_a_machine_and_of_a_site():
     rows = sparse.csr_array(np.eye(3))
     with pytest.raises(ValueError, match=r"^X is sparse; use X\.toarray\(\)$"):
-        kf.KAHM().fit(rows)
+        kf.KAHM(scale=None).fit(rows)
     with pytest.raises(ValueError, match=r"^X of site 'a' is sparse; use X\.toarray\(\)$"):
         kf.Federation.local({"a": (rows, [0, 1, 0])})

@@ -66,7 +66,9 @@ def test_tuning_rows_are_disjoint_training_rows(digits):
 
 
 def test_folding_answers_are_those_of_the_model(digits, sites):
-    run = run_folding(FoldingLearner(measure="distance"), digits, sites, 0)
+    run = run_folding(
+        FoldingLearner(measure="distance", batch_size=100, partition="order", scale=None), digits, sites, 0
+    )
     assert run.scores.shape == (4, len(digits.y_test), 10)
     own = [np.flatnonzero(held).tolist() for held in run.holds]
     assert own == [np.unique(y).tolist() for _, y in sites.values()]
@@ -79,7 +81,7 @@ def test_folding_answers_are_those_of_the_model(digits, sites):
 
 
 def test_pooled_classifiers_know_digits(digits):
-    answers = pooled_answers(digits, 0, machines=KAHMClassifier())
+    answers = pooled_answers(digits, 0, machines=KAHMClassifier(batch_size=1000, partition="kmeans", scale=None))
     assert [answer.label for answer in answers] == [
         "pooled rows, KAHM",
         "pooled rows, nearest neighbours",
@@ -87,7 +89,9 @@ def test_pooled_classifiers_know_digits(digits):
     ]
     assert all(accuracy(answer.predicted, digits.y_test) > 85 for answer in answers)
     assert "k = " in answers[1].note
-    balanced = pooled_answers(digits, 0, machines=KAHMClassifier(), balanced=True)
+    balanced = pooled_answers(
+        digits, 0, machines=KAHMClassifier(batch_size=1000, partition="kmeans", scale=None), balanced=True
+    )
     assert "classes weigh the same" in balanced[2].note
 
 
@@ -135,10 +139,17 @@ def test_the_regularisation_goes_on_where_the_best_is_at_an_end(digits, sites, m
 
 def test_logit_adjustment_helps_where_a_class_is_rare(digits):
     rare = np.flatnonzero((digits.y_train != 8) | (np.cumsum(digits.y_train == 8) <= 3))
-    answers = pooled_answers(take_rows(digits, rare), 0, machines=KAHMClassifier(), balanced=True)
+    answers = pooled_answers(
+        take_rows(digits, rare),
+        0,
+        machines=KAHMClassifier(batch_size=1000, partition="kmeans", scale=None),
+        balanced=True,
+    )
     assert answers[3].label == "pooled rows, logit-adjusted logistic regression"
     assert "penalty " in answers[3].note
-    plain = pooled_answers(take_rows(digits, rare), 0, machines=KAHMClassifier())
+    plain = pooled_answers(
+        take_rows(digits, rare), 0, machines=KAHMClassifier(batch_size=1000, partition="kmeans", scale=None)
+    )
     assert len(plain) == 3
     eights = digits.y_test == 8
     assert (answers[3].predicted[eights] == 8).sum() > (plain[2].predicted[eights] == 8).sum()

@@ -105,7 +105,9 @@ def test_the_classifier_is_the_smallest_distance_to_a_class(rng):
     parts = class_parts(data.x_train, data.y_train, 1000, 0)
     scores = class_bank(data.x_train, data.y_train, parts, 6).scores(data.x_test, "distance").values
     for label in range(3):
-        machine = WideKAHM(layers=5, subspace_dim=6).fit(data.x_train[data.y_train == label])
+        machine = WideKAHM(layers=5, subspace_dim=6, batch_size=1000, partition="kmeans", scale=None).fit(
+            data.x_train[data.y_train == label]
+        )
         np.testing.assert_allclose(scores[:, label], machine.distance(data.x_test), rtol=1e-3, atol=1e-4)
 
 

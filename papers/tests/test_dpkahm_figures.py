@@ -26,7 +26,7 @@ def images(rng, monkeypatch):
 def test_layers_are_those_of_the_deep_machine(images):
     rows = dpkahm_figures.run_layers(0, True)
     eights = dpkahm_figures._eights(0, 61)
-    machine = DeepKAHM(subspace_dim=20, layers=5).fit(eights[1:])
+    machine = DeepKAHM(subspace_dim=20, layers=5, scale=None).fit(eights[1:])
     assert rows[-1].ours == pytest.approx(machine.distance(eights[:1])[0], rel=1e-6)
     assert rows[-1].ours == min(row.ours for row in rows[1:-1])
     assert [row.x for row in rows[1:-1]] == [1, 2, 3, 4, 5]

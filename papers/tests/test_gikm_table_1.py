@@ -19,7 +19,7 @@ def test_embeddings_fill_their_column(tmp_path, monkeypatch, rng):
     rows = {(row.label, row.unit): row for row in run_experiment("gikm-table-1", folder=None).rows}
     assert rows["CIFAR-10: Accuracy", "fraction"].ours == 1.0
     assert rows["CIFAR-10: Accuracy", "fraction"].published == 0.9122
-    largest = max(KAHM().fit(part := np.tanh(x_train[y_train == c])).distance(part).max() for c in range(10))
+    largest = max(KAHM(scale=None).fit(part := np.tanh(x_train[y_train == c])).distance(part).max() for c in range(10))
     assert rows["CIFAR-10: E", "fraction"].ours == pytest.approx(1 - np.exp(-largest / 30), rel=1e-4)
     assert rows["CIFAR-10: training", "bytes up"].ours > 0
     assert rows["MNIST: E", "fraction"].ours is None

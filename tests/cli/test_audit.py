@@ -231,7 +231,9 @@ def test_the_report_of_a_written_audit_says_what_left(folder, tmp_path):
 def test_a_model_whose_machines_are_elsewhere(folder, tmp_path):
     X, y = load_digits(return_X_y=True)
     with Federation.local({"a": (X[:300, 8:24] / 16, y[:300] % 3)}, store=tmp_path) as federation:
-        FoldingLearner().fit(federation).save(tmp_path / "model.kfd")
+        FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation).save(
+            tmp_path / "model.kfd"
+        )
     done = run(*words(folder, "--model", tmp_path / "model.kfd", "--others", folder / "others.parquet"), code=2)
     assert "hold='machines'" in done.stderr
 

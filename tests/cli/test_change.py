@@ -38,7 +38,9 @@ def data(rng: np.random.Generator) -> dict[str, Any]:
 def model(data: dict[str, Any], tmp_path: Path) -> Path:
     two = {name: data[name] for name in ("east", "north")}
     with Federation.local(two, store=tmp_path / "stores", columns=NAMES) as federation:
-        FoldingLearner(batch_size=8).fit(federation).save(tmp_path / "model.kfd")
+        FoldingLearner(batch_size=8, measure="rms", partition="order", scale=None).fit(federation).save(
+            tmp_path / "model.kfd"
+        )
     return tmp_path / "model.kfd"
 
 

@@ -95,7 +95,9 @@ def patients(tmp_path, monkeypatch):
     write_table(tmp_path / "bare.csv", others)
     write_table(tmp_path / "others.csv", {**others, **names})
     with kf.Federation.local({"all": (X, y)}) as federation:
-        kf.FoldingLearner(hold="machines").fit(federation).save(tmp_path / "arrays.kfd")
+        kf.FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
+            federation
+        ).save(tmp_path / "arrays.kfd")
     monkeypatch.chdir(tmp_path)
 
 

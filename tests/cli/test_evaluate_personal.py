@@ -41,7 +41,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             kf.PersonalLearner().fit(federation).save(place / f"{kind}.kfd")
             kf.PersonalLearner("printed", model="none").fit(federation).save(place / f"{kind}-weights.kfd")
             if kind == "classes":
-                kf.FoldingLearner(hold="machines").fit(federation).save(place / "folding.kfd")
+                kf.FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
+                    federation
+                ).save(place / "folding.kfd")
         tested = {**{name: (X[40:], y[40:]) for name, (X, y) in sites.items()}, "west": sites["east"]}
         X, y = (np.concatenate([rows[part] for rows in tested.values()]) for part in (0, 1))
         where = np.concatenate([[name] * len(rows[1]) for name, rows in tested.items()])

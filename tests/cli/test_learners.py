@@ -151,7 +151,9 @@ def test_a_machine_tells_distances(folder, kind):
 @pytest.mark.parametrize("width", [1, 2])
 def test_a_regressor_predicts_values(folder, width):
     X = rows()
-    regressor = kf.KAHMRegressor(random_state=0).fit(X, X[:, 0] if width == 1 else X[:, :2])
+    regressor = kf.KAHMRegressor(random_state=0, batch_size=1000, partition="kmeans", scale=None).fit(
+        X, X[:, 0] if width == 1 else X[:, :2]
+    )
     regressor.save("regressor.kfd")
     names = '"prediction"' if width == 1 else '"prediction[0]","prediction[1]"'
     run("predict", "regressor.kfd", "rows.csv", "--features", "f0:f2", "--out", "out.csv")

@@ -26,7 +26,9 @@ def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
     for count, name in ((20, "old.kfd"), (30, "new.kfd")):
         data = {site: (X[:count] + shift, y[:count]) for shift, site in enumerate("ab")}
         with Federation.local(data, store=tmp_path / "store") as federation:
-            FoldingLearner(batch_size=10, scale=None, partition="kmeans").fit(federation).save(tmp_path / name)
+            FoldingLearner(batch_size=10, scale=None, partition="kmeans", measure="rms").fit(federation).save(
+                tmp_path / name
+            )
     RidgeLearner(n_components=10).fit(Federation.local({"a": (X, y)})).save(tmp_path / "ridge.kfd")
     return tmp_path
 

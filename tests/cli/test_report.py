@@ -26,8 +26,12 @@ def folder(tmp_path_factory):
     X = rng.normal(size=(60, 3)) + 2.0 * (y == "yes")[:, None]
     sites = {"a": (X[::2], y[::2]), "b": (X[1::2], y[1::2])}
     with kf.Federation.local(sites, store=place / "stores") as federation:
-        kf.FoldingLearner(batch_size=20, hold="machines").fit(federation).save(place / "machines.kfd")
-        kf.FoldingLearner(batch_size=20).fit(federation).save(place / "sites.kfd")
+        kf.FoldingLearner(batch_size=20, hold="machines", measure="rms", partition="order", scale=None).fit(
+            federation
+        ).save(place / "machines.kfd")
+        kf.FoldingLearner(batch_size=20, measure="rms", partition="order", scale=None).fit(federation).save(
+            place / "sites.kfd"
+        )
         federation.traffic.save(place / "traffic.json")
     write_table(
         place / "test.csv", {"f0": X[:, 0], "f1": X[:, 1], "f2": X[:, 2], "y": y, "where": np.tile(["a", "b"], 30)}

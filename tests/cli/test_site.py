@@ -35,7 +35,9 @@ def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
     policies = {"a": Policy.read(tmp_path / "site.toml")}
     data = {"a": (X[:ROWS], y[:ROWS], np.arange(ROWS) + 100)}
     with kf.Federation.local(data, store=tmp_path / "store", policies=policies, columns=("f0", "f1")) as federation:
-        kf.FoldingLearner(privacy=RecordGaussian(2.0, 1e-6, radius=1.0)).fit(federation)
+        kf.FoldingLearner(
+            privacy=RecordGaussian(2.0, 1e-6, radius=1.0), measure="rms", batch_size=100, partition="order", scale=None
+        ).fit(federation)
     return tmp_path
 
 
@@ -108,7 +110,9 @@ def test_rows_kept_aside_stay_aside(folder: Path) -> None:
     policies = {"a": Policy.read(folder / "site.toml")}
     data = {"a": (table.X, table.y, table.ids)}
     with kf.Federation.local(data, store=folder / "aside", policies=policies, holdout=0.3) as federation:
-        kf.FoldingLearner(privacy=RecordGaussian(2.0, 1e-6, radius=1.0)).fit(federation)
+        kf.FoldingLearner(
+            privacy=RecordGaussian(2.0, 1e-6, radius=1.0), measure="rms", batch_size=100, partition="order", scale=None
+        ).fit(federation)
         used = set(federation.engine.site("a").rows().ids.tolist())  # type: ignore[attr-defined]
     assert len(used) < ROWS
     aside = min(set(range(100, 130)) - used)

@@ -110,7 +110,10 @@ def test_kth_needs_sites_enough():
             ("--aggregate", "kth", "--trusted-classes", "all"),
             "Not protected: 2 of 2 classes are trusted and can be decided by wrong sites: 0, 1; fewer than k + 1 = 3",
         ),
-        (("--label", "number", "--task", "classify"), "40 classes in 40 rows: a label that is a quantity cannot be learned as classes."),
+        (
+            ("--label", "number", "--task", "classify"),
+            "40 classes in 40 rows: a label that is a quantity cannot be learned as classes.",
+        ),
     ],
 )
 @pytest.mark.usefixtures("folder")
@@ -126,7 +129,9 @@ def test_what_left_the_sites_is_written_as_reports_read_it(folder):
     table = read_table(folder / "rows.csv", features="f0:f2", label="y", site="site")
     sites = {name: (table.X[table.site == name], table.y[table.site == name]) for name in ("n", "s")}
     with kernfed.Federation.local(sites, columns=table.columns) as federation:
-        kernfed.FoldingLearner(hold="machines").fit(federation)
+        kernfed.FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
+            federation
+        )
         expected = federation.traffic
     assert json.loads((folder / "traffic.json").read_text()) == expected.to_json()
     assert {entry["site"] for entry in expected.to_json() if entry["information"] == "rows"} == {"n", "s"}

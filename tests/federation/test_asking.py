@@ -88,4 +88,4 @@ def test_only_models_with_sites_can_be_connected(rng: np.random.Generator) -> No
         Federation.local(sites_data(rng)) as federation,
         pytest.raises(ValueError, match="a KAHM does not need a federation"),
     ):
-        federation.connect(KAHM())
+        federation.connect(KAHM(scale=None))

@@ -16,18 +16,20 @@ class TestFolding(LearnerContract):
     grid = ("batch_size", (5, 1000))
 
     def learner(self) -> Any:
-        return kf.FoldingLearner("distance", batch_size=1000)  # one machine a class: no division to keep
+        return kf.FoldingLearner(
+            "distance", batch_size=1000, partition="order", scale=None
+        )  # one machine a class: no division to keep
 
     def answers(self, model: Any, X: npt.NDArray[Any]) -> Answers:
         return np.asarray(model.scores(X))
 
     def pooled(self, X: npt.NDArray[Any], y: npt.NDArray[Any], queries: npt.NDArray[Any]) -> Answers:
-        return kf.KAHMClassifier("distance", batch_size=1000, partition="order").fit(X, y).scores(queries)
+        return kf.KAHMClassifier("distance", batch_size=1000, partition="order", scale=None).fit(X, y).scores(queries)
 
 
 class TestFoldingMachines(TestFolding):
     def learner(self) -> Any:
-        return kf.FoldingLearner("distance", batch_size=1000, hold="machines")
+        return kf.FoldingLearner("distance", batch_size=1000, hold="machines", partition="order", scale=None)
 
 
 class _Ridge(LearnerContract):
@@ -78,7 +80,9 @@ class TestFusion(LearnerContract):
 
     def learner(self) -> Any:
         head = kf.RidgeLearner("exact", features="given", regularization=0.01)
-        return kf.FusionLearner(kf.FoldingLearner("distance", batch_size=1000), head, weight=1.0)
+        return kf.FusionLearner(
+            kf.FoldingLearner("distance", batch_size=1000, partition="order", scale=None), head, weight=1.0
+        )
 
     def answers(self, model: Any, X: npt.NDArray[Any]) -> Answers:
         return np.asarray(model.scores(X))
@@ -86,11 +90,13 @@ class TestFusion(LearnerContract):
     def pooled(self, X: npt.NDArray[Any], y: npt.NDArray[Any], queries: npt.NDArray[Any]) -> Answers:
         targets = (y[:, None] == np.unique(y)).astype(float)
         values = np.asarray(Ridge(alpha=0.01 * len(y)).fit(X, targets).predict(queries))
-        scores = kf.KAHMClassifier("distance", batch_size=1000, partition="order").fit(X, y).scores(queries)
+        scores = kf.KAHMClassifier("distance", batch_size=1000, partition="order", scale=None).fit(X, y).scores(queries)
         return np.asarray(scores / scores.mean(axis=1, keepdims=True) - values)
 
     def test_only_the_first_parameter_is_positional(self) -> None:
         """The parts are, both."""
-        kf.FusionLearner(kf.FoldingLearner(), kf.RidgeLearner())
+        kf.FusionLearner(
+            kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None), kf.RidgeLearner()
+        )
         with pytest.raises(TypeError, match="positional"):
             kf.FusionLearner(None, None, 1.0)  # type: ignore[misc]

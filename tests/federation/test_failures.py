@@ -13,7 +13,7 @@ from kernfed.errors import MissingSites, TooFewReplies
 from kernfed.federation import Fault, Federation, FoldingLearner, LocalEngine, Payload, Policy, Refusal, Site, SiteStore
 from oracles.federation import Data, sites_data
 
-LEARNER = FoldingLearner(batch_size=10)
+LEARNER = FoldingLearner(batch_size=10, measure="rms", partition="order", scale=None)
 
 
 @pytest.fixture
@@ -142,7 +142,8 @@ def test_a_site_that_cannot_delete_is_told(data: Data, queries: Any) -> None:
     ):
         model = model.forget("a")
     with pytest.warns(
-        MissingSites, match="'b' takes part no longer.*allows describe, folding_fit, scores, prepare, not 'forget_model'"
+        MissingSites,
+        match="'b' takes part no longer.*allows describe, folding_fit, scores, prepare, not 'forget_model'",
     ):
         model = model.forget("b")
     assert model.sites == tuple("cdef")
@@ -164,7 +165,7 @@ def test_sites_of_one_row_one_class_and_other_classes(rng: np.random.Generator, 
         "same": (np.ones((30, 5)), np.array([0, 1] * 15)),
     }
     for measure in ("rms", "distance"):
-        model = FoldingLearner(measure, batch_size=10).fit(Federation.local(data))
+        model = FoldingLearner(measure, batch_size=10, partition="order", scale=None).fit(Federation.local(data))
         assert model.classes_.tolist() == [0, 1, 2, 7, 8, 9]
         assert np.isfinite(model.scores(queries)).all()
         assert set(model.predict(np.ones((1, 5)))) <= {0, 1}

@@ -29,7 +29,9 @@ def data(rng: np.random.Generator) -> Data:
 def folder(data: Data, tmp_path: Path, rng: np.random.Generator) -> Path:
     """A model of sites a and b, their stores, and rows to add."""
     with federation_of(data, tmp_path, "ab") as federation:
-        FoldingLearner(batch_size=8).fit(federation).save(tmp_path / "model.kfd")
+        FoldingLearner(batch_size=8, measure="rms", partition="order", scale=None).fit(federation).save(
+            tmp_path / "model.kfd"
+        )
     X = rng.normal(size=(6, 5))
     columns = {
         **dict(zip(NAMES, X.T, strict=True)),

@@ -70,7 +70,7 @@ def invented(payload: Payload) -> Payload:
 
 
 def test_kth_a_class_that_one_site_invents_is_no_class(engine: Any, digits: Any) -> None:
-    learner = FoldingLearner(aggregate="kth", k=2)
+    learner = FoldingLearner(aggregate="kth", k=2, measure="rms", batch_size=100, partition="order", scale=None)
     honest = accuracy(learner.fit(Federation(engine)), digits)
     liar = told(dict.fromkeys(("describe", "folding_fit", "scores"), invented), engine)
     with pytest.warns(UnprotectedClasses, match="1 of 11 classes take no part: 99"):
@@ -79,10 +79,14 @@ def test_kth_a_class_that_one_site_invents_is_no_class(engine: Any, digits: Any)
     assert model.left_out_.tolist() == [99]
     assert accuracy(model, digits) == honest > 0.9
     assert set(model.explain(digits.x_test[:50]).label) <= set(range(10))
-    owned = FoldingLearner().fit(liar)  # the papers' rule: whoever says 0 wins
+    owned = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(
+        liar
+    )  # the papers' rule: whoever says 0 wins
     assert accuracy(owned, digits) == 0.0
     with pytest.warns(UnprotectedClasses, match="trusted"):
-        believed = FoldingLearner(aggregate="kth", trusted_classes=[99]).fit(liar)
+        believed = FoldingLearner(
+            aggregate="kth", trusted_classes=[99], measure="rms", batch_size=100, partition="order", scale=None
+        ).fit(liar)
     assert accuracy(believed, digits) == 0.0  # asked for by name
 
 
@@ -102,7 +106,7 @@ def test_kth_few_holders_of_a_class_cannot_take_or_give_it(
         payload.arrays["scores"][:, payload.values["classes"]["labels"].index(3)] = score
         return payload
 
-    learner = FoldingLearner(measure, aggregate="kth", k=2)
+    learner = FoldingLearner(measure, aggregate="kth", k=2, batch_size=100, partition="order", scale=None)
     honest, model = learner.fit(Federation(engine)), learner.fit(Federation(lying(engine, LIAR, lie)))
     others = [label for label in range(10) if label != 3]
     assert honest.unprotected_.tolist() == model.unprotected_.tolist() == [3]
@@ -112,7 +116,7 @@ def test_kth_few_holders_of_a_class_cannot_take_or_give_it(
 
 @pytest.mark.parametrize("temperature", [1e-9, 1e9])
 def test_folding_no_site_decides_the_temperature_by_its_rows(engine: Any, temperature: float) -> None:
-    honest = FoldingLearner().fit(Federation(engine))
+    honest = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(Federation(engine))
 
     def many(payload: Payload) -> Payload:
         return Payload({}, {**payload.values, "counts": [10**9] * 10})
@@ -120,7 +124,9 @@ def test_folding_no_site_decides_the_temperature_by_its_rows(engine: Any, temper
     def trained(payload: Payload) -> Payload:
         return Payload({}, {**payload.values, "rows": 10**10, "temperature": f"{temperature:.16e}"})
 
-    model = FoldingLearner().fit(told({"describe": many, "folding_fit": trained}, engine))
+    model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(
+        told({"describe": many, "folding_fit": trained}, engine)
+    )
     assert 0.5 <= model.temperature_ / honest.temperature_ <= 2.0
 
 
@@ -130,7 +136,7 @@ def test_kth_a_protected_class_stays_within_a_point(engine: Any, digits: Any, sc
         payload.arrays["scores"][:, 3] = score
         return payload
 
-    learner = FoldingLearner(aggregate="kth", k=2)
+    learner = FoldingLearner(aggregate="kth", k=2, measure="rms", batch_size=100, partition="order", scale=None)
     honest, model = learner.fit(Federation(engine)), learner.fit(Federation(lying(engine, LIAR, lie)))
     assert model.unprotected_.tolist() == []
     assert abs(accuracy(model, digits) - accuracy(honest, digits)) <= 0.01
@@ -325,8 +331,8 @@ def other_schema(**changes: Any) -> Lie:
 @pytest.mark.parametrize(
     ("learner", "task"),
     [
-        (FoldingLearner(), "describe"),
-        (FoldingLearner(hold="machines"), "describe"),
+        (FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None), "describe"),
+        (FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None), "describe"),
         (RidgeLearner("conjugate", **SETTINGS), "ridge_survey"),
         (PersonalLearner("local", gains=False), "personal_survey"),
     ],
@@ -347,7 +353,7 @@ def test_another_schema_is_missing_by_name_and_the_others_go_on(
 
 def test_a_member_of_another_schema_does_not_keep_others_out(sites: dict[str, Any]) -> None:
     engine = LocalEngine.from_data({name: sites[name] for name in sorted(sites)[:5]})
-    model = FoldingLearner().fit(Federation(engine))
+    model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(Federation(engine))
     liar = model.connect(Federation(lying(engine, LIAR, other_schema(encoder="other@1"), "describe")))
     engine.add_site("new", sites["site-9"])
     assert "new" in liar.add_site("new").sites
@@ -360,7 +366,10 @@ def test_without_a_majority_nobody_is_odd() -> None:
     rows = np.random.default_rng(0).random((20, 3))
     y = np.arange(20) % 2
     with Federation.local({"a": (rows, y), "b": (rows[:, :2], y)}) as federation:
-        for learner in (FoldingLearner(), RidgeLearner("conjugate", **SETTINGS)):
+        for learner in (
+            FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None),
+            RidgeLearner("conjugate", **SETTINGS),
+        ):
             with pytest.raises(SchemaMismatch, match="sites disagree: width"):
                 learner.fit(federation, min_replies=1)
     one = Schema(3, (0, 1), (5, 5))
@@ -375,7 +384,7 @@ def test_machines_obey_min_replies(sites: dict[str, Any], digits: Any) -> None:
     policies = {LIAR: Policy(tasks=("describe", "folding_fit", "scores"))}  # it does not send its machines
     few = {name: sites[name] for name in sorted(sites)[:6]}
     with Federation.local(few, policies=policies) as federation:
-        learner = FoldingLearner(hold="machines")
+        learner = FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None)
         with pytest.raises(TooFewReplies, match=f"'{LIAR}': the policy"):
             learner.fit(federation)
         with pytest.warns(MissingSites, match=f"'{LIAR}': the policy"):
@@ -397,7 +406,7 @@ def test_machines_obey_min_replies(sites: dict[str, Any], digits: Any) -> None:
 def test_a_stale_store_is_missing_by_name(sites: dict[str, Any], digits: Any) -> None:
     few = {name: sites[name] for name in sorted(sites)[:5]}
     with Federation.local(few) as federation:
-        model = FoldingLearner().fit(federation)
+        model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         model.forget(LIAR, rows=[3])
         with pytest.warns(MissingSites, match=f"'{LIAR}': site '{LIAR}' has changed since"):
             labels = model.predict(digits.x_test[:20], min_replies=3)
@@ -408,7 +417,7 @@ def test_a_stale_store_is_missing_by_name(sites: dict[str, Any], digits: Any) ->
 def test_a_bad_encrypted_message_is_missing_by_name(sites: dict[str, Any], digits: Any, kind: str) -> None:
     few = {name: sites[name] for name in sorted(sites)[:5]}
     engine = LocalEngine.from_data(few)
-    model = FoldingLearner().fit(Federation(engine))
+    model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(Federation(engine))
     seen: dict[str, Any] = {}
 
     def change(site: str, reply: bytes) -> bytes:
@@ -438,8 +447,8 @@ def tested(sites: dict[str, Any]) -> tuple[LocalEngine, dict[str, Any]]:
     """Six sites that keep rows aside, and models of them."""
     engine = LocalEngine.from_data({name: sites[name] for name in sorted(sites)[:6]}, holdout=0.3)
     learners = {
-        "sites": FoldingLearner("distance"),
-        "machines": FoldingLearner("distance", hold="machines"),
+        "sites": FoldingLearner("distance", batch_size=100, partition="order", scale=None),
+        "machines": FoldingLearner("distance", hold="machines", batch_size=100, partition="order", scale=None),
         "ridge": RidgeLearner("conjugate", **SETTINGS),
     }
     return engine, {name: learner.fit(Federation(engine)) for name, learner in learners.items()}
@@ -560,7 +569,7 @@ def test_false_rows_kept_aside_are_not_forwarded(sites: dict[str, Any], X: Any, 
     few = {name: sites[name] for name in sorted(sites)[:5]}
     policies = {name: Policy(tasks=("*",), queries_per_day=500) for name in few}
     engine = LocalEngine.from_data(few, holdout=0.2, policies=policies)
-    model = FoldingLearner().fit(Federation(engine))
+    model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(Federation(engine))
     liar = Federation(lying(engine, LIAR, queries_of(X), "held_out_queries"))
     with pytest.raises(TooFewReplies, match=f"'{LIAR}': .*({reason})"):
         kf.evaluate(model, liar)

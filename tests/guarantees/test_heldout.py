@@ -132,7 +132,12 @@ def test_an_evaluation_is_taken_as_it_is(rng):
     X, y = rng.standard_normal((300, 4)), rng.integers(0, 2, 300)
     X[:, 0] += y
     with kf.Federation.local({"a": (X[:200], y[:200]), "b": (X[200:], y[200:])}, holdout=0.3) as federation:
-        found = kf.evaluate(kf.FoldingLearner(hold="machines").fit(federation), federation)
+        found = kf.evaluate(
+            kf.FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
+                federation
+            ),
+            federation,
+        )
         numbers = kf.evaluate(kf.RidgeLearner("exact", task="regress", features="given").fit(federation), federation)
     counts = {site: (outcome.errors, outcome.rows) for site, outcome in found.sites.items()}
     assert all(0 < errors < rows for errors, rows in counts.values())

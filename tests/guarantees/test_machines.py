@@ -38,14 +38,21 @@ KINDS = ["normal", "circle", "few", "tight", "identical", "large"]
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_image_is_longer_than_the_sound_bound(kind):
     rows = rows_of(kind)
-    machine = KAHM().fit(rows)
+    machine = KAHM(scale=None).fit(rows)
     bound = image_norm(machine)
     assert bound.reliable
     assert np.linalg.norm(machine.image(queries_for(rows)), axis=1).max() <= bound.value * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("make", [KAHM, lambda: DeepKAHM(layers=3), lambda: WideKAHM(batch_size=25, random_state=0)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        KAHM,
+        lambda: DeepKAHM(layers=3, scale=None),
+        lambda: WideKAHM(batch_size=25, random_state=0, partition="kmeans", scale=None),
+    ],
+)
 def test_no_distance_ratio_is_above_the_sound_bound(kind, make):
     rows = rows_of(kind)
     machine, queries = make().fit(rows), queries_for(rows_of(kind))
@@ -57,7 +64,7 @@ def test_no_distance_ratio_is_above_the_sound_bound(kind, make):
 
 
 def test_the_repaired_factor_is_used_where_the_resolvent_of_ones_is_positive():
-    machine = KAHM().fit(rows_of("large"))
+    machine = KAHM(scale=None).fit(rows_of("large"))
     assert "as checked" in image_norm(machine).status
     assert 1 <= distance_ratio(machine).value < 1e3
 
@@ -66,7 +73,7 @@ def test_the_repaired_factor_is_used_where_the_resolvent_of_ones_is_positive():
 def test_the_printed_bound_is_broken_where_memberships_nearly_cancel(form):
     """DP-KAHM Theorem 2: far out along a row whose entry of R 1 is negative the sum changes its sign."""
     rows = np.random.default_rng(0).normal(size=(100, 20))
-    machine = KAHM().fit(rows)
+    machine = KAHM(scale=None).fit(rows)
     found = machine.bank_.machines[0]
     lowest = rows[np.argmin(found.layers[0].image[-3])]
 
@@ -84,7 +91,7 @@ def test_the_printed_bound_is_broken_where_memberships_nearly_cancel(form):
 
 def test_membership_cannot_fall_below_its_floor():
     rows = rows_of("large")
-    machine = KAHM().fit(rows)
+    machine = KAHM(scale=None).fit(rows)
     for query in queries_for(rows)[::40]:
         loss = -math.expm1(-machine.distance(query[None])[0] / rows.shape[1])
         assert loss <= membership_loss(machine, query).value + 1e-12
@@ -93,7 +100,7 @@ def test_membership_cannot_fall_below_its_floor():
 @pytest.mark.parametrize("kind", ["normal", "circle", "tight", "large"])
 def test_a_smoothing_step_shrinks_the_spectral_norm_by_its_factor(kind):
     rows = rows_of(kind)
-    factor = smoothing_factor(KAHM().fit(rows)).value
+    factor = smoothing_factor(KAHM(scale=None).fit(rows)).value
     assert factor < 1
     assert np.linalg.norm(smooth_once(rows), 2) <= factor * np.linalg.norm(rows, 2) * (1 + 1e-9)
 
@@ -118,18 +125,22 @@ def test_the_regulariser_converges_as_fast_as_promised(scale):
 
 
 def test_bad_arguments_are_refused():
-    machine = WideKAHM(batch_size=10, random_state=0).fit(rows_of("normal"))
+    machine = WideKAHM(batch_size=10, random_state=0, partition="kmeans", scale=None).fit(rows_of("normal"))
     with pytest.raises(ValueError, match="one branch, got 10"):
         image_norm(machine)
     with pytest.raises(ValueError, match="form must be one of"):
         distance_ratio(machine, form="best")
     with pytest.raises(ValueError, match="query must have 20 columns"):
-        membership_loss(KAHM().fit(rows_of("normal")), np.zeros(3))
+        membership_loss(KAHM(scale=None).fit(rows_of("normal")), np.zeros(3))
     with pytest.raises(ValueError, match="mean_square must be >= 0"):
         fixed_point_error(-1.0, 10, 1)
 
 
-@pytest.mark.parametrize("machine", [KAHM(), DeepKAHM(), WideKAHM()], ids=lambda machine: type(machine).__name__)
+@pytest.mark.parametrize(
+    "machine",
+    [KAHM(scale=None), DeepKAHM(scale=None), WideKAHM(batch_size=1000, partition="kmeans", scale=None)],
+    ids=lambda machine: type(machine).__name__,
+)
 def test_machines_that_are_not_fitted_say_so(machine):
     for bound in (image_norm, distance_ratio, smoothing_factor, lambda found: membership_loss(found, np.zeros(3))):
         with pytest.raises(NotFittedError, match=f"This {type(machine).__name__} instance is not fitted yet"):

@@ -106,7 +106,7 @@ def test_complexity_on_given_rows_holds():
 def test_other_classes_are_fitted_nearly_as_well_in_a_box():
     """GIKM Assumption 2 cannot hold on [-1, 1]^p: the membership of a stranger is close to 1."""
     draws = np.random.default_rng(2)
-    machine = KAHM().fit(np.tanh(draws.normal(size=(80, 64))))
+    machine = KAHM(scale=None).fit(np.tanh(draws.normal(size=(80, 64))))
     strangers = np.sign(draws.normal(size=(50, 64)))
     images = machine.image(strangers)
     inside = np.abs(images).max(axis=1) <= 1
@@ -153,7 +153,7 @@ def test_sample_complexity_is_said_as_rows_that_suffice():
 def test_every_function_of_the_learning_space_is_as_near_to_the_solution():
     """GIKM Theorem 5: whatever the weights, a sum of kernels is the membership times something in [1 - gap, 1]."""
     draws = np.random.default_rng(3)
-    machine = KAHM().fit(np.tanh(draws.normal(size=(40, 6))))
+    machine = KAHM(scale=None).fit(np.tanh(draws.normal(size=(40, 6))))
     own, queries = machine.distance(np.tanh(draws.normal(size=(40, 6)))), machine.distance(draws.normal(size=(30, 6)))
     kernel = hull_kernel(queries, own, 6)  # (19)
     weights = np.vstack([draws.dirichlet(np.full(40, 0.1), size=50), np.eye(40)])
@@ -170,7 +170,7 @@ def test_counterexample_to_memberships_as_probabilities():
     queries = np.tanh(draws.normal(size=(20, 784)))
     total = np.zeros(20)
     for _ in range(10):
-        machine = KAHM().fit(np.tanh(draws.normal(size=(30, 784))))
+        machine = KAHM(scale=None).fit(np.tanh(draws.normal(size=(30, 784))))
         assert np.abs(machine.image(queries)).max() <= 1
         total += membership_probability(machine.distance(queries), 784)
     assert total.min() > 10 * (1 - membership_gap(784).value) > 9
@@ -259,8 +259,8 @@ def test_catalog_names_functions_that_exist_and_are_public(theorem):
         (smoothing_error(1.0, 5, 2, 1), "smoothing_error"),
         (excess_risk_rate([SiteShape(1.0, 10)], 0.5, 1, 1, 1), "excess_risk_rate"),
         (federated_error_rate([SiteShape(1.0, 10)], 0.1, 1, 1, 1), "federated_error_rate"),
-        (guarantees.image_norm(KAHM().fit(np.eye(4)), form="printed"), "image_norm"),
-        (guarantees.distance_ratio(KAHM().fit(np.eye(4)), form="printed"), "distance_ratio"),
+        (guarantees.image_norm(KAHM(scale=None).fit(np.eye(4)), form="printed"), "image_norm"),
+        (guarantees.distance_ratio(KAHM(scale=None).fit(np.eye(4)), form="printed"), "distance_ratio"),
     ],
 )
 def test_functions_say_the_status_that_the_catalog_says(bound, function):

@@ -32,7 +32,11 @@ from kernfed.kahm.spectrum import regularization
 
 
 @parametrize_with_checks(
-    [KAHMClassifier(), KAHMClassifier(measure="rms", layers=2, dtype="float32"), KAHMRegressor()],
+    [
+        KAHMClassifier(),
+        KAHMClassifier(measure="rms", layers=2, dtype="float32", batch_size=1000, partition="kmeans", scale=None),
+        KAHMRegressor(),
+    ],
     expected_failed_checks=lambda _: EXPECTED_FAILED_CHECKS,
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
@@ -53,14 +57,16 @@ def digits():
 @pytest.mark.parametrize("measure", MEASURES)
 def test_every_measure_classifies_digits(digits, measure):
     x_train, x_test, y_train, y_test = digits
-    model = KAHMClassifier(measure=measure).fit(x_train, y_train)
+    model = KAHMClassifier(measure=measure, batch_size=1000, partition="kmeans", scale=None).fit(x_train, y_train)
     assert model.score(x_test, y_test) > 0.97
 
 
 @pytest.mark.parametrize("partition", ["kmeans", "order", "random"])
 def test_batches_and_layers(digits, partition):
     x_train, x_test, y_train, y_test = digits
-    model = KAHMClassifier(batch_size=40, partition=partition, layers=3, dtype="float32").fit(x_train, y_train)
+    model = KAHMClassifier(batch_size=40, partition=partition, layers=3, dtype="float32", scale=None).fit(
+        x_train, y_train
+    )
     assert len(model.bank_.machines) == sum(round(np.count_nonzero(y_train == c) / 40) for c in range(10))
     assert model.score(x_test, y_test) > 0.97
 
@@ -69,14 +75,14 @@ def test_batches_and_layers(digits, partition):
 def test_labels_of_any_type(kind, rng):
     X = np.concatenate([rng.standard_normal((20, 3)), rng.standard_normal((20, 3)) + 5])
     y = np.repeat([0, 1], 20).astype(str if kind is object else kind).astype(kind)
-    model = KAHMClassifier().fit(X, y)
+    model = KAHMClassifier(batch_size=1000, partition="kmeans", scale=None).fit(X, y)
     assert (model.predict(X) == y).mean() > 0.95
     assert model.predict(X).dtype == np.unique(y).dtype
 
 
 def test_pipeline_grid_search_and_cross_validation():
     X, y = load_iris(return_X_y=True)
-    pipeline = make_pipeline(StandardScaler(), KAHMClassifier())
+    pipeline = make_pipeline(StandardScaler(), KAHMClassifier(batch_size=1000, partition="kmeans", scale=None))
     search = GridSearchCV(pipeline, {"kahmclassifier__measure": ["distance", "rms"]}, cv=3).fit(X, y)
     assert search.best_score_ > 0.9
     assert cross_val_score(pipeline, X, y, cv=3).mean() > 0.9
@@ -85,7 +91,7 @@ def test_pipeline_grid_search_and_cross_validation():
 
 def test_scores_decision_and_probabilities_agree(digits):
     x_train, x_test, y_train, _ = digits
-    model = KAHMClassifier().fit(x_train, y_train)
+    model = KAHMClassifier(batch_size=1000, partition="kmeans", scale=None).fit(x_train, y_train)
     scores, probabilities = model.scores(x_test), model.predict_proba(x_test)
     assert (model.decision_function(x_test) == -scores).all()
     assert (model.classes_[scores.argmin(axis=1)] == model.predict(x_test)).all()
@@ -97,7 +103,7 @@ def test_scores_decision_and_probabilities_agree(digits):
 def test_probabilities_are_calibrated(digits):
     """The temperature makes held-out probabilities nearly as likely as the best temperature for the held-out rows."""
     x_train, x_test, y_train, y_test = digits
-    model = KAHMClassifier().fit(x_train, y_train)
+    model = KAHMClassifier(batch_size=1000, partition="kmeans", scale=None).fit(x_train, y_train)
     scores = model.scores(x_test)
 
     def loss(temperature: float) -> float:
@@ -112,14 +118,14 @@ def test_probabilities_are_calibrated(digits):
 @pytest.mark.parametrize("options", [{}, {"layers": 2, "subspace_dim": 4}])
 def test_left_out_rows_are_scored_by_machines_that_never_saw_them(options, rng):
     X, y = rng.standard_normal((60, 8)), np.repeat([0, 1], [20, 40])
-    model = KAHMClassifier(batch_size=20, partition="order", **options).fit(X, y)
+    model = KAHMClassifier(batch_size=20, partition="order", scale=None, **options).fit(X, y)
     scores, classes = left_out_scores(model.bank_, "rms", np.random.default_rng(3), **options)
     assert len(scores) == len(classes) == 6  # a tenth of each of three machines
     draws = np.random.default_rng(3)
     start = 0
-    for number in draws.permutation(3):
+    for number, own in zip(draws.permutation(3), draws.spawn(3), strict=True):
         rows = X[20 * number : 20 * number + 20]
-        left = np.sort(draws.choice(20, 2, replace=False))
+        left = np.sort(own.choice(20, 2, replace=False))
         machine = fit_machine(np.delete(rows, left, axis=0), **options)
         found = model.bank_.machine_scores(rows[left], "rms")
         alone = explicit_images(machine, rows[left])
@@ -135,7 +141,7 @@ def test_left_out_rows_are_scored_by_machines_that_never_saw_them(options, rng):
 
 
 def test_machines_of_one_row_leave_nothing_out(rng):
-    model = KAHMClassifier(batch_size=1).fit(rng.standard_normal((3, 2)), [0, 1, 2])
+    model = KAHMClassifier(batch_size=1, partition="kmeans", scale=None).fit(rng.standard_normal((3, 2)), [0, 1, 2])
     scores, classes = left_out_scores(model.bank_, "rms", rng)
     assert scores.shape == (0, 3)
     assert len(classes) == 0
@@ -166,7 +172,11 @@ def test_probabilities_of_few_rows_are_not_far_from_the_truth(count):
         draws = np.random.default_rng(seed)
         rows = np.concatenate([draws.permutation(np.flatnonzero(y == label))[:count] for label in range(3)])
         others = np.setdiff1d(np.arange(len(y)), rows)
-        found = KAHMClassifier().fit(X[rows], y[rows]).predict_proba(X[others])
+        found = (
+            KAHMClassifier(batch_size=1000, partition="kmeans", scale=None)
+            .fit(X[rows], y[rows])
+            .predict_proba(X[others])
+        )
         assert log_loss(y[others], found) < np.log(3)  # better than knowing nothing
 
 
@@ -178,7 +188,7 @@ def test_temperature_of_scores_without_information():
 def test_regressor_is_the_printed_combination(rng):
     """DP-KAHM (32) with lambda of (28), written out."""
     X, y = rng.standard_normal((40, 3)), rng.standard_normal((40, 2)) + 3
-    model = KAHMRegressor(standardize=False).fit(X, y)
+    model = KAHMRegressor(standardize=False, batch_size=1000, partition="kmeans", scale=None).fit(X, y)
     whitened = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)[0] * np.sqrt(39)
     kernel = np.exp(-np.square(whitened[:, None] - whitened).sum(axis=2) / 6)
     tau = 2 * np.square(y).sum() / y.size
@@ -193,11 +203,17 @@ def test_regressor_is_the_printed_combination(rng):
 def test_regressor_learns_and_does_not_mind_units():
     X, y = make_friedman1(600, random_state=0)
     half = 400
-    score = KAHMRegressor().fit(X[:half], y[:half]).score(X[half:], y[half:])
+    score = (
+        KAHMRegressor(batch_size=1000, partition="kmeans", scale=None).fit(X[:half], y[:half]).score(X[half:], y[half:])
+    )
     assert score > Ridge().fit(X[:half], y[:half]).score(X[half:], y[half:]) + 0.05
-    moved = KAHMRegressor().fit(X[:half], 1e3 * y[:half] + 7).score(X[half:], 1e3 * y[half:] + 7)
+    moved = (
+        KAHMRegressor(batch_size=1000, partition="kmeans", scale=None)
+        .fit(X[:half], 1e3 * y[:half] + 7)
+        .score(X[half:], 1e3 * y[half:] + 7)
+    )
     assert moved == pytest.approx(score, abs=1e-9)
-    wide = KAHMRegressor(batch_size=100, random_state=1).fit(X[:half], y[:half])
+    wide = KAHMRegressor(batch_size=100, random_state=1, partition="kmeans", scale=None).fit(X[:half], y[:half])
     assert len(wide.bank_.machines) == 4
     assert wide.score(X[half:], y[half:]) > 0.6
 
@@ -207,7 +223,7 @@ def test_regressor_survives_a_file(rng, tmp_path, outputs):
     X = rng.standard_normal((150, 4))
     y = rng.standard_normal(150 if outputs is None else (150, outputs))
     far = np.concatenate([rng.standard_normal((40, 4)), 1e6 * rng.standard_normal((5, 4))])  # the last fall back
-    model = KAHMRegressor(batch_size=50).fit(pd.DataFrame(X, columns=list("abcd")), y)
+    model = KAHMRegressor(batch_size=50, partition="kmeans", scale=None).fit(pd.DataFrame(X, columns=list("abcd")), y)
     model.save(tmp_path / "model.kfd")
     again = load(tmp_path / "model.kfd")
     far = pd.DataFrame(far, columns=list("abcd"))
@@ -220,7 +236,11 @@ def test_regressor_survives_a_file(rng, tmp_path, outputs):
 
 @pytest.mark.parametrize("name", ["coefficients", "responses", "levels", "shift", "scale"])
 def test_damaged_regressors_are_refused(rng, name):
-    record = to_record(KAHMRegressor().fit(rng.standard_normal((20, 2)), rng.standard_normal(20)))
+    record = to_record(
+        KAHMRegressor(batch_size=1000, partition="kmeans", scale=None).fit(
+            rng.standard_normal((20, 2)), rng.standard_normal(20)
+        )
+    )
     for array in (record.arrays[name][:-1], record.arrays[name].astype(np.float32)):
         with pytest.raises(FileFormatError, match=r"must be float64 of shape|damaged"):
             from_record(Record({**record.arrays, name: array}, record.values))
@@ -228,7 +248,7 @@ def test_damaged_regressors_are_refused(rng, name):
 
 def test_an_answer_is_all_of_it_from_one_scoring(digits, monkeypatch):
     x_train, x_test, y_train, _ = digits
-    model = KAHMClassifier(batch_size=50).fit(x_train, y_train)
+    model = KAHMClassifier(batch_size=50, partition="kmeans", scale=None).fit(x_train, y_train)
     scored = []
     score = Bank.scores
     monkeypatch.setattr(Bank, "scores", lambda *given: scored.append(1) or score(*given))
@@ -239,15 +259,22 @@ def test_an_answer_is_all_of_it_from_one_scoring(digits, monkeypatch):
     np.testing.assert_array_equal(answer.scores, model.scores(x_test))
     np.testing.assert_array_equal(answer.score, answer.scores.min(axis=1))
     assert (answer.site, answer.batch) == (None, None)
-    values = KAHMRegressor().fit(x_train, y_train).answer(x_test)
+    values = KAHMRegressor(batch_size=1000, partition="kmeans", scale=None).fit(x_train, y_train).answer(x_test)
     assert values.labels.shape == (len(x_test),)
     assert (values.probabilities, values.scores) == (None, None)
 
 
 def test_regressor_degenerate_responses(rng):
     X = rng.standard_normal((10, 2))
-    np.testing.assert_allclose(KAHMRegressor().fit(X, np.full(10, 4.0)).predict(X), 4.0)
-    np.testing.assert_allclose(KAHMRegressor().fit(np.ones((10, 2)), np.arange(10.0)).predict(X), 4.5)
+    np.testing.assert_allclose(
+        KAHMRegressor(batch_size=1000, partition="kmeans", scale=None).fit(X, np.full(10, 4.0)).predict(X), 4.0
+    )
+    np.testing.assert_allclose(
+        KAHMRegressor(batch_size=1000, partition="kmeans", scale=None)
+        .fit(np.ones((10, 2)), np.arange(10.0))
+        .predict(X),
+        4.5,
+    )
 
 
 def test_fixed_point_is_unique_and_reached(rng):
@@ -263,19 +290,19 @@ def test_fixed_point_is_unique_and_reached(rng):
 
 
 BAD_FITS = [
-    (KAHM(), np.zeros(3), "must be a matrix"),
-    (KAHM(), np.zeros((0, 3)), "at least 1 row"),
-    (KAHM(), np.zeros((3, 0)), "at least 1 column"),
-    (KAHM(), [[1.0, np.nan]], "finite, got nan at index"),
-    (KAHM(), [[1.0, np.inf]], "finite, got inf"),
-    (KAHM(), [["a", "b"]], "real numbers"),
-    (KAHM(subspace_dim=0), np.eye(3), "subspace_dim must be >= 1, got 0"),
-    (KAHM(subspace_dim="all"), np.eye(3), "subspace_dim must be one of 'auto'"),
-    (KAHM(dtype="float16"), np.eye(3), "dtype must be one of"),
-    (DeepKAHM(layers=0), np.eye(3), "layers must be >= 1, got 0"),
-    (DeepKAHM(layers=1.5), np.eye(3), "layers must be an integer"),
-    (WideKAHM(batch_size=-1), np.eye(3), "batch_size must be >= 1, got -1"),
-    (WideKAHM(partition="halves"), np.eye(3), "partition must be one of"),
+    (KAHM(scale=None), np.zeros(3), "must be a matrix"),
+    (KAHM(scale=None), np.zeros((0, 3)), "at least 1 row"),
+    (KAHM(scale=None), np.zeros((3, 0)), "at least 1 column"),
+    (KAHM(scale=None), [[1.0, np.nan]], "finite, got nan at index"),
+    (KAHM(scale=None), [[1.0, np.inf]], "finite, got inf"),
+    (KAHM(scale=None), [["a", "b"]], "real numbers"),
+    (KAHM(subspace_dim=0, scale=None), np.eye(3), "subspace_dim must be >= 1, got 0"),
+    (KAHM(subspace_dim="all", scale=None), np.eye(3), "subspace_dim must be one of 'auto'"),
+    (KAHM(dtype="float16", scale=None), np.eye(3), "dtype must be one of"),
+    (DeepKAHM(layers=0, scale=None), np.eye(3), "layers must be >= 1, got 0"),
+    (DeepKAHM(layers=1.5, scale=None), np.eye(3), "layers must be an integer"),
+    (WideKAHM(batch_size=-1, partition="kmeans", scale=None), np.eye(3), "batch_size must be >= 1, got -1"),
+    (WideKAHM(partition="halves", batch_size=1000, scale=None), np.eye(3), "partition must be one of"),
 ]
 
 
@@ -303,26 +330,26 @@ def test_bad_classifier_parameters(parameters, message, rng):
 
 
 def test_queries_are_checked(rng):
-    machine = KAHM().fit(rng.standard_normal((9, 3)))
+    machine = KAHM(scale=None).fit(rng.standard_normal((9, 3)))
     with pytest.raises(ValueError, match="must have 3 columns as at training, got 4"):
         machine.distance(np.zeros((2, 4)))
     with pytest.raises(ValueError, match="finite"):
         machine.image([[np.nan, 0, 0]])
     with pytest.raises(ValueError, match="measure must be one of"):
         machine.folding(np.zeros((1, 3)), "rmse")
-    for unfitted in (KAHM(), DeepKAHM(), WideKAHM()):
+    for unfitted in (KAHM(scale=None), DeepKAHM(scale=None), WideKAHM(batch_size=1000, partition="kmeans", scale=None)):
         with pytest.raises(NotFittedError):
             unfitted.distance(np.zeros((1, 3)))
 
 
 def test_one_class_is_refused(rng):
     with pytest.raises(ValueError, match="at least 2 classes, got 1 class"):
-        KAHMClassifier().fit(rng.standard_normal((5, 2)), ["a"] * 5)
+        KAHMClassifier(batch_size=1000, partition="kmeans", scale=None).fit(rng.standard_normal((5, 2)), ["a"] * 5)
 
 
 def test_column_names_are_remembered(rng):
     table = pd.DataFrame(rng.standard_normal((20, 2)), columns=["left", "right"])
-    model = KAHMClassifier().fit(table, np.arange(20) % 2)
+    model = KAHMClassifier(batch_size=1000, partition="kmeans", scale=None).fit(table, np.arange(20) % 2)
     assert model.feature_names_in_.tolist() == ["left", "right"]
     with pytest.raises(ValueError, match="feature names"):
         model.predict(table[["right", "left"]])
@@ -335,5 +362,7 @@ def test_mnist_reaches_the_published_accuracy(shared_data):
     with np.load(shared_data / "mnist.npz") as data:
         x_train, y_train = np.tanh(data["x_train"].reshape(-1, 784) / 255.0), data["y_train"]
         x_test, y_test = np.tanh(data["x_test"].reshape(-1, 784) / 255.0), data["y_test"]
-    model = KAHMClassifier(dtype="float32", random_state=0).fit(x_train, y_train)
+    model = KAHMClassifier(dtype="float32", random_state=0, batch_size=1000, partition="kmeans", scale=None).fit(
+        x_train, y_train
+    )
     assert model.score(x_test, y_test) >= 0.986

@@ -14,7 +14,9 @@ HELD = {"north": (0, 1), "south": (0, 1, 2), "west": (1,)}
 
 @pytest.fixture
 def model(rng, request):
-    parameters = FoldingParameters(aggregate=getattr(request, "param", "min"))
+    parameters = FoldingParameters(
+        aggregate=getattr(request, "param", "min"), measure="rms", batch_size=100, partition="order"
+    )
     banks, members = {}, {}
     for name, held in HELD.items():
         batches = [rng.standard_normal((12, 4)) + 3 * number for number in held for _ in range(2)]

@@ -42,7 +42,7 @@ def assert_matches(model, rows, queries, images, dtype) -> None:
 def test_distance_is_the_literal_one(shape, offset, dtype, rng):
     rows = rng.standard_normal(shape) + offset
     queries = queries_for(rows, rng)
-    assert_matches(KAHM(dtype=dtype).fit(rows), rows, queries, literal_kahm(rows).image(queries), dtype)
+    assert_matches(KAHM(dtype=dtype, scale=None).fit(rows), rows, queries, literal_kahm(rows).image(queries), dtype)
 
 
 @pytest.mark.parametrize(("dtype", "layers"), list(product(TOLERANCE, [2, 5])))
@@ -51,7 +51,7 @@ def test_deep_is_the_literal_composition(shape, dtype, layers, rng):
     rows = rng.standard_normal(shape) + 0.5
     queries = queries_for(rows, rng)
     images, _ = literal_deep(rows, queries, layers)
-    assert_matches(DeepKAHM(layers=layers, dtype=dtype).fit(rows), rows, queries, images, dtype)
+    assert_matches(DeepKAHM(layers=layers, dtype=dtype, scale=None).fit(rows), rows, queries, images, dtype)
 
 
 def test_deep_chooses_the_layer_by_distance_for_every_measure():
@@ -62,7 +62,9 @@ def test_deep_chooses_the_layer_by_distance_for_every_measure():
     assert len(set(chosen.tolist())) > 1  # otherwise this would show nothing
     for measure in MEASURES:
         expected = literal_measure(measure, queries, images)
-        np.testing.assert_allclose(DeepKAHM(layers=4).fit(rows).folding(queries, measure), expected, rtol=1e-9)
+        np.testing.assert_allclose(
+            DeepKAHM(layers=4, scale=None).fit(rows).folding(queries, measure), expected, rtol=1e-9
+        )
 
 
 @pytest.mark.parametrize(("measure", "dtype"), list(product(MEASURES, TOLERANCE)))
@@ -71,7 +73,7 @@ def test_measures_are_the_literal_ones(shape, measure, dtype, rng):
     rows = 0.3 * rng.standard_normal(shape) + 0.2
     queries = queries_for(rows, rng)
     expected = literal_measure(measure, queries, literal_kahm(rows).image(queries)).astype(np.float64)
-    found = KAHM(dtype=dtype).fit(rows).folding(queries, measure)
+    found = KAHM(dtype=dtype, scale=None).fit(rows).folding(queries, measure)
     np.testing.assert_allclose(found, expected, rtol=MEASURE_TOLERANCE[dtype], atol=MEASURE_TOLERANCE[dtype])
     if measure != "distance":
         assert (found >= 0).all()
@@ -80,7 +82,7 @@ def test_measures_are_the_literal_ones(shape, measure, dtype, rng):
 
 def test_wide_is_the_nearest_of_its_machines(rng):
     rows = rng.standard_normal((90, 6))
-    wide = WideKAHM(batch_size=30, partition="random", random_state=3).fit(rows)
+    wide = WideKAHM(batch_size=30, partition="random", random_state=3, scale=None).fit(rows)
     queries = queries_for(rows, rng)
     branches = [literal_kahm(rows[part]) for part in wide.batches_]
     assert sorted(np.concatenate(wide.batches_).tolist()) == list(range(90))
@@ -93,7 +95,7 @@ def test_wide_is_the_nearest_of_its_machines(rng):
 @pytest.mark.parametrize("shape", [(30, 50), (60, 5), (21, 21)])
 def test_fitted_values_are_the_literal_ones(shape, rng):
     rows = rng.standard_normal(shape)
-    machine, literal = KAHM().fit(rows), literal_kahm(rows)
+    machine, literal = KAHM(scale=None).fit(rows), literal_kahm(rows)
     assert machine.subspace_dim_ == literal.n
     assert machine.regularization_ == pytest.approx(float(literal.lam), rel=1e-13)
     np.testing.assert_allclose(np.abs(machine.encoding_ @ literal.P.T), np.eye(literal.n), atol=1e-9)
@@ -105,9 +107,9 @@ def test_fitted_values_are_the_literal_ones(shape, rng):
 def test_smoothed_rows_are_affine_combinations(rng):
     """The weights of an image sum to one, so moving all points moves the image, for lambda held."""
     rows = rng.standard_normal((25, 4))
-    memberships = KAHM().fit(rows).memberships(rows)
+    memberships = KAHM(scale=None).fit(rows).memberships(rows)
     weights = memberships / memberships.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(KAHM().fit(rows).image(rows), weights @ rows, atol=1e-12)
+    np.testing.assert_allclose(KAHM(scale=None).fit(rows).image(rows), weights @ rows, atol=1e-12)
 
 
 DEGENERATE = {
@@ -133,7 +135,7 @@ DEGENERATE = {
 def test_degenerate_rows(name, dtype, rng):
     rows = DEGENERATE[name]
     queries = queries_for(rows.astype(float), rng)
-    machine = KAHM(dtype=dtype).fit(rows)
+    machine = KAHM(dtype=dtype, scale=None).fit(rows)
     literal = literal_kahm(rows.astype(float))
     assert machine.subspace_dim_ == literal.n
     assert_matches(machine, rows.astype(float), queries, literal.image(queries), dtype)
@@ -142,7 +144,7 @@ def test_degenerate_rows(name, dtype, rng):
 
 
 def test_no_usable_dimension_maps_to_the_mean(rng):
-    machine = KAHM().fit(np.full((6, 4), 3.0))
+    machine = KAHM(scale=None).fit(np.full((6, 4), 3.0))
     assert machine.subspace_dim_ == 0
     np.testing.assert_allclose(machine.image(rng.standard_normal((5, 4))), 3.0)
 
@@ -151,19 +153,19 @@ def test_no_usable_dimension_maps_to_the_mean(rng):
 def test_memory_layout_and_integer_type_do_not_matter(dtype, rng):
     rows = rng.integers(-5, 6, (40, 12))
     queries = rng.integers(-5, 6, (9, 12))
-    expected = KAHM(dtype=dtype).fit(rows.astype(float)).distance(queries.astype(float))
+    expected = KAHM(dtype=dtype, scale=None).fit(rows.astype(float)).distance(queries.astype(float))
     stretched = np.repeat(np.repeat(rows, 2, axis=0), 3, axis=1)[::2, ::3]
     variants = [np.asfortranarray(rows), stretched, rows.astype(np.int16), rows.tolist()]
     for variant in variants:
-        assert (KAHM(dtype=dtype).fit(variant).distance(queries) == expected).all()
-    assert (KAHM(dtype=dtype).fit(rows).distance(np.asfortranarray(queries)) == expected).all()
+        assert (KAHM(dtype=dtype, scale=None).fit(variant).distance(queries) == expected).all()
+    assert (KAHM(dtype=dtype, scale=None).fit(rows).distance(np.asfortranarray(queries)) == expected).all()
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_far_queries_are_finite_where_the_literal_kernel_underflows(dtype, rng):
     rows = rng.standard_normal((30, 8))
     far = np.concatenate([10.0**power * rng.standard_normal((4, 8)) for power in (2, 5, 10, 20, 30)])
-    machine = KAHM(dtype=dtype).fit(rows)
+    machine = KAHM(dtype=dtype, scale=None).fit(rows)
     literal = literal_kahm(rows)
     assert (literal.kernel(far, rows).astype(float).sum(axis=1) == 0).any()  # the printed formula is 0/0 here
     assert np.isfinite(machine.image(far)).all()
@@ -175,27 +177,27 @@ def test_queries_near_the_end_of_the_number_range_are_finite(rng):
     rows = rng.standard_normal((30, 8))
     far = 1e200 * rng.standard_normal((4, 8))
     for dtype in TOLERANCE:
-        machine = KAHM(dtype=dtype).fit(rows)
+        machine = KAHM(dtype=dtype, scale=None).fit(rows)
         np.testing.assert_allclose(machine.distance(far), 1e200 * np.linalg.norm(far / 1e200, axis=1), rtol=1e-6)
         assert np.isfinite(machine.image(far)).all()
         assert (np.abs(machine.folding(far, "cosine")) <= 1).all()
 
 
 def test_zero_vector_has_no_angle(rng):
-    machine = KAHM().fit(rng.standard_normal((20, 3)))
+    machine = KAHM(scale=None).fit(rng.standard_normal((20, 3)))
     assert machine.folding(np.zeros((1, 3)), "cosine") == [0.5]
-    assert KAHM().fit(np.zeros((3, 3))).folding(np.ones((1, 3)), "cosine") == [0.5]
+    assert KAHM(scale=None).fit(np.zeros((3, 3))).folding(np.ones((1, 3)), "cosine") == [0.5]
 
 
 def test_small_angles_keep_their_digits():
     """The arccosine of a rounded cosine would return 0 or 1.5e-8 here."""
     rows = np.array([[1.0, 0.0]])
     query = np.array([[1.0, 1e-9]])
-    assert KAHM().fit(rows).folding(query, "cosine")[0] == pytest.approx(1e-9 / np.pi, rel=1e-6)
+    assert KAHM(scale=None).fit(rows).folding(query, "cosine")[0] == pytest.approx(1e-9 / np.pi, rel=1e-6)
 
 
 @pytest.mark.parametrize("dim", [1, 3, 40])
 def test_given_dimension_is_lowered_by_the_range_rule_only(dim, rng):
     scales = np.concatenate([np.ones(30), np.full(30, 1e-5)])
-    machine = KAHM(subspace_dim=dim).fit(rng.standard_normal((80, 60)) * scales)
+    machine = KAHM(subspace_dim=dim, scale=None).fit(rng.standard_normal((80, 60)) * scales)
     assert machine.subspace_dim_ == min(dim, 30)

@@ -11,6 +11,10 @@ from kernfed.kahm.batches import split_rows
 from kernfed.kahm.compose import KAHM
 from kernfed.kahm.folding import ABSENT
 
+#: The settings of SFM, which were the default once.
+SFM: dict[str, Any] = {"measure": "rms", "batch_size": 100, "partition": "order", "scale": None}
+
+
 Array = npt.NDArray[Any]
 Data = dict[str, tuple[Array, Array]]
 
@@ -57,7 +61,7 @@ def scores_by_hand(data: Mapping[str, tuple[Array, Array]], queries: Array, meas
             if not len(own):
                 continue
             for part in split_rows(own, batch_size, "order", np.random.default_rng(0)):
-                found = KAHM().fit(own[part]).folding(queries, measure)
+                found = KAHM(scale=None).fit(own[part]).folding(queries, measure)
                 result[:, column] = np.minimum(result[:, column], found)
     return result
 

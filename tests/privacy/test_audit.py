@@ -134,7 +134,7 @@ def test_defaults_use_the_mechanism_itself():
 def test_answers_by_arrays_and_by_a_callable():
     """A KAHM is closer to its own rows than to others."""
     rows = generator(0, "answers").normal(size=(120, 30))
-    machine = KAHM().fit(rows[:60])
+    machine = KAHM(scale=None).fit(rows[:60])
     attack, score = audit_answers(rows[:60], rows[60:], answer=machine.distance, permutations=50)
     same = audit_answers(machine.distance(rows[:60]), machine.distance(rows[60:]), permutations=50)
     assert (attack, score) == same

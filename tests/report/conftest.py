@@ -38,21 +38,29 @@ def small_models(small_sites):
     """A model of every kind, and the record of traffic of their training."""
     with kf.Federation.local(small_sites) as federation:
         found = {
-            "machines": kf.FoldingLearner(batch_size=20, hold="machines").fit(federation),
+            "machines": kf.FoldingLearner(
+                batch_size=20, hold="machines", measure="rms", partition="order", scale=None
+            ).fit(federation),
             "sites": _trusting(federation),
-            "ridge": kf.RidgeLearner("conjugate", rounds=4, n_components=30, regularization=(1e-3, 1e-2)).fit(federation),
+            "ridge": kf.RidgeLearner("conjugate", rounds=4, n_components=30, regularization=(1e-3, 1e-2)).fit(
+                federation
+            ),
         }
         traffic = federation.traffic.to_json()
     values = {name: (X, X[:, 0] + 0.1 * X[:, 1]) for name, (X, _) in small_sites.items()}
     with kf.Federation.local(values) as federation:
-        found["regress"] = kf.RidgeLearner("conjugate", rounds=3, n_components=30, task="regress", regularization=1e-3).fit(federation)
+        found["regress"] = kf.RidgeLearner(
+            "conjugate", rounds=3, n_components=30, task="regress", regularization=1e-3
+        ).fit(federation)
     return found, traffic
 
 
 def _trusting(federation):
     """Each class is held by two sites: one of them can suppress it."""
     with pytest.warns(kf.errors.UnprotectedClasses):
-        return kf.FoldingLearner(batch_size=20, aggregate="kth", trusted_classes="all").fit(federation)
+        return kf.FoldingLearner(
+            batch_size=20, aggregate="kth", trusted_classes="all", measure="rms", partition="order", scale=None
+        ).fit(federation)
 
 
 @pytest.fixture(scope="session")

@@ -118,7 +118,9 @@ def test_a_robust_model_has_its_assumptions_ticked(small_sites):
         "south": tuple(np.concatenate(parts) for parts in zip(*small_sites.values(), strict=True)),
     }
     with kf.Federation.local(everybody) as federation:
-        model = kf.FoldingLearner(batch_size=20, aggregate="kth").fit(federation)
+        model = kf.FoldingLearner(batch_size=20, aggregate="kth", measure="rms", partition="order", scale=None).fit(
+            federation
+        )
     claim = model_report(model).section("Guarantees").claims[0]
     assert claim.reliable
     assert claim.statement == "3 of 3 classes cannot be decided by one wrong site alone."
@@ -147,7 +149,13 @@ def test_machines_contain_rows_and_the_report_says_so(small_models):
 
 def test_the_promise_of_a_private_model_is_told_in_both_units(small_sites, tmp_path):
     with kf.Federation.local(small_sites, store=tmp_path) as federation:
-        model = kf.FoldingLearner(privacy=kf.privacy.RecordGaussian(2.0, 1e-5, 5.0)).fit(federation)
+        model = kf.FoldingLearner(
+            privacy=kf.privacy.RecordGaussian(2.0, 1e-5, 5.0),
+            measure="rms",
+            batch_size=100,
+            partition="order",
+            scale=None,
+        ).fit(federation)
     report = model_report(model)
     section = report.section("Privacy")
     element, record = section.claims
@@ -164,7 +172,13 @@ def test_the_promise_of_a_private_model_is_told_in_both_units(small_sites, tmp_p
 
 def test_a_promise_that_protects_nobody_says_so_at_the_top(small_sites, tmp_path):
     with kf.Federation.local(small_sites, store=tmp_path) as federation:
-        model = kf.FoldingLearner(privacy=kf.privacy.RecordGaussian(40.0, 1e-5, 5.0)).fit(federation)
+        model = kf.FoldingLearner(
+            privacy=kf.privacy.RecordGaussian(40.0, 1e-5, 5.0),
+            measure="rms",
+            batch_size=100,
+            partition="order",
+            scale=None,
+        ).fit(federation)
     assert model_report(model).facts[-1].note == "at δ 1e-05: no protection"
 
 
@@ -183,7 +197,9 @@ def test_unbounded_images_are_counted():
     rng = np.random.default_rng(0)
     rows = {"a": (rng.normal(size=(100, 20)), np.repeat([0, 1], 50))}
     with kf.Federation.local(rows) as federation:
-        model = kf.FoldingLearner(hold="machines").fit(federation)
+        model = kf.FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
+            federation
+        )
     found = sum(bank.scores(rows["a"][0], "rms").fallbacks for bank in model.banks_.values())
     assert count_unbounded(model, rows["a"][0]) == (found, 100)
     report = model_report(model, Evidence(unbounded=3, checked=100))
@@ -233,7 +249,7 @@ def test_regressors_have_errors_not_accuracies(small_models, small_sites):
 
 
 def test_a_model_of_one_table_has_a_report(small_sites, small_holdout):
-    single = kf.KAHMClassifier().fit(*small_sites["east"])
+    single = kf.KAHMClassifier(batch_size=1000, partition="kmeans", scale=None).fit(*small_sites["east"])
     assert "nothing was federated" in model_report(single, gather_evidence(single, small_holdout)).lead
 
 
@@ -298,7 +314,9 @@ def test_many_sites_are_drawn_by_their_size_and_all_counted():
 
 def test_one_site_and_no_evidence_make_a_report(small_sites):
     with kf.Federation.local({"only": small_sites["east"]}) as federation:
-        model = kf.FoldingLearner(hold="machines").fit(federation)
+        model = kf.FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
+            federation
+        )
     assert isinstance(figure(model_report(model), "Who has which class"), HeatMap)
     evidence = gather_evidence(model, {"only": small_sites["east"]})
     assert isinstance(figure(model_report(model, evidence), "Accuracy: each site alone, and together"), Bars)

@@ -35,11 +35,21 @@ def make_models(sites: dict[str, Any], store: Path) -> dict[str, Any]:
     numbers = {name: (rows, rows @ np.array([1.0, 2.0, 3.0]) + 1) for name, (rows, _) in sites.items()}
     federation = kf.Federation.local(sites, seed=3, columns=NAMES)
     return {
-        "folding-machines": kf.FoldingLearner(batch_size=10, hold="machines").fit(federation),
-        "folding-sites": kf.FoldingLearner(batch_size=10).fit(kf.Federation.local(sites, seed=3, store=store)),
-        "folding-private": kf.FoldingLearner(batch_size=30, privacy=moments, rows_per_class=30, hold="machines").fit(
-            kf.Federation.local(sites, seed=3, store=store.parent / "private")
+        "folding-machines": kf.FoldingLearner(
+            batch_size=10, hold="machines", measure="rms", partition="order", scale=None
+        ).fit(federation),
+        "folding-sites": kf.FoldingLearner(batch_size=10, measure="rms", partition="order", scale=None).fit(
+            kf.Federation.local(sites, seed=3, store=store)
         ),
+        "folding-private": kf.FoldingLearner(
+            batch_size=30,
+            privacy=moments,
+            rows_per_class=30,
+            hold="machines",
+            measure="rms",
+            partition="order",
+            scale=None,
+        ).fit(kf.Federation.local(sites, seed=3, store=store.parent / "private")),
         "ridge": kf.RidgeLearner("conjugate", n_components=16, bandwidth="median", regularization=1e-3).fit(federation),
         "ridge-private": kf.RidgeLearner(
             "exact", n_components=8, bandwidth=2.0, regularization=1e-3, privacy=private_ridge
@@ -48,10 +58,10 @@ def make_models(sites: dict[str, Any], store: Path) -> dict[str, Any]:
             kf.Federation.local(numbers, seed=1)
         ),
         "personal": kf.PersonalLearner().fit(federation),
-        "kahm-classifier": kf.KAHMClassifier(batch_size=10).fit(X, y),
-        "kahm": kf.KAHM().fit(X),
-        "deepkahm": kf.DeepKAHM().fit(X),
-        "widekahm": kf.WideKAHM().fit(X),
+        "kahm-classifier": kf.KAHMClassifier(batch_size=10, partition="kmeans", scale=None).fit(X, y),
+        "kahm": kf.KAHM(scale=None).fit(X),
+        "deepkahm": kf.DeepKAHM(scale=None).fit(X),
+        "widekahm": kf.WideKAHM(batch_size=1000, partition="kmeans", scale=None).fit(X),
     }
 
 

@@ -148,22 +148,24 @@ class Tally:
     def best(self, tried: Sequence[Candidate]) -> int:
         """Number of the candidate to take.
 
-        Small batches must be better than large ones by more than a standard error, since a sample shows large ones
-        smaller than they will be. Between ``LARGE`` and ``WHOLE`` ``large`` decides, if it says anything. With the
-        division goes the first scale that is within one standard error of the best.
+        The division is that of most left-out rows right; where that is ``LARGE`` or ``WHOLE``, ``large`` decides
+        between them, if it says anything. With it goes the first scale that is within one standard error of the best.
         """
         if self.rows < FEWEST_ROWS:
             return tried.index(usual(tried))
         counts = self.right.diagonal()
-        leader = int(counts.argmax())
-        large = [number for number, one in enumerate(tried) if one.division in (LARGE, WHOLE)]
-        best_large = max(large, key=lambda number: (counts[number], -number), default=leader)
-        division = tried[best_large if self._alike(leader, best_large) else leader].division
+        division = tried[self._leader(tried)].division
         if division in (LARGE, WHOLE) and self.large[0] != self.large[1]:
             division = LARGE if self.large[0] > self.large[1] else WHOLE
         own = [number for number, one in enumerate(tried) if one.division == division]
         leader = max(own, key=lambda number: (counts[number], -number))
         return next(number for number in own if self._alike(leader, number))
+
+    def _leader(self, tried: Sequence[Candidate]) -> int:
+        """The candidate with most rows right; of equal ones that with the first division, which is the cheapest."""
+        order = [one.division for one in tried]
+        counts = self.right.diagonal()
+        return max(range(len(tried)), key=lambda number: (counts[number], -order.index(order[number]), -number))
 
     def _alike(self, better: int, other: int) -> bool:
         """Whether two candidates are within a standard error: a difference of at most sqrt(n), of n that differ."""

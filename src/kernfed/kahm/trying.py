@@ -17,7 +17,7 @@ Numbers = npt.NDArray[np.intp]
 #: Rows of a class and how they are divided: the numbers of each machine's rows.
 Division = tuple[tuple[Numbers, ...], ...]
 #: Rows that are tried: a share of all, but enough to say something.
-_SHARE, _FEWEST = 10, 512
+_SHARE, _FEWEST = 10, 1024
 #: Of these so many are left out, and at most so many.
 _LEFT_OUT, _MOST_LEFT_OUT = 3, 300
 #: Classes on which large divisions are compared: a share of all.

@@ -54,7 +54,9 @@ class ColumnStatistics:
         count = check_count(n, "n")
         mean = working_vector(arrays["mean"], "mean", length=width)
         squares = working_vector(arrays["squares"], "squares", length=width)
-        if (squares < 0).any() or not np.isfinite(np.square(mean, where=np.abs(mean) > 1, out=np.ones(width))).all():
+        with np.errstate(over="ignore"):
+            fits = bool(np.isfinite(mean**2 + squares).all())
+        if (squares < 0).any() or not fits:
             raise InputError("squares must be >= 0 and the mean's must fit float64")
         return cls(count, mean, squares)
 

@@ -57,7 +57,7 @@ def data(rng: np.random.Generator) -> Data:
 @pytest.mark.parametrize("hold", ["sites", "machines"])
 def test_models_are_those_of_the_local_engine_to_the_bit(data: Data, tmp_path: Path, hold: str) -> None:
     queries = np.concatenate([X[:4] for X, _ in data.values()])
-    learner = FoldingLearner(batch_size=7, partition="random", hold=hold)
+    learner = FoldingLearner(batch_size=7, partition="random", hold=hold, measure="rms", scale=None)
     found = {}
     names = [f"X[{i}]" for i in range(queries.shape[1])]
     grid = over_files(data, tmp_path, holdout=0.3, seed=5)
@@ -116,7 +116,7 @@ def test_personal_models_are_those_of_the_local_engine_to_the_bit(
 
 def test_a_second_run_finds_the_stores_of_the_first(data: Data, tmp_path: Path) -> None:
     with Federation.flower(over_files(data, tmp_path)) as federation:
-        model = FoldingLearner(batch_size=7).fit(federation)
+        model = FoldingLearner(batch_size=7, measure="rms", partition="order", scale=None).fit(federation)
     queries = data["a"][0]
     expected = model.scores(queries)
     with Federation.flower(over_files(data, tmp_path)) as later:
@@ -145,7 +145,9 @@ def test_only_the_sites_that_are_named_are_asked(data: Data, tmp_path: Path, nam
         grid.names = {node: config["site"] for node, config in grid.configs.items()}
     with Federation.flower(grid, expect=["b"], report=told.append) as federation:
         assert federation.sites == ("b",)
-        model = FoldingLearner(hold="machines").fit(federation)
+        model = FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
+            federation
+        )
         assert model.sites == ("b",)
         with pytest.raises(ValueError, match="no site 'a'; there are 'b'"):
             federation.ask("describe", Payload(), sites=["a"])
@@ -257,9 +259,15 @@ def test_without_a_policy_only_schema_and_scores_leave(data: Data, tmp_path: Pat
     for config in configs.values():
         del config["policy"]
     with Federation.flower(InProcessGrid(client_app(), configs)) as federation:
-        assert FoldingLearner().fit(federation).sites == ("a", "b", "c")
+        assert FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation).sites == (
+            "a",
+            "b",
+            "c",
+        )
         with pytest.raises(TooFewReplies, match="allows describe, folding_fit, scores, prepare, not 'machines'"):
-            FoldingLearner(hold="machines").fit(federation)
+            FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
+                federation
+            )
 
 
 def test_node_without_a_name(data: Data, tmp_path: Path) -> None:
@@ -309,7 +317,7 @@ def test_answering_imports_only_what_is_needed(data: Data, tmp_path: Path) -> No
 
     grid = over_files(data, tmp_path)
     with Federation(Recording(grid)) as federation:
-        FoldingLearner(batch_size=7).fit(federation).predict(data["a"][0])
+        FoldingLearner(batch_size=7, measure="rms", partition="order", scale=None).fit(federation).predict(data["a"][0])
     assert set(asked) == {"describe", "folding_fit", "scores"}
     for name in ("numpy array", "parquet table"):
         config = grid.configs[11]
@@ -356,7 +364,7 @@ def test_every_task_is_found_by_a_process_that_has_met_no_learner() -> None:
 def test_scores_of_a_model_that_exists_do_not_read_the_rows(data: Data, tmp_path: Path) -> None:
     grid = over_files(data, tmp_path)
     with Federation.flower(grid) as federation:
-        model = FoldingLearner(batch_size=7).fit(federation)
+        model = FoldingLearner(batch_size=7, measure="rms", partition="order", scale=None).fit(federation)
         expected = model.scores(data["a"][0])
         for name in data:
             (tmp_path / f"{name}.npz").unlink()
@@ -386,10 +394,14 @@ def test_virtual_nodes_take_their_settings_from_a_folder(data: Data, tmp_path: P
     with kernfed.Federation.flower(grid, min_sites=3, report=told.append) as federation:
         assert federation.sites == ("a", "b", "c")
         queries = data["a"][0]
-        found = FoldingLearner(batch_size=7).fit(federation).scores(queries)
+        found = (
+            FoldingLearner(batch_size=7, measure="rms", partition="order", scale=None).fit(federation).scores(queries)
+        )
     assert any("virtual node 3 needs its settings" in text and "holds 3 files" in text for text in told)
     with Federation.local(data) as local:
-        np.testing.assert_array_equal(found, FoldingLearner(batch_size=7).fit(local).scores(queries))
+        np.testing.assert_array_equal(
+            found, FoldingLearner(batch_size=7, measure="rms", partition="order", scale=None).fit(local).scores(queries)
+        )
     real = {9: {**node_configs(data, tmp_path)[12], "partition-id": 0}}
     with kernfed.Federation.flower(InProcessGrid(client_app(), real, run_config={"nodes": str(folder)})) as alone:
         assert alone.sites == ("b",), "a run does not choose the settings of a node that has its own"

@@ -114,7 +114,7 @@ def test_every_caller_has_its_own_queries_of_the_day(server: HubServer, serving:
         Federation.nats(credentials=server.credentials("bob")) as bob,
     ):
         assert bob.sites == ("north",)
-        model = FoldingLearner().fit(alice)
+        model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(alice)
         expected = model.predict(rows)
         with pytest.raises(TooFewReplies, match="4 queries a day for 'alice', this would be number 6"):
             model.predict(rows)
@@ -337,7 +337,7 @@ def test_two_processes_share_store_ledger_and_memory(
             for reply in replies:
                 np.testing.assert_array_equal(reply.arrays["ids"], replies[0].arrays["ids"])
             assert {alice.schemas()["north"].n_rows for _ in range(4)} == {before + 2 * (number + 1)}
-        model = FoldingLearner(batch_size=8).fit(alice)
+        model = FoldingLearner(batch_size=8, measure="rms", partition="order", scale=None).fit(alice)
         queries = data["south"][0]
         expected = model.scores(queries)
         for _ in range(4):

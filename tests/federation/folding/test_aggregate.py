@@ -113,15 +113,15 @@ def test_with_min_one_wrong_site_owns_every_prediction_and_kth_survives(rng: np.
     data = sites_data(rng, "abcd", rows=90)
     queries = rng.permutation(np.concatenate([X[:30] for X, _ in sites_data(rng, "xy", rows=90).values()]))
     engine = LocalEngine.from_data(data)
-    honest = FoldingLearner(measure).fit(Federation(engine))
+    honest = FoldingLearner(measure, batch_size=100, partition="order", scale=None).fit(Federation(engine))
     assert set(honest.predict(queries)) == {0, 1, 2}
     wrong = Federation(lying(engine, "c", zero_for(1)))
-    owned = FoldingLearner(measure).fit(wrong)
+    owned = FoldingLearner(measure, batch_size=100, partition="order", scale=None).fit(wrong)
     assert (owned.predict(queries) == 1).all()
     assert owned.explain(queries).shares() == {"c": 1.0}
     assert owned.unprotected_.tolist() == [0, 1, 2]
 
-    learner = FoldingLearner(measure, aggregate="kth", k=2)
+    learner = FoldingLearner(measure, aggregate="kth", k=2, batch_size=100, partition="order", scale=None)
     robust, undisturbed = learner.fit(wrong), learner.fit(Federation(engine))
     assert robust.unprotected_.tolist() == []
     found, right, best = robust.scores(queries), undisturbed.scores(queries), honest.scores(queries)
@@ -141,7 +141,9 @@ def test_classes_of_too_few_holders_are_listed_and_take_no_part_unless_trusted(r
         "3 of 5 classes take no part: 2, 7, 8; fewer than k . 1 = 3 of 4 .* hold them: let further .* trusted_classes"
     )
     with pytest.warns(UnprotectedClasses, match=told):
-        model = FoldingLearner(aggregate="kth", k=2).fit(federation)
+        model = FoldingLearner(aggregate="kth", k=2, measure="rms", batch_size=100, partition="order", scale=None).fit(
+            federation
+        )
     assert model.classes_.tolist() == [0, 1, 7]  # what one site alone says is no class
     assert model.unprotected_.tolist() == model.left_out_.tolist() == [2, 7, 8]
     assert set(model.predict(queries)) == {0, 1}
@@ -154,13 +156,17 @@ def test_classes_of_too_few_holders_are_listed_and_take_no_part_unless_trusted(r
     assert set(model.local("a").predict(data["a"][0])) == {0, 1, 7}
 
     with pytest.warns(UnprotectedClasses, match="1 of 5 classes take no part: 8, and 2 of 5 .* trusted .*: 2, 7"):
-        trusting = FoldingLearner(aggregate="kth", k=2, trusted_classes=[2, "7"]).fit(federation)
+        trusting = FoldingLearner(
+            aggregate="kth", k=2, trusted_classes=[2, "7"], measure="rms", batch_size=100, partition="order", scale=None
+        ).fit(federation)
     assert trusting.classes_.tolist() == [0, 1, 2, 7]
     assert (trusting.unprotected_.tolist(), trusting.left_out_.tolist()) == ([2, 7, 8], [8])
     expected = combined(trusting.scores_by_site(queries), trusting.holds, "kth", 2, 1.0)
     np.testing.assert_array_equal(trusting.scores(queries), expected)
     with pytest.warns(UnprotectedClasses):
-        everything = FoldingLearner(aggregate="kth", k=2, trusted_classes="all").fit(federation)
+        everything = FoldingLearner(
+            aggregate="kth", k=2, trusted_classes="all", measure="rms", batch_size=100, partition="order", scale=None
+        ).fit(federation)
     assert everything.classes_.tolist() == [0, 1, 2, 7, 8]
     assert everything.left_out_.tolist() == []
 
@@ -173,7 +179,7 @@ def test_a_class_becomes_one_when_sites_join_and_goes_when_they_leave(rng, tmp_p
     data["a"] = (data["a"][0], np.where(data["a"][1] == 2, 1, data["a"][1]))
     data["b"] = (data["b"][0], np.where(data["b"][1] == 2, 1, data["b"][1]))
     queries, first = data["d"][0], {name: data[name] for name in "abc"}
-    learner = FoldingLearner(aggregate="kth", hold=hold)
+    learner = FoldingLearner(aggregate="kth", hold=hold, measure="rms", batch_size=100, partition="order", scale=None)
     model = learner.fit(Federation.local(first))
     assert (model.classes_.tolist(), model.members_["c"].left_out) == ([0, 1], (2,))
     model.save(tmp_path / "model.kfd")
@@ -194,10 +200,17 @@ def test_a_class_becomes_one_when_sites_join_and_goes_when_they_leave(rng, tmp_p
 def test_a_k_that_leaves_no_class_is_refused(rng: np.random.Generator, k: int) -> None:
     with Federation.local(sites_data(rng, "abc")) as federation:
         with pytest.raises(InputError, match=f"at least {k + 1} sites hold it, and of 3 .*trusted_classes"):
-            FoldingLearner(aggregate="kth", k=k).fit(federation)
+            FoldingLearner(aggregate="kth", k=k, measure="rms", batch_size=100, partition="order", scale=None).fit(
+                federation
+            )
         with pytest.warns(UnprotectedClasses, match="with k=1 a single wrong site can decide every class: choose k=2"):
-            FoldingLearner(aggregate="kth", k=1).fit(federation)
-        for learner in (FoldingLearner(k=k), FoldingLearner(aggregate="kth", k=2)):  # nothing promised; all protected
+            FoldingLearner(aggregate="kth", k=1, measure="rms", batch_size=100, partition="order", scale=None).fit(
+                federation
+            )
+        for learner in (
+            FoldingLearner(k=k, measure="rms", batch_size=100, partition="order", scale=None),
+            FoldingLearner(aggregate="kth", k=2, measure="rms", batch_size=100, partition="order", scale=None),
+        ):  # nothing promised; all protected
             assert "wrong" not in str(learner.fit(federation))
 
 
@@ -205,7 +218,9 @@ def test_a_class_whose_holders_do_not_answer_takes_no_part(rng: np.random.Genera
     data = sites_data(rng, "abcd")
     data["d"] = (data["d"][0], np.where(data["d"][1] == 2, 1, data["d"][1]))
     engine = LocalEngine.from_data(data)
-    model = FoldingLearner(aggregate="kth").fit(Federation(engine))
+    model = FoldingLearner(aggregate="kth", measure="rms", batch_size=100, partition="order", scale=None).fit(
+        Federation(engine)
+    )
     queries = data["a"][0]
     assert set(model.predict(queries)) == {0, 1, 2}
     engine.faults["a"] = Fault("dead")

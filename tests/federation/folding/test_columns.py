@@ -17,8 +17,8 @@ from oracles.federation import Data, sites_data
 
 NAMES = ["age", "dose", "emb[0]", "emb[1]", "weight"]
 LEARNERS: dict[str, Any] = {
-    "folding": FoldingLearner(),
-    "machines": FoldingLearner(hold="machines"),
+    "folding": FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None),
+    "machines": FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None),
     "ridge": RidgeLearner("exact", n_components=20),
     "personal": PersonalLearner(task="classify", gains=False),
 }
@@ -114,9 +114,9 @@ def test_numbered_columns_keep_their_order() -> None:
 def test_tables_give_sites_and_models_their_names(tables: dict[str, Any], data: Data, kind: Any) -> None:
     with Federation.local({name: (kind(X), y) for name, (X, y) in tables.items()}) as federation:
         assert federation.schema.columns == tuple(NAMES)
-        model = FoldingLearner().fit(federation)
+        model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
     with Federation.local(data) as plain:
-        expected = FoldingLearner().fit(plain)
+        expected = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(plain)
         assert (model.feature_names_in_, expected.feature_names_in_) == (tuple(NAMES), ())
         assert model.members_ == expected.members_
 
@@ -171,7 +171,7 @@ def test_rows_and_sites_that_come_later(tables: dict[str, Any]) -> None:
     X, y = tables["a"]
     turned = X[X.columns[::-1]]
     with Federation.local(tables) as federation:
-        model = FoldingLearner().fit(federation)
+        model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         with pytest.raises(ValueError, match="another order"):
             model.add_rows("a", turned[:2], y[:2])
         with pytest.raises(SchemaMismatch, match="'d' has them in another order"):

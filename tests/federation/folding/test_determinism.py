@@ -13,7 +13,7 @@ from kernfed import KAHMClassifier
 from kernfed.federation import Federation, FoldingLearner, LocalEngine
 from kernfed.federation.folding import questions as folding_questions
 from kernfed.kahm.model import FoldingModel
-from oracles.federation import Data, sites_data
+from oracles.federation import SFM, Data, sites_data
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def queries() -> Any:
 
 
 def learner(**options: Any) -> FoldingLearner:
-    return FoldingLearner(**{"batch_size": 110, **options})
+    return FoldingLearner(**{**SFM, "batch_size": 110, **options})
 
 
 def bits(model: FoldingModel, queries: Any) -> list[bytes]:
@@ -80,7 +80,7 @@ def in_thread(work: Callable[[], Any]) -> Any:
 
 def test_whichever_thread_computed_first(data: Data, queries: Any, reference: list[bytes]) -> None:
     """Limits on BLAS threads can belong to the thread that set them first; sites compute in threads of their own."""
-    KAHMClassifier(batch_size=110).fit(*data["a"])  # here, before any site
+    KAHMClassifier(batch_size=110, partition="kmeans", scale=None).fit(*data["a"])  # here, before any site
     with Federation.local(data) as federation:
         assert bits(learner().fit(federation), queries) == reference
         assert in_thread(lambda: bits(learner().fit(federation), queries)) == reference
@@ -94,7 +94,7 @@ def test_one_site_is_the_centralised_classifier(data: Data, queries: Any, measur
     """Fitted here and fitted in a site's thread."""
     with Federation.local({"a": data["a"]}) as federation:
         found = learner(measure=measure).fit(federation).scores(queries)
-        central = KAHMClassifier(measure, batch_size=110, partition="order").fit(*data["a"])
+        central = KAHMClassifier(measure, batch_size=110, partition="order", scale=None).fit(*data["a"])
         np.testing.assert_array_equal(found, central.scores(queries))
 
 

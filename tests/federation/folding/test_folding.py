@@ -38,7 +38,7 @@ def test_scores_are_the_minimum_over_machines_fitted_by_hand(
     data = sites_data(rng, "abc", rows=60, labels=labels)
     X, y = data["b"]
     data["b"] = (X[y != y[0]], y[y != y[0]])  # a class is absent at one site
-    model = FoldingLearner(measure, batch_size=8).fit(Federation.local(data))
+    model = FoldingLearner(measure, batch_size=8, partition="order", scale=None).fit(Federation.local(data))
     assert model.classes_.tolist() == sorted(labels)
     expected = scores_by_hand(data, queries, measure, 8)
     np.testing.assert_allclose(model.scores(queries), expected, rtol=1e-9, atol=1e-9)
@@ -51,8 +51,8 @@ def test_scores_are_the_minimum_over_machines_fitted_by_hand(
 def test_one_site_is_the_centralised_classifier(data: Data, queries: Any, measure: str, options: Any) -> None:
     X, y = data["a"]
     with Federation.local({"a": data["a"]}) as federation:
-        model = FoldingLearner(measure, batch_size=7, **options).fit(federation)
-        central = KAHMClassifier(measure, batch_size=7, partition="order", **options).fit(X, y)
+        model = FoldingLearner(measure, batch_size=7, partition="order", scale=None, **options).fit(federation)
+        central = KAHMClassifier(measure, batch_size=7, partition="order", scale=None, **options).fit(X, y)
         np.testing.assert_array_equal(model.scores(queries), central.scores(queries))
         np.testing.assert_array_equal(model.predict(queries), central.predict(queries))
 
@@ -60,13 +60,15 @@ def test_one_site_is_the_centralised_classifier(data: Data, queries: Any, measur
 def test_scores_by_site_and_local_and_explain(data: Data, queries: Any) -> None:
     X, y = data["b"]
     data["b"] = (X[y != 0], y[y != 0])
-    model = FoldingLearner(batch_size=6).fit(Federation.local(data))
+    model = FoldingLearner(batch_size=6, measure="rms", partition="order", scale=None).fit(Federation.local(data))
     by_site = model.scores_by_site(queries)
     assert by_site.shape == (3, len(queries), 3)
     assert (by_site[1, :, 0] == 1.0).all()  # absent
     np.testing.assert_array_equal(by_site.min(axis=0), model.scores(queries))
     for row, site in enumerate(model.sites):
-        alone = FoldingLearner(batch_size=6).fit(Federation.local({site: data[site]}))
+        alone = FoldingLearner(batch_size=6, measure="rms", partition="order", scale=None).fit(
+            Federation.local({site: data[site]})
+        )
         np.testing.assert_array_equal(model.local(site).scores(queries), by_site[row])
         held = np.searchsorted(model.classes_, alone.classes_)
         np.testing.assert_array_equal(alone.scores(queries), by_site[row][:, held])
@@ -88,12 +90,14 @@ def test_scores_by_site_and_local_and_explain(data: Data, queries: Any) -> None:
 def test_the_batch_that_won_is_named(data: Data, queries: Any) -> None:
     """The machine that explain names is the nearest of those fitted by hand on the batches the site remembers."""
     federation = Federation.local(data)
-    model = FoldingLearner("distance", batch_size=5).fit(federation)
+    model = FoldingLearner("distance", batch_size=5, partition="order", scale=None).fit(federation)
     told = model.explain(queries)
     for site, (X, _) in data.items():
         kept = federation.engine.site(site).store.read("folding", model.handle)  # type: ignore[attr-defined]
         batches = np.split(kept.arrays["ids"], np.cumsum(kept.arrays["shapes"][:, 0])[:-1])
-        distances = np.array([KAHM().fit(X[ids]).distance(queries) for ids in batches])  # ids are positions here
+        distances = np.array(
+            [KAHM(scale=None).fit(X[ids]).distance(queries) for ids in batches]
+        )  # ids are positions here
         for query in np.flatnonzero(told.site == site):
             assert distances[told.batch[query], query] == pytest.approx(distances[:, query].min())
             assert kept.values["labels"]["labels"][told.batch[query]] == told.label[query]
@@ -101,7 +105,7 @@ def test_the_batch_that_won_is_named(data: Data, queries: Any) -> None:
 
 
 def test_probabilities(data: Data, queries: Any) -> None:
-    model = FoldingLearner().fit(Federation.local(data))
+    model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(Federation.local(data))
     found = model.predict_proba(queries)
     np.testing.assert_allclose(found.sum(axis=1), 1.0)
     np.testing.assert_array_equal(found.argmax(axis=1), model.scores(queries).argmin(axis=1))
@@ -109,7 +113,7 @@ def test_probabilities(data: Data, queries: Any) -> None:
     assert model.temperature_ == told[1][0]  # the median of three sites of one size
     assert model.local("a").temperature_ == model.members_["a"].temperature
     single = {name: (X[y == number], y[y == number]) for number, (name, (X, y)) in enumerate(data.items())}
-    alone = FoldingLearner().fit(Federation.local(single))
+    alone = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(Federation.local(single))
     assert alone.temperature_ in [member.temperature for member in alone.members_.values()]
 
 
@@ -128,7 +132,7 @@ def test_probabilities(data: Data, queries: Any) -> None:
 )
 def test_queries_that_are_refused_here(data: Data, X: Any, told: str) -> None:
     federation = Federation.local(data)
-    model = FoldingLearner().fit(federation)
+    model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
     before = federation.traffic.bytes_down
     with pytest.raises(ValueError, match=told):
         model.predict(X)
@@ -137,14 +141,14 @@ def test_queries_that_are_refused_here(data: Data, X: Any, told: str) -> None:
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.longdouble, np.int8, bool, ">f8"])
 def test_queries_of_every_kind_of_number(data: Data, kind: Any) -> None:
-    model = FoldingLearner().fit(Federation.local(data))
+    model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(Federation.local(data))
     X = np.array([[0, 1, 1, 0, 1], [1, 0, 0, 0, 1]])
     np.testing.assert_array_equal(model.scores(X.astype(kind)), model.scores(X.astype(float)))
 
 
 def test_long_questions_are_cut(data: Data, queries: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     federation = Federation.local(data)
-    model = FoldingLearner().fit(federation)
+    model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
     whole, told = model.scores(queries), model.explain(queries)
     for numbers in (1, 15, 36, 5 * len(queries)):
         monkeypatch.setattr(folding_questions, "_NUMBERS_PER_MESSAGE", numbers)
@@ -167,9 +171,9 @@ def test_query_chunks() -> None:
 
 def test_the_second_fit_fits_nothing(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     federation = Federation.local(data)
-    first = FoldingLearner().fit(federation)
+    first = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
     monkeypatch.setattr("kernfed.federation.folding.machines.fit_machines", None)
-    second = FoldingLearner().fit(federation)
+    second = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
     assert (second.handle, second.members_) == (first.handle, first.members_)
 
 
@@ -200,7 +204,9 @@ def test_settings_that_are_none_are_told_before_anything_is_asked(data: Data, se
 
 def test_one_class_is_not_enough(rng: np.random.Generator) -> None:
     with pytest.raises(ValueError, match=r"at least 2 classes together, got \[7\]"):
-        FoldingLearner().fit(Federation.local(sites_data(rng, "ab", labels=[7])))
+        FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(
+            Federation.local(sites_data(rng, "ab", labels=[7]))
+        )
 
 
 # Lies --------------------------------------------------------------------------------------------------------------
@@ -254,7 +260,7 @@ def test_false_scores_are_refused_by_name_before_anything_is_combined(
     data: Data, queries: Any, lie: Callable[[Payload], Payload], told: str
 ) -> None:
     engine = LocalEngine.from_data(data)
-    model = FoldingLearner(batch_size=7).fit(Federation(engine))
+    model = FoldingLearner(batch_size=7, measure="rms", partition="order", scale=None).fit(Federation(engine))
     wrong = model.connect(Federation(lying(engine, "b", lie)))
     with pytest.raises(TooFewReplies, match=f"'b': the reply of site 'b' was refused: .*{told}"):
         wrong.explain(queries)
@@ -284,9 +290,11 @@ def test_false_scores_are_refused_by_name_before_anything_is_combined(
 def test_false_preparations_are_refused_by_name(data: Data, lie: Callable[[Payload], Payload], told: str) -> None:
     federation = Federation(lying(LocalEngine.from_data(data), "c", lie, task="folding_fit"))
     with pytest.raises(TooFewReplies, match=f"'c': .*{told}"):
-        FoldingLearner().fit(federation)
+        FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
     with pytest.warns(MissingSites, match=f"1 site.* missing.*'c'.*{told}"):
-        model = FoldingLearner().fit(federation, min_replies=2)
+        model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(
+            federation, min_replies=2
+        )
     assert model.sites == ("a", "b")
     assert list(model.missing_) == ["c"]
     assert model.classes_.tolist() == [0, 1, 2]
@@ -316,12 +324,12 @@ def test_false_preparations_are_refused_by_name(data: Data, lie: Callable[[Paylo
 def test_false_machines_are_refused_by_name(data: Data, lie: Callable[[Payload], Payload], told: str) -> None:
     federation = Federation(lying(LocalEngine.from_data(data), "a", lie, task="machines"))
     with pytest.raises(TooFewReplies, match=f"'a': the reply of site 'a' was refused: .*({told})|'a':.*({told})"):
-        FoldingLearner(batch_size=7, hold="machines").fit(federation)
+        FoldingLearner(batch_size=7, hold="machines", measure="rms", partition="order", scale=None).fit(federation)
 
 
 def test_machines_are_fetched_to_the_bit(data: Data) -> None:
     federation = Federation.local(data)
-    model = FoldingLearner(batch_size=7, hold="machines").fit(federation)
+    model = FoldingLearner(batch_size=7, hold="machines", measure="rms", partition="order", scale=None).fit(federation)
     assert model.banks_ is not None
     for name, bank in model.banks_.items():
         kept = federation.engine.site(name).store.read("folding", model.handle)  # type: ignore[attr-defined]
@@ -334,14 +342,18 @@ def test_machines_need_every_sites_consent(data: Data) -> None:
     with pytest.raises(
         TooFewReplies, match="'b': the policy of site 'b' allows describe, folding_fit, scores, prepare, not 'machines'"
     ):
-        FoldingLearner(hold="machines").fit(federation)
-    assert FoldingLearner().fit(federation).sites == ("a", "b", "c")
+        FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
+    assert FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation).sites == (
+        "a",
+        "b",
+        "c",
+    )
 
 
 def test_handles_and_parameters_belong_together(data: Data) -> None:
     """Nobody can overwrite the machines of another learner under its handle, or ask for senseless ones."""
     federation = Federation.local(data)
-    model = FoldingLearner().fit(federation)
+    model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
     question = folding_questions.Training(model.handle, model.parameters).question()
     honest = question.values["parameters"]
     for changes in ({"batch_size": 3}, {"batch_size": 0}, {"measure": "volume"}, {"layers": "many"}, {"more": 1}):
@@ -351,4 +363,7 @@ def test_handles_and_parameters_belong_together(data: Data) -> None:
         payload = Payload(question.arrays, {**question.values, "handle": handle})
         replies = federation.ask("folding_fit", payload, min_replies=0)
         assert {refusal.code for refusal in replies.missing.values()} == {"bad question"}
-    assert FoldingLearner().fit(federation).members_ == model.members_
+    assert (
+        FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation).members_
+        == model.members_
+    )

@@ -30,7 +30,9 @@ def ask(site: Site, task: str, payload: Payload) -> Reply:
 
 
 def training(seed: int, recipe: Any = None) -> tuple[str, Payload]:
-    parameters = FoldingParameters(batch_size=1, seed=seed)  # machines of one row hold it verbatim
+    parameters = FoldingParameters(
+        batch_size=1, seed=seed, measure="rms", partition="order"
+    )  # machines of one row hold it verbatim
     handle = folding_handle(parameters, recipe)
     return "folding_fit", Payload(values={"handle": handle, "parameters": parameters.to_values(), "privacy": recipe})
 

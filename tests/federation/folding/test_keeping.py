@@ -25,7 +25,7 @@ def data(rng: np.random.Generator) -> Data:
 def test_saving_says_that_nobody_will_remember(data: Data, tmp_path: Path) -> None:
     place = tmp_path / "model.kfd"
     with Federation.local(data) as federation:
-        model = FoldingLearner().fit(federation)
+        model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         with pytest.warns(TemporaryStores, match=f"3 site.*such as 'a', .*: {ADVICE}") as told:
             model.save(place)
         assert [warning.filename for warning in told] == [__file__]
@@ -34,9 +34,11 @@ def test_saving_says_that_nobody_will_remember(data: Data, tmp_path: Path) -> No
     with pytest.warns(TemporaryStores):  # also when the stores have gone
         model.save(place)
     with Federation.local(data) as federation:
-        FoldingLearner(hold="machines").fit(federation).save(place)
+        FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
+            federation
+        ).save(place)
     with Federation.local(data, store=tmp_path / "stores") as federation:
-        FoldingLearner().fit(federation).save(place)
+        FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation).save(place)
 
 
 def test_only_the_forgetful_members_count(data: Data, tmp_path: Path) -> None:
@@ -44,7 +46,7 @@ def test_only_the_forgetful_members_count(data: Data, tmp_path: Path) -> None:
     engine = LocalEngine(kept)
     engine.add_site("c", Site("c", *data["c"]))
     assert engine.temporary_sites == ("c",)
-    model = FoldingLearner().fit(Federation(engine))
+    model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(Federation(engine))
     model.local("a").save(tmp_path / "model.kfd")
     with pytest.warns(TemporaryStores, match="of 1 site.*such as 'c'"):
         model.save(tmp_path / "model.kfd")
@@ -69,7 +71,9 @@ except RuntimeError as error:
 
 def test_a_later_process_is_told_what_is_missing(data: Data, tmp_path: Path) -> None:
     with Federation.local(data) as federation, pytest.warns(TemporaryStores):
-        FoldingLearner().fit(federation).save(tmp_path / "model.kfd")
+        FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation).save(
+            tmp_path / "model.kfd"
+        )
     arrays: Any = {f"X{name}": X for name, (X, _) in data.items()} | {f"y{name}": y for name, (_, y) in data.items()}
     np.savez(tmp_path / "data.npz", **arrays)
     done = subprocess.run([sys.executable, "-c", LATER, str(tmp_path)], capture_output=True, text=True, check=False)
@@ -81,7 +85,7 @@ def test_a_later_process_is_told_what_is_missing(data: Data, tmp_path: Path) -> 
 
 def test_another_store_and_another_state_are_told_apart(data: Data, tmp_path: Path) -> None:
     with Federation.local(data, store=tmp_path / "one") as federation:
-        model = FoldingLearner().fit(federation)
+        model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         with Federation.local(data) as elsewhere, pytest.raises(StaleModel, match=f"site 'a' holds no .*; {ADVICE}"):
             model.connect(elsewhere).predict(data["a"][0])
         with Federation.local({**data, "d": data["a"]}, store=tmp_path / "one") as more:
@@ -95,7 +99,7 @@ def test_another_store_and_another_state_are_told_apart(data: Data, tmp_path: Pa
 @pytest.mark.parametrize("hold", ["sites", "machines"])
 def test_a_pickled_model_is_what_its_file_is(data: Data, hold: str) -> None:
     with Federation.local(data) as federation:
-        model = FoldingLearner(hold=hold).fit(federation)
+        model = FoldingLearner(hold=hold, measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         again = pickle.loads(pickle.dumps(model))
         assert model.connection is None if hold == "machines" else model.connection is not None  # it keeps its own
         assert again.connection is None
@@ -111,11 +115,23 @@ def test_a_pickled_model_is_what_its_file_is(data: Data, hold: str) -> None:
 @pytest.mark.parametrize(
     ("learner", "shown"),
     [
-        (FoldingLearner("distance", k=3), "FoldingLearner(measure='distance', batch_size=100, partition='order', "),
+        (
+            FoldingLearner("distance", k=3, batch_size=100, partition="order", scale=None),
+            "FoldingLearner(measure='distance', batch_size=100, partition='order', ",
+        ),
         (kf.RidgeLearner(regularization=(0.1, 1.0)), "regularization=(0.1, 1.0), task='classify', class_weight=None"),
         (kf.PersonalLearner(model=(8, 4)), "PersonalLearner(weights='auto', kernel='fourier', task='infer', model=(8,"),
         (kf.PersonalLearner(np.eye(40)), "PersonalLearner(weights=array([[1., 0., 0., ..., 0., 0., 0.], [0., 1., "),
-        (FoldingLearner(privacy=kf.privacy.RecordGaussian(1.0, 1e-5, 1.0)), "privacy=RecordGaussian(epsilon=1.0"),
+        (
+            FoldingLearner(
+                privacy=kf.privacy.RecordGaussian(1.0, 1e-5, 1.0),
+                measure="rms",
+                batch_size=100,
+                partition="order",
+                scale=None,
+            ),
+            "privacy=RecordGaussian(epsilon=1.0",
+        ),
     ],
 )
 def test_learners_show_what_they_were_made_with(learner: Any, shown: str) -> None:
@@ -126,4 +142,4 @@ def test_learners_show_what_they_were_made_with(learner: Any, shown: str) -> Non
 
 def test_wrong_arguments_are_refused_as_before() -> None:
     with pytest.raises(TypeError, match="surprise"):
-        FoldingLearner(surprise=1)  # type: ignore[call-arg]
+        FoldingLearner(surprise=1, measure="rms", batch_size=100, partition="order", scale=None)  # type: ignore[call-arg]

@@ -55,7 +55,7 @@ def test_values_are_not_classes(data: Data) -> None:
     values = {name: (X, X[:, 0]) for name, (X, _) in data.items()}
     with Federation.local(values) as federation:
         with pytest.raises(ValueError, match=r"y holds 80 different fraction\(s\), .*RidgeLearner\(task='regress'\)"):
-            FoldingLearner().fit(federation)
+            FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         assert {entry.task for entry in federation.traffic} == {"describe"}
         with pytest.raises(TooFewReplies, match=r"labels with fractions; use task='regress'"):
             RIDGE.fit(federation)
@@ -66,7 +66,7 @@ def test_values_are_not_classes(data: Data) -> None:
 def test_a_site_refuses_them_whatever_it_said_before(data: Data) -> None:
     """Rows that come after the description, and sites that join."""
     with Federation.local(data) as federation:
-        model = FoldingLearner().fit(federation)
+        model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         X, y = data["a"]
         for change in (lambda: model.add_rows("a", X[:2], [0.5, 1.0]), lambda: model.add_site("c", (X, y + 0.5))):
             with pytest.raises(TooFewReplies, match=r"'[ac]': y holds \d different fraction"):
@@ -77,7 +77,7 @@ def test_a_site_refuses_them_whatever_it_said_before(data: Data) -> None:
 
 def test_whole_floating_point_labels_are_classes(data: Data) -> None:
     with Federation.local(data) as federation:
-        for learner in (FoldingLearner(), RIDGE):
+        for learner in (FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None), RIDGE):
             assert learner.fit(federation).classes_.tolist() == [0.0, 1.0, 2.0]
 
 
@@ -85,7 +85,7 @@ def test_whole_values_are_told() -> None:
     """The targets of this data set are whole floating-point numbers, most of which occur once or twice."""
     X, y = load_diabetes(return_X_y=True)
     with Federation.local({"a": (X[::4], y[::4]), "b": (X[1::4], y[1::4])}) as federation:
-        for learner in (FoldingLearner(), RIDGE):
+        for learner in (FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None), RIDGE):
             with pytest.warns(ManyClasses, match=r"\d+ classes in 222 rows, .*RidgeLearner\(task='regress'\)") as told:
                 learner.fit(federation)
             assert [warning.filename for warning in told] == [__file__]
@@ -109,11 +109,11 @@ def test_truth_is_not_one(rng: np.random.Generator) -> None:
     data = sites_data(rng, "abc", labels=(0, 1))
     X, y = data["c"]
     truths = {**data, "c": (X, y == 1)}
-    for learner in (FoldingLearner(), RIDGE):
+    for learner in (FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None), RIDGE):
         with Federation.local(truths) as federation, pytest.raises(SchemaMismatch, match="'c' has 'boolean'"):
             learner.fit(federation)
     with Federation.local(data) as federation:
-        model = FoldingLearner().fit(federation)
+        model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         with pytest.raises(TooFewReplies, match="labels must be of the site's type int64, got bool"):
             model.add_rows("a", X[:2], [True, False])
         with pytest.raises(SchemaMismatch, match="'d' has 'boolean'"):
@@ -125,4 +125,10 @@ def test_truths_alone_are_classes(rng: np.random.Generator) -> None:
     objects = {name: (X, y.astype(object)) for name, (X, y) in data.items()}
     engine = LocalEngine({name: Site(name, X, y) for name, (X, y) in objects.items()})
     for federation in (Federation.local(data), Federation(engine)):
-        assert FoldingLearner().fit(federation).predict(data["a"][0]).dtype == bool
+        assert (
+            FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None)
+            .fit(federation)
+            .predict(data["a"][0])
+            .dtype
+            == bool
+        )

@@ -13,7 +13,7 @@ from kernfed.federation.folding.machines import fit_batches, read_machines
 from kernfed.kahm.model import FoldingModel
 from oracles.federation import Data, files_with_row, sites_data
 
-LEARNER = FoldingLearner(batch_size=8)
+LEARNER = FoldingLearner(batch_size=8, measure="rms", partition="order", scale=None)
 
 
 @pytest.fixture
@@ -78,7 +78,9 @@ def test_forgetting_rows_is_exact(federation: Federation, queries: Any) -> None:
 
 def test_probabilities_forget_too(data: Data, queries: Any) -> None:
     """The temperature is fitted on rows, so it must not remember forgotten ones."""
-    learner = FoldingLearner(batch_size=50)  # a class is one batch, so membership is that of training anew
+    learner = FoldingLearner(
+        batch_size=50, measure="rms", partition="order", scale=None
+    )  # a class is one batch, so membership is that of training anew
     model = learner.fit(Federation.local(data))
     before = model.temperature_
     for site in "abc":
@@ -273,7 +275,11 @@ def test_a_site_that_does_not_fit_leaves_no_trace(data: Data, wrong: Any, error:
 def test_models_with_machines_change_with_their_sites(federation: Federation, data: Data, queries: Any) -> None:
     """Connected, they forget and learn as the others do, machines included."""
     at_sites = LEARNER.fit(federation)
-    whole = FoldingLearner(batch_size=8, hold="machines").fit(federation).connect(federation)
+    whole = (
+        FoldingLearner(batch_size=8, hold="machines", measure="rms", partition="order", scale=None)
+        .fit(federation)
+        .connect(federation)
+    )
     same(whole, at_sites, queries)
     whole = whole.forget("a", rows=[1, 2, 3])
     assert whole.hold == "machines"
@@ -292,14 +298,14 @@ def test_models_with_machines_change_with_their_sites(federation: Federation, da
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_forgotten_row_is_in_no_file(data: Data, queries: Any, tmp_path: Path, dtype: str) -> None:
     """Machines of one row hold it as it is, so the search can find it, and does before it is forgotten."""
-    learner = FoldingLearner(batch_size=1, dtype=dtype)
+    learner = FoldingLearner(batch_size=1, dtype=dtype, measure="rms", partition="order", scale=None)
     federation = Federation.local(data, store=tmp_path / "store")
     model = learner.fit(federation)
     model = model.add_rows("a", queries[:2], [0, 1], ids=[70, 71])
     given, added = data["a"][0][5], queries[0]
     assert len(files_with_row(tmp_path, given)) == 2  # of both generations
     assert {place.name for place in files_with_row(tmp_path, added)} >= {"rows.safetensors"}
-    whole = FoldingLearner(batch_size=1, dtype=dtype, hold="machines")
+    whole = FoldingLearner(batch_size=1, dtype=dtype, hold="machines", measure="rms", partition="order", scale=None)
     whole.fit(federation).save(tmp_path / "whole.kfd")
     assert tmp_path / "whole.kfd" in files_with_row(tmp_path, given)  # whoever keeps such a file keeps the rows
     new = model.forget("a", rows=[5, 70])
@@ -324,5 +330,5 @@ def test_a_forgotten_row_stays_forgotten_in_another_process(data: Data, queries:
     assert not {4, 8} & set(site_of(second, "b").rows().ids.tolist())
     assert second.schemas()["b"].n_rows == 48
     same(LEARNER.fit(second), model, queries)
-    other = FoldingLearner("distance", batch_size=1000).fit(second)
+    other = FoldingLearner("distance", batch_size=1000, partition="order", scale=None).fit(second)
     assert other.members_["b"].rows == 48

@@ -19,7 +19,7 @@ from kernfed.kahm.model import FoldingParameters
 from kernfed.kahm.packing import pack_machines
 from oracles.federation import sites_data
 
-PARAMETERS = FoldingParameters(batch_size=6)
+PARAMETERS = FoldingParameters(batch_size=6, measure="rms", partition="order")
 HANDLE = digest(PARAMETERS.to_values())
 
 

@@ -19,7 +19,7 @@ from kernfed.errors import FileFormatError, NotConnected
 from kernfed.federation import Federation, FoldingLearner
 from kernfed.files import content_digest
 from kernfed.kahm.model import FoldingModel, FoldingParameters
-from oracles.federation import Data, files_with_row, sites_data
+from oracles.federation import SFM, Data, files_with_row, sites_data
 
 
 @pytest.fixture
@@ -34,12 +34,16 @@ def queries(rng: np.random.Generator) -> Any:
 
 @pytest.fixture
 def connected(data: Data, tmp_path_factory: pytest.TempPathFactory) -> FoldingModel:
-    return FoldingLearner(batch_size=6, aggregate="kth").fit(Federation.local(data, store=tmp_path_factory.mktemp("s")))
+    return FoldingLearner(batch_size=6, aggregate="kth", measure="rms", partition="order", scale=None).fit(
+        Federation.local(data, store=tmp_path_factory.mktemp("s"))
+    )
 
 
 @pytest.fixture
 def whole(data: Data) -> FoldingModel:
-    return FoldingLearner(batch_size=6, aggregate="kth", hold="machines").fit(Federation.local(data))
+    return FoldingLearner(
+        batch_size=6, aggregate="kth", hold="machines", measure="rms", partition="order", scale=None
+    ).fit(Federation.local(data))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -48,7 +52,7 @@ def test_a_file_with_machines_is_whole(data: Data, queries: Any, tmp_path: Path,
     """Equal to the bit to the model whose machines are at the sites, without any federation."""
     X, y = data["b"]
     data["b"] = (X[y != "x"], y[y != "x"])
-    options: Any = {"batch_size": 6, "dtype": dtype, "layers": layers}
+    options: Any = {**SFM, "batch_size": 6, "dtype": dtype, "layers": layers}
     with Federation.local(data) as federation:
         at_sites = FoldingLearner(**options).fit(federation)
         whole = FoldingLearner(**options, hold="machines").fit(federation)
@@ -143,7 +147,7 @@ LATER = textwrap.dedent(
 
 def test_another_process_connects_and_fits_nothing(data: Data, queries: Any, tmp_path: Path) -> None:
     with Federation.local(data, store=tmp_path / "store") as federation:
-        model = FoldingLearner(batch_size=6).fit(federation)
+        model = FoldingLearner(batch_size=6, measure="rms", partition="order", scale=None).fit(federation)
         model.save(tmp_path / "model.kfd")
         scores = model.scores(queries)
     content = {f"X{name}": X for name, (X, _) in data.items()} | {f"y{name}": y for name, (_, y) in data.items()}
@@ -156,7 +160,9 @@ def test_the_same_federation_makes_the_same_file(data: Data, tmp_path: Path) -> 
     for hold in ("sites", "machines"):
         for name in ("one", "two"):
             federation = Federation.local(data, store=tmp_path / f"{hold}-{name}")
-            FoldingLearner(hold=hold).fit(federation).save(tmp_path / name)
+            FoldingLearner(hold=hold, measure="rms", batch_size=100, partition="order", scale=None).fit(
+                federation
+            ).save(tmp_path / name)
         assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
@@ -239,4 +245,4 @@ def test_parameters_are_checked_wherever_they_come_from(settings: dict[str, Any]
     with pytest.raises(ValueError, match=f"{next(iter(settings))} must be"):
         FoldingParameters(**settings)
     with pytest.raises(ValueError, match=f"{next(iter(settings))} must be"):
-        replace(FoldingParameters(), **settings)
+        replace(FoldingParameters(measure="rms", batch_size=100, partition="order"), **settings)

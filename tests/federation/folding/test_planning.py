@@ -21,7 +21,7 @@ def test_planned_is_measured(rng: np.random.Generator, names: Any, labels: Any, 
     data[first] = (X[y == y[0]], y[y == y[0]])  # a site of one class
     if len(data) == 1:
         data[first] = (X, y)
-    learner = FoldingLearner(batch_size=9)
+    learner = FoldingLearner(batch_size=9, measure="rms", partition="order", scale=None)
     with Federation.local(data) as federation:
         plan = plan_folding(learner, federation.schemas(), queries)
     with Federation.local(data) as federation:
@@ -42,7 +42,7 @@ def test_planned_is_measured(rng: np.random.Generator, names: Any, labels: Any, 
 @pytest.mark.filterwarnings("ignore::kernfed.errors.UnprotectedClasses")
 def test_planned_is_measured_for_other_settings(rng: np.random.Generator, settings: Any) -> None:
     data = sites_data(rng, "abc", rows=300)
-    learner = FoldingLearner(batch_size=5, **settings)
+    learner = FoldingLearner(**{"batch_size": 5, "measure": "rms", "partition": "order", "scale": None, **settings})
     with Federation.local(data, seed=123456) as federation:
         plan = plan_folding(learner, federation.schemas(), 12, seed=123456)
     with Federation.local(data, seed=123456) as federation:
@@ -52,7 +52,7 @@ def test_planned_is_measured_for_other_settings(rng: np.random.Generator, settin
 
 def test_many_queries_are_planned_in_the_messages_they_make(rng: np.random.Generator, monkeypatch: Any) -> None:
     monkeypatch.setattr(folding_questions, "_NUMBERS_PER_MESSAGE", 40)
-    data, learner = sites_data(rng, "ab"), FoldingLearner()
+    data, learner = sites_data(rng, "ab"), FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None)
     with Federation.local(data) as federation:
         plan = plan_folding(learner, federation.schemas(), 20)
         federation.traffic._entries.clear()
@@ -62,7 +62,7 @@ def test_many_queries_are_planned_in_the_messages_they_make(rng: np.random.Gener
 
 
 def test_another_caller_is_planned(rng: np.random.Generator) -> None:
-    data, learner = sites_data(rng, "ab"), FoldingLearner()
+    data, learner = sites_data(rng, "ab"), FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None)
     federation = Federation(Federation.local(data).engine, caller="the coordinator of all")
     plan = plan_folding(learner, federation.schemas(), 0, caller="the coordinator of all")
     federation.traffic._entries.clear()
@@ -74,7 +74,9 @@ def test_another_caller_is_planned(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize(("width", "layers"), [(5, 1), (60, 3)])
 def test_machines_are_planned_at_their_most(rng: np.random.Generator, dtype: str, width: int, layers: int) -> None:
     data = sites_data(rng, "ab", rows=90, width=width)
-    learner = FoldingLearner(batch_size=15, dtype=dtype, layers=layers, hold="machines")
+    learner = FoldingLearner(
+        batch_size=15, dtype=dtype, layers=layers, hold="machines", measure="rms", partition="order", scale=None
+    )
     with Federation.local(data) as federation:
         plan = {(e.site, e.task): e for e in plan_folding(learner, federation.schemas(), 10)}
     with Federation.local(data) as federation:

@@ -36,7 +36,7 @@ from kernfed.privacy import (
     RecordMoments,
     RecordRidge,
 )
-from oracles.federation import Data, files_with_row, sites_data
+from oracles.federation import SFM, Data, files_with_row, sites_data
 
 #: Sites of these tests live as long as the test; that a ledger is not kept is tested once, below.
 pytestmark = pytest.mark.filterwarnings("ignore::kernfed.federation.release.kept.LedgerNotKept")
@@ -54,7 +54,7 @@ MECHANISMS = {
 
 
 def learner(mechanism: Any, **settings: Any) -> FoldingLearner:
-    return FoldingLearner(**{"batch_size": 8, "privacy": mechanism, "rows_per_class": 20, **settings})
+    return FoldingLearner(**{**SFM, "batch_size": 8, "privacy": mechanism, "rows_per_class": 20, **settings})
 
 
 @pytest.fixture(params=list(MECHANISMS))
@@ -271,7 +271,7 @@ def test_the_statement_is_printed_saved_and_loaded(
 
 
 def test_a_model_without_privacy_says_so(federation: Federation) -> None:
-    model = FoldingLearner().fit(federation)
+    model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
     assert model.privacy is None
     assert str(model).endswith("privacy: none")
 
@@ -408,7 +408,7 @@ def test_a_projection_wider_than_the_rows_is_told_before_anything_is_released(fe
     ids=lambda values: repr(values)[:50],
 )
 def test_hostile_recipes_at_a_site(federation: Federation, values: Any) -> None:
-    parameters = FoldingParameters()
+    parameters = FoldingParameters(measure="rms", batch_size=100, partition="order")
     handle = folding_handle(parameters, values)
     question = {"handle": handle, "parameters": parameters.to_values(), "privacy": values}
     for task, asked in (("folding_fit", question), ("folding_schema", {"privacy": values})):
@@ -445,7 +445,7 @@ def test_a_site_that_requires_privacy_takes_part_with_it_and_sends_nothing_witho
     assert demands.require_privacy
     with Federation.local(data, policies={"b": demands}, holdout=0.2) as federation:
         with pytest.raises(TooFewReplies, match=r"'b': .*requires privacy, and this learner offers none"):
-            FoldingLearner().fit(federation)
+            FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         model = learner(GAUSSIAN).fit(federation)
         assert model.predict(queries).shape == (11,)
         assert (
@@ -476,7 +476,7 @@ def test_a_policy_that_became_stricter_holds_for_older_models(data: Data, querie
 
 
 def test_rows_as_they_are_do_not_leave_as_released_ones(federation: Federation) -> None:
-    model = FoldingLearner().fit(federation)
+    model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
     generation = {"a": model.members_["a"].generation}
     fetch = Payload(values={"handle": model.handle, "generation": generation})
     refusal = federation.ask("released_machines", fetch, sites=["a"], min_replies=0).missing["a"]

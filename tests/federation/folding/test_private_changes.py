@@ -18,7 +18,7 @@ from kernfed.files import labels_to_values
 from kernfed.kahm.model import FoldingModel
 from kernfed.kahm.packing import pack_machines
 from kernfed.privacy import RandomizedLabels, RecordGaussian, RecordMoments
-from oracles.federation import Data, sites_data
+from oracles.federation import SFM, Data, sites_data
 
 GAUSSIAN, MOMENTS = RecordGaussian(3.0, 1e-5, 3.0), RecordMoments(3.0, 1e-5, 3, radius=4.0)
 #: Sites of these tests live as long as the test; that a ledger is not kept is tested in test_private_folding.
@@ -36,7 +36,9 @@ def new(rng: np.random.Generator) -> tuple[Any, Any]:
 
 
 def fit(federation: Federation, mechanism: Any = GAUSSIAN, **settings: Any) -> FoldingModel:
-    return FoldingLearner(**{"batch_size": 8, "privacy": mechanism, "rows_per_class": 20, **settings}).fit(federation)
+    return FoldingLearner(**{**SFM, "batch_size": 8, "privacy": mechanism, "rows_per_class": 20, **settings}).fit(
+        federation
+    )
 
 
 def site_of(federation: Federation, name: str = "a") -> Site:
@@ -184,7 +186,7 @@ def test_only_new_rows_are_charged(data: Data, new: Any) -> None:
 def test_rows_are_released_for_the_model_that_asks_and_no_other(data: Data, new: Any) -> None:
     with Federation.local(data) as federation:
         other = fit(federation, RecordGaussian(3.0, 1e-5, 3.5))
-        plain = FoldingLearner().fit(federation)
+        plain = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         model = fit(federation)
         assert charges(federation) == 2
         answers = [older.scores(data["b"][0]) for older in (other, plain)]
@@ -199,7 +201,7 @@ def test_rows_are_released_for_the_model_that_asks_and_no_other(data: Data, new:
 def test_rows_added_without_privacy_are_released_when_somebody_asks(data: Data, new: Any) -> None:
     with Federation.local(data) as federation:
         fit(federation)
-        FoldingLearner().fit(federation).add_rows("a", *new)
+        FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation).add_rows("a", *new)
         assert charges(federation) == 1
         assert fit(federation).members_["a"].rows == 47
         assert charges(federation) == 2

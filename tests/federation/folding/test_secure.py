@@ -24,7 +24,7 @@ def test_ten_sites_and_200_encrypted_queries(digits, scheme):
         pytest.importorskip("tenseal", reason="extra [fhe] not installed")
     sites, queries = digits
     with kf.Federation.local(sites) as federation:
-        model = kf.FoldingLearner().fit(federation)
+        model = kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         found = model.predict(queries, secure=scheme)
         rounded = model.classes_[classify(model.scores_by_site(queries), scheme="plain", bits=8)]
         exact = model.predict(queries)
@@ -37,15 +37,19 @@ def test_ten_sites_and_200_encrypted_queries(digits, scheme):
 def test_what_cannot_be_encrypted_is_refused_before_anything_is_asked(digits):
     sites, queries = digits
     with kf.Federation.local(sites) as federation:
-        model = kf.FoldingLearner(measure="distance").fit(federation)
+        model = kf.FoldingLearner(measure="distance", batch_size=100, partition="order", scale=None).fit(federation)
         asked = federation.traffic.bytes_down
         with pytest.raises(ValueError, match="has no upper bound"):
             model.predict(queries, secure="plain")
-        robust = kf.FoldingLearner(aggregate="kth").fit(federation)
+        robust = kf.FoldingLearner(aggregate="kth", measure="rms", batch_size=100, partition="order", scale=None).fit(
+            federation
+        )
         with pytest.raises(ValueError, match="aggregate='min'"):
             robust.predict(queries, secure="plain")
         with pytest.raises(ValueError, match="scheme must be one of"):
-            kf.FoldingLearner().fit(federation).predict(queries, secure="rot13")
+            kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation).predict(
+                queries, secure="rot13"
+            )
         assert "secure_scores" not in {entry.task for entry in federation.traffic}
         assert asked > 0
 
@@ -53,7 +57,7 @@ def test_what_cannot_be_encrypted_is_refused_before_anything_is_asked(digits):
 def test_missing_sites_policies_and_stale_models(digits):
     sites, queries = digits
     with kf.Federation.local(sites) as federation:
-        model = kf.FoldingLearner().fit(federation)
+        model = kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         federation.engine.faults["site-3"] = Fault("dead")
         with pytest.raises(TooFewReplies, match="site-3"):
             model.predict(queries, secure="plain")
@@ -66,7 +70,7 @@ def test_missing_sites_policies_and_stale_models(digits):
         assert len(newer.predict(queries, secure="plain")) == len(queries)
     policies = {"site-0": Policy(tasks=("describe", "folding_fit", "scores"))}
     with kf.Federation.local(sites, policies=policies) as federation:
-        model = kf.FoldingLearner().fit(federation)
+        model = kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         with pytest.raises(TooFewReplies, match="not 'secure_scores'"):
             model.predict(queries, secure="plain")
 
@@ -74,7 +78,9 @@ def test_missing_sites_policies_and_stale_models(digits):
 def test_a_model_of_machines_has_nobody_to_ask(digits):
     sites, queries = digits
     with kf.Federation.local(sites) as federation:
-        model = kf.FoldingLearner(hold="machines").fit(federation)
+        model = kf.FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
+            federation
+        )
     with pytest.raises(NotConnected):
         model.predict(queries, secure="plain")
 
@@ -82,7 +88,7 @@ def test_a_model_of_machines_has_nobody_to_ask(digits):
 def test_sixteen_bits_round_less(digits):
     sites, queries = digits
     with kf.Federation.local(sites) as federation:
-        model = kf.FoldingLearner().fit(federation)
+        model = kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         assert (model.predict(queries, secure="plain", bits=16) == model.predict(queries)).all()
         assert np.mean(model.predict(queries, secure="plain", bits=8) == model.predict(queries)) >= 0.98
 
@@ -91,7 +97,7 @@ def test_a_site_that_allows_encrypted_scores_only_does_not_send_them_readable(di
     sites, queries = digits
     tasks = ("describe", "folding_fit", "secure_scores")
     with kf.Federation.local(sites, policies={"site-0": Policy(tasks=tasks)}) as federation:
-        model = kf.FoldingLearner().fit(federation)
+        model = kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         with pytest.raises(TooFewReplies, match="does not let scores leave, and the scheme 'plain' would show them"):
             model.predict(queries, secure="plain")
 
@@ -100,7 +106,7 @@ def test_schemes_and_keys_that_the_policy_does_not_name_are_refused(digits):
     sites, queries = digits
     policies = {"site-0": Policy(("*",), schemes=("bfv",)), "site-1": Policy(("*",), keys=("0" * 64,))}
     with kf.Federation.local(sites, policies=policies) as federation:
-        model = kf.FoldingLearner().fit(federation)
+        model = kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         with pytest.raises(
             TooFewReplies, match=r"'site-0': .*encrypts by bfv, not by 'plain'.*'site-1': .*not know the key"
         ):

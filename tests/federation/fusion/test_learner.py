@@ -156,7 +156,7 @@ def test_one_release_makes_machines_and_head(
 ) -> None:
     data = {name: (np.clip(X / 10, -1, 1), y) for name, (X, y) in sites_data(rng, "ab", rows=300).items()}
     mechanism = RecordMoments(20.0, 1e-5, radius=2.0, dimension=3)
-    folding = kf.FoldingLearner(rows_per_class=60, batch_size=60, partition="order")
+    folding = kf.FoldingLearner(rows_per_class=60, batch_size=60, partition="order", measure="rms", scale=None)
     with kf.Federation.local(data, store=tmp_path) as federation:
         model = kf.FusionLearner(folding, kf.RidgeLearner(n_components=40), privacy=mechanism).fit(federation)
         assert model.privacy is not None
@@ -164,4 +164,6 @@ def test_one_release_makes_machines_and_head(
         assert not {"rows", "statistics"} & left(federation)
         assert model.predict(queries).shape == (20,)
     with pytest.raises(InputError, match="no privacy of their own"):
-        kf.FusionLearner(kf.FoldingLearner(privacy=mechanism)).parts()
+        kf.FusionLearner(
+            kf.FoldingLearner(privacy=mechanism, measure="rms", batch_size=100, partition="order", scale=None)
+        ).parts()

@@ -112,7 +112,7 @@ def test_sites_are_told_before_anything_is_computed(rng: np.random.Generator, ab
     odd = Site("odd", X, y, **about)
     with Federation.local({**sites_data(rng, "abc"), "odd": odd}) as federation:
         with pytest.raises(SchemaMismatch) as error:
-            FoldingLearner().fit(federation)
+            FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         assert told in str(error.value)
         with pytest.raises(SchemaMismatch, match="'odd'"):
             _ = federation.schema

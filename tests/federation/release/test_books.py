@@ -313,7 +313,14 @@ def test_a_store_that_was_set_back_as_a_whole_is_noticed_by_whoever_asks(
 ) -> None:
     """Nothing inside the store tells; the model remembers how many charges there were."""
     data = {name: (rng.standard_normal((40, 3)), np.arange(40) % 2) for name in "ab"}
-    learner = FoldingLearner(batch_size=20, privacy=RecordMoments(1.0, 1e-5, 2, radius=3.0), rows_per_class=20)
+    learner = FoldingLearner(
+        batch_size=20,
+        privacy=RecordMoments(1.0, 1e-5, 2, radius=3.0),
+        rows_per_class=20,
+        measure="rms",
+        partition="order",
+        scale=None,
+    )
     with Federation.local(data, store=tmp_path / "stores") as federation:
         learner.fit(federation)
         shutil.copytree(tmp_path / "stores", tmp_path / "backup")

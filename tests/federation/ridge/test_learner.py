@@ -308,7 +308,7 @@ def test_factors_go_when_rows_are_forgotten(rng):
     """Whatever a site keeps for ridge regressions is made of its rows, so none of it may outlive a forgotten one."""
     data = {name: (rng.standard_normal((30, 4)), np.arange(30) % 2) for name in ("a", "b")}
     with Federation.local(data) as federation:
-        folding = FoldingLearner().fit(federation)
+        folding = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         RidgeLearner("conjugate", n_components=10, bandwidth=1.0, regularization=1e-3).fit(federation)
         store = federation.engine.site("a").store
         assert store.names("ridge")

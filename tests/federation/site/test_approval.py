@@ -113,9 +113,11 @@ def test_a_training_waits_for_its_approval(tmp_path: Path) -> None:
     policies = {"a": Policy(("*",), approve=("folding_fit",))}
     with kf.Federation.local({"a": rows}, store=tmp_path, policies=policies) as federation:
         with pytest.raises(TooFewReplies, match="has to approve this question first"):
-            kf.FoldingLearner().fit(federation)
+            kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         allow(federation.engine.site("a"), identical=True)  # type: ignore[attr-defined]
-        assert kf.FoldingLearner().fit(federation).sites == ("a",)
+        assert kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(
+            federation
+        ).sites == ("a",)
 
 
 def test_under_required_privacy_the_sentence_is_the_same() -> None:

@@ -142,7 +142,9 @@ def test_budget_and_charges_of_releases(tmp_path: Path) -> None:
     X = np.random.default_rng(0).uniform(-1, 1, size=(20, 2))
     policies = {"a": Policy(("*",), max_record_epsilon=5.0)}
     with kf.Federation.local({"a": (X, np.arange(20) % 2)}, store=tmp_path, policies=policies) as federation:
-        kf.FoldingLearner(privacy=RecordGaussian(2.0, 1e-6, radius=1.0)).fit(federation)
+        kf.FoldingLearner(
+            privacy=RecordGaussian(2.0, 1e-6, radius=1.0), measure="rms", batch_size=100, partition="order", scale=None
+        ).fit(federation)
         site = federation.engine.site("a")  # type: ignore[attr-defined]
     fitted = next(line for line in lines(site) if line["task"] == "folding_fit")
     assert (fitted["budget"], fitted["charges"], fitted["leaves"]) == ([5.0, 1e-5], 1, "counts")

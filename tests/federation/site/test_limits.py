@@ -106,7 +106,7 @@ def test_personal_work_is_bounded(federation: Federation, task: str, values: Any
 
 
 def test_folding_layers_are_bounded(federation: Federation) -> None:
-    parameters = FoldingParameters(layers=10**9)
+    parameters = FoldingParameters(layers=10**9, measure="rms", batch_size=100, partition="order")
     handle = folding_handle(parameters, None)
     values = {"handle": handle, "parameters": parameters.to_values(), "privacy": None}
     found = refusal(federation, "folding_fit", Payload(values=values))
@@ -117,8 +117,8 @@ def test_folding_machines_of_too_many_rows_are_refused() -> None:
     policies = {"s0": Policy(tasks=("*",), max_numbers=1000)}
     with Federation.local(class_sites(), policies=policies) as federation:
         with pytest.raises(TooFewReplies, match="'s0': the policy of site 's0' allows max_numbers = 1,000"):
-            FoldingLearner(batch_size=10**9).fit(federation)
-        assert "s0" in FoldingLearner(batch_size=10).fit(federation).sites
+            FoldingLearner(batch_size=10**9, measure="rms", partition="order", scale=None).fit(federation)
+        assert "s0" in FoldingLearner(batch_size=10, measure="rms", partition="order", scale=None).fit(federation).sites
 
 
 @pytest.mark.parametrize("task", ["evaluate", "evaluate_regression"])
@@ -138,7 +138,9 @@ def test_models_in_questions_are_bounded(task: str) -> None:
 def test_machines_in_questions_are_bounded() -> None:
     policies = {"s0": Policy(tasks=("*",), max_numbers=1000)}
     with Federation.local(class_sites(), policies=policies, holdout=0.3) as federation:
-        model = FoldingLearner(hold="machines").fit(federation)
+        model = FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
+            federation
+        )
         found = kf.evaluate(model, federation, min_replies=1)
     assert list(found.missing) == ["s0"]
     assert "max_numbers = 1,000" in found.missing["s0"]

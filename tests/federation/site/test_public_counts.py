@@ -34,7 +34,10 @@ def told(site: Site, task: str, values: dict[str, Any]) -> tuple[dict[str, Any],
 
 def public(site: Site, mechanism: Any) -> dict[str, Any]:
     """All numbers about rows that a coordinator can ask for, and sizes of replies."""
-    recipe, parameters = Recipe(mechanism, rows_per_class=10).to_values(), FoldingParameters(batch_size=5)
+    recipe, parameters = (
+        Recipe(mechanism, rows_per_class=10).to_values(),
+        FoldingParameters(batch_size=5, measure="rms", partition="order"),
+    )
     handle = folding_handle(parameters, recipe)
     described = told(site, "describe", {})
     surveyed = told(site, "ridge_survey", {"task": "classify", "median": False, "seed": 0})

@@ -15,7 +15,7 @@ from kernfed.privacy.audit_report import attack_limit
 from kernfed.promise import round_up
 from kernfed.report import officer_page
 from kernfed.report.audits import audit_from_json
-from oracles.federation import sites_data
+from oracles.federation import SFM, sites_data
 
 GAUSSIAN, MOMENTS = RecordGaussian(1.0, 1e-5, 3.0), RecordMoments(1.0, 1e-5, 3, radius=3.0)
 
@@ -27,7 +27,7 @@ def halves(rng: np.random.Generator) -> Any:
 
 
 def learner(mechanism: Any, **settings: Any) -> FoldingLearner:
-    return FoldingLearner(privacy=mechanism, rows_per_class=30, smoothing=None, **settings)
+    return FoldingLearner(privacy=mechanism, rows_per_class=30, smoothing=None, **{**SFM, **settings})
 
 
 @pytest.mark.parametrize("mechanism", [GAUSSIAN, ElementLaplace(1.0, 6.0, (-3.0, 3.0)), MOMENTS], ids=["g", "l", "m"])
@@ -92,7 +92,12 @@ def test_models_say_what_they_promise(halves: Any, tmp_path: Path) -> None:
     (X, y), outside = halves
     with Federation.local({"a": (X, y)}, store=tmp_path) as federation:
         for model, record in (
-            (FoldingLearner(hold="machines").fit(federation), math.inf),
+            (
+                FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
+                    federation
+                ),
+                math.inf,
+            ),
             (learner(GAUSSIAN, hold="machines").fit(federation), 1.0),
             (learner(MOMENTS, labels=RandomizedLabels(2.0, (0, 1, 2))).fit(federation), 3.0),
             (RidgeLearner("exact", features="given", privacy=RecordRidge(2.0, 1e-5, 1.0, 1.0)).fit(federation), 2.0),
@@ -117,7 +122,13 @@ def test_models_say_what_they_promise(halves: Any, tmp_path: Path) -> None:
                 )
                 assert allowed in report.verdict
     assert (
-        audit_model(FoldingLearner(hold="machines").fit(Federation.local({"a": (X, y)})), (X, y), outside)
+        audit_model(
+            FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
+                Federation.local({"a": (X, y)})
+            ),
+            (X, y),
+            outside,
+        )
         .attacks[0]
         .roc.auc
         > 0.6
@@ -160,11 +171,13 @@ def test_moments_of_another_epsilon_are_found_out_by_mu(halves: Any) -> None:
 
 def test_what_cannot_be_audited_is_said(halves: Any) -> None:
     with pytest.raises(ValueError, match="learner must have privacy="):
-        audit_mechanism(FoldingLearner(), *halves)
+        audit_mechanism(FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None), *halves)
     with pytest.raises(ValueError, match="a classifier with scores"):
         audit_model(3, *halves)
     (X, y), outside = halves
     with Federation.local({"a": (X, y)}) as federation:
-        model = FoldingLearner(hold="machines").fit(federation)
+        model = FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
+            federation
+        )
     with pytest.raises(ValueError, match="at least 2 rows must have labels of the model, got 0"):
         audit_model(model, (X, y), (outside[0], np.full(len(outside[1]), 9)))

@@ -31,7 +31,9 @@ def sites(digits):
 
 def fitted(sites, hold="sites", **options):
     federation = kf.Federation.local(sites, holdout=0.25, **options)
-    return federation, kf.FoldingLearner(measure="distance", hold=hold).fit(federation)
+    return federation, kf.FoldingLearner(
+        measure="distance", hold=hold, batch_size=100, partition="order", scale=None
+    ).fit(federation)
 
 
 def error(model, digits):
@@ -77,7 +79,11 @@ def test_sites_of_one_class_know_how_much_their_scores_vary(digits, measure):
     parts = kf.data.partition_one_class(digits.y_train)
     sites = {f"site-{number}": (digits.x_train[rows], digits.y_train[rows]) for number, rows in enumerate(parts)}
     with kf.Federation.local(sites) as federation:
-        found = kf.FoldingLearner(measure=measure).fit(federation).predict_proba(digits.x_test)
+        found = (
+            kf.FoldingLearner(measure=measure, batch_size=100, partition="order", scale=None)
+            .fit(federation)
+            .predict_proba(digits.x_test)
+        )
     assert log_loss(digits.y_test, found) < 0.1
 
 
@@ -85,7 +91,7 @@ def test_sites_of_one_class_know_how_much_their_scores_vary(digits, measure):
 def test_the_median_of_the_sites_is_near(digits, sites, measure):
     """Without anything kept aside: confidence and accuracy on unseen rows differ by less than two points."""
     with kf.Federation.local(sites) as federation:
-        model = kf.FoldingLearner(measure=measure).fit(federation)
+        model = kf.FoldingLearner(measure=measure, batch_size=100, partition="order", scale=None).fit(federation)
         found = model.predict_proba(digits.x_test)
         assert abs(found.max(axis=1).mean() - (model.predict(digits.x_test) == digits.y_test).mean()) < 0.02
 
@@ -118,7 +124,7 @@ def test_the_temperature_is_kept_in_files_and_goes_with_changes(sites, tmp_path)
 
 def test_nothing_kept_aside_is_said(sites):
     with kf.Federation.local(sites) as federation:
-        model = kf.FoldingLearner().fit(federation)
+        model = kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         with pytest.raises(ValueError, match=r"holdout=0\.2"):
             kf.calibrate(model, federation)
 
@@ -186,7 +192,9 @@ def test_a_private_model_gets_no_temperature_of_raw_rows(rng: np.random.Generato
     mechanism = kf.privacy.RecordGaussian(3.0, 1e-5, 4.0)
     with kf.Federation.local(data, holdout=0.3) as federation, warnings.catch_warnings():
         warnings.simplefilter("ignore", kf.errors.LedgerNotKept)
-        model = kf.FoldingLearner(privacy=mechanism).fit(federation)
+        model = kf.FoldingLearner(privacy=mechanism, measure="rms", batch_size=100, partition="order", scale=None).fit(
+            federation
+        )
         before = len(federation.traffic)
         with pytest.raises(kf.errors.InputError, match="found on raw rows is not covered by it"):
             kf.calibrate(model, federation)

@@ -56,7 +56,9 @@ def test_perfectly_calibrated_counts_have_no_error():
 @pytest.mark.parametrize("hold", ["sites", "machines"])
 def test_sites_count_what_the_caller_would_count(sites, hold):
     with kf.Federation.local(sites, holdout=0.3) as federation:
-        model = kf.FoldingLearner(measure="distance", hold=hold).fit(federation)
+        model = kf.FoldingLearner(measure="distance", hold=hold, batch_size=100, partition="order", scale=None).fit(
+            federation
+        )
         found = kf.evaluate(model, federation)
         kept = {name: federation.engine.site(name).held_out() for name in federation.sites}
         expected = evaluate_rows(model, {name: (rows.X, rows.y) for name, rows in kept.items()})
@@ -76,7 +78,7 @@ def test_held_out_rows_are_not_learned_from_and_stay_the_same(sites):
         assert len(np.intersect1d(kept.ids, learned.ids)) == 0
         assert len(kept.ids) + len(learned.ids) == 60
         assert 5 <= len(kept.ids) <= 28
-        model = kf.FoldingLearner().fit(federation)
+        model = kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         assert model.members_["site-1"].rows == len(learned.ids)
         site.forget_rows(learned.ids[:3])
         assert (site.held_out().ids == kept.ids).all()  # a row's part never changes
@@ -85,8 +87,8 @@ def test_held_out_rows_are_not_learned_from_and_stay_the_same(sites):
 @pytest.mark.parametrize(
     "learner",
     [
-        kf.FoldingLearner(),
-        kf.FoldingLearner(hold="machines"),
+        kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None),
+        kf.FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None),
         kf.RidgeLearner("exact", task="regress", features="given"),
     ],
 )
@@ -109,7 +111,12 @@ def test_a_site_without_held_out_rows_is_listed_among_the_others(sites):
     with kf.Federation.local(few, holdout=0.1) as federation:
         assert not len(federation.engine.site("site-1").held_out().y)
         for hold in ("sites", "machines"):
-            found = kf.evaluate(kf.FoldingLearner(hold=hold).fit(federation), federation)
+            found = kf.evaluate(
+                kf.FoldingLearner(hold=hold, measure="rms", batch_size=100, partition="order", scale=None).fit(
+                    federation
+                ),
+                federation,
+            )
             assert found.sites["site-1"].rows == 0
             assert np.isnan(found.sites["site-1"].accuracy)
             assert found.to_json()["sites"]["site-1"]["accuracy"] is None
@@ -118,14 +125,16 @@ def test_a_site_without_held_out_rows_is_listed_among_the_others(sites):
 
 def test_given_rows_and_unknown_labels(sites):
     with kf.Federation.local(sites) as federation:
-        model = kf.FoldingLearner().fit(federation)
+        model = kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         X, y = sites["site-0"]
         found = kf.evaluate(model, federation, holdout={"new": (X, np.where(y == 0, 99, y))})
     assert found.pooled.confusion[-1].sum() == found.pooled.unknown == (y == 0).sum()
     assert found.pooled.errors == found.pooled.rows - found.pooled.correct >= found.pooled.unknown
     assert found.accuracy < 1
     assert f"{(y == 0).sum()} row(s) have labels that the model does not know" in str(found)
-    assert "does not know" not in str(evaluate_rows(kf.KAHMClassifier().fit(X, y), {"a": (X, y)}))
+    assert "does not know" not in str(
+        evaluate_rows(kf.KAHMClassifier(batch_size=1000, partition="kmeans", scale=None).fit(X, y), {"a": (X, y)})
+    )
 
 
 @pytest.mark.parametrize("hold", ["sites", "machines"])
@@ -137,7 +146,9 @@ def test_labels_of_another_type_are_refused(sites, hold):
             (numbered, worded, ("text", "numbers")),
             (worded, numbered, ("numbers", "text")),
         ):
-            model = kf.FoldingLearner(hold=hold).fit(learned)
+            model = kf.FoldingLearner(hold=hold, measure="rms", batch_size=100, partition="order", scale=None).fit(
+                learned
+            )
             rows = {name: (site.X, site.y) for name in sites for site in [tested.engine.site(name).held_out()]}
             with pytest.raises(kf.errors.SchemaMismatch, match=told.format(*expected)):
                 evaluate_rows(model, rows)
@@ -148,15 +159,28 @@ def test_labels_of_another_type_are_refused(sites, hold):
 def test_labels_that_are_objects_are_of_the_type_they_hold(sites):
     X, y = sites["site-0"]
     words = np.array(["a", "b", "c", "d"], dtype=object)[y]
-    assert evaluate_rows(kf.KAHMClassifier().fit(X, words), {"a": (X, words)}).pooled.unknown == 0
-    assert evaluate_rows(kf.KAHMClassifier().fit(X, y > 1), {"a": (X, (y > 1).astype(float))}).pooled.unknown == 0
+    assert (
+        evaluate_rows(
+            kf.KAHMClassifier(batch_size=1000, partition="kmeans", scale=None).fit(X, words), {"a": (X, words)}
+        ).pooled.unknown
+        == 0
+    )
+    assert (
+        evaluate_rows(
+            kf.KAHMClassifier(batch_size=1000, partition="kmeans", scale=None).fit(X, y > 1),
+            {"a": (X, (y > 1).astype(float))},
+        ).pooled.unknown
+        == 0
+    )
 
 
 def test_labels_of_which_none_is_known_are_refused(sites):
     others = {name: (X, y + 10) for name, (X, y) in sites.items()}
     told = "knows none of the labels of the .* rows it is tested on; its classes are 0, 1, 2, 3; look at the column"
     with kf.Federation.local(sites) as federation:
-        model = kf.FoldingLearner(hold="machines").fit(federation)
+        model = kf.FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
+            federation
+        )
         with pytest.raises(ValueError, match=told):
             kf.evaluate(model, federation, holdout=others)
         one = kf.evaluate(model, federation, holdout={**sites, "site-1": others["site-1"]})
@@ -169,11 +193,15 @@ def test_labels_of_which_none_is_known_are_refused(sites):
 def test_policy_and_missing_sites(sites):
     policies = {name: Policy(tasks=("describe", "folding_fit", "scores", "machines")) for name in sites}
     with kf.Federation.local(sites, holdout=0.3, policies=policies) as federation:
-        model = kf.FoldingLearner(hold="machines").fit(federation)
+        model = kf.FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
+            federation
+        )
         with pytest.raises(TooFewReplies, match="allows describe, folding_fit, scores, machines, not 'evaluate'"):
             kf.evaluate(model, federation)
     with kf.Federation.local(sites, holdout=0.3) as federation:
-        model = kf.FoldingLearner(hold="machines").fit(federation)
+        model = kf.FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
+            federation
+        )
         federation.engine.faults["site-2"] = Fault("dead")
         found = kf.evaluate(model, federation, min_replies=1)
     assert set(found.sites) == {"site-0", "site-1"}
@@ -184,7 +212,7 @@ def test_policy_and_missing_sites(sites):
 def test_other_models_are_evaluated_too(sites):
     X = np.concatenate([rows for rows, _ in sites.values()])
     y = np.concatenate([labels for _, labels in sites.values()])
-    model = kf.KAHMClassifier().fit(X, y)
+    model = kf.KAHMClassifier(batch_size=1000, partition="kmeans", scale=None).fit(X, y)
     with kf.Federation.local(sites, holdout=0.5) as federation:
         assert kf.evaluate(model, federation).accuracy > 0.9
 
@@ -193,7 +221,7 @@ def test_the_number_of_questions_does_not_grow_with_the_sites(sites):
     asked = {}
     for count in (1, 3):
         with kf.Federation.local(dict(list(sites.items())[:count]), holdout=0.3) as federation:
-            model = kf.FoldingLearner().fit(federation)
+            model = kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
             before = {entry.task: entry.messages for entry in federation.traffic if entry.site == "site-0"}
             kf.evaluate(model, federation)
             after = {entry.task: entry.messages for entry in federation.traffic if entry.site == "site-0"}
@@ -213,7 +241,7 @@ def test_the_number_of_questions_does_not_grow_with_the_sites(sites):
 
 def test_nobody_learns_the_probabilities_of_others_rows(sites):
     with kf.Federation.local(sites, holdout=0.3) as federation:
-        model = kf.FoldingLearner().fit(federation)
+        model = kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         kf.evaluate(model, federation)
         sent = {entry.site: entry.bytes_down for entry in federation.traffic if entry.task == "evaluate_scores"}
         for name, size in sent.items():
@@ -224,7 +252,7 @@ def test_nobody_learns_the_probabilities_of_others_rows(sites):
 def test_no_site_gives_its_queries(sites):
     policies = {name: Policy(tasks=("describe", "folding_fit", "scores")) for name in sites}
     with kf.Federation.local(sites, holdout=0.3, policies=policies) as federation:
-        model = kf.FoldingLearner().fit(federation)
+        model = kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         found = kf.evaluate(model, federation, min_replies=0)
         assert not found.sites
         assert set(found.missing) == set(sites)
@@ -418,18 +446,37 @@ def test_a_regressor_has_no_classes(valued, sites):
         ridge = kf.RidgeLearner("exact", task="regress", features="given", n_components=5).fit(federation)
         personal = kf.PersonalLearner(gains=False).fit(federation)
     X, y = valued["site-0"]
-    assert all(map(is_regressor, [ridge, personal, personal.for_site("site-0"), kf.KAHMRegressor().fit(X, y)]))
+    assert all(
+        map(
+            is_regressor,
+            [
+                ridge,
+                personal,
+                personal.for_site("site-0"),
+                kf.KAHMRegressor(batch_size=1000, partition="kmeans", scale=None).fit(X, y),
+            ],
+        )
+    )
     with kf.Federation.local(sites) as federation:
         found = [
             learner.fit(federation)
             for learner in (
-                kf.FoldingLearner(),
-                kf.FoldingLearner(hold="machines"),
+                kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None),
+                kf.FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None),
                 kf.RidgeLearner(n_components=5),
                 kf.PersonalLearner(gains=False),
             )
         ]
-    assert not any(map(is_regressor, [*found, found[-1].for_site("site-0"), kf.KAHMClassifier().fit(*sites["site-0"])]))
+    assert not any(
+        map(
+            is_regressor,
+            [
+                *found,
+                found[-1].for_site("site-0"),
+                kf.KAHMClassifier(batch_size=1000, partition="kmeans", scale=None).fit(*sites["site-0"]),
+            ],
+        )
+    )
 
 
 def test_a_site_counts_only_for_a_model_that_predicts(rng):

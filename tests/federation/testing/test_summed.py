@@ -17,7 +17,7 @@ def federation(rng):
 
 @pytest.fixture
 def machines(federation):
-    return FoldingLearner("distance", batch_size=10, hold="machines").fit(federation)
+    return FoldingLearner("distance", batch_size=10, hold="machines", partition="order", scale=None).fit(federation)
 
 
 def test_counts(federation, machines):
@@ -43,7 +43,7 @@ def test_temperature(federation, machines):
 
 
 def test_only_what_is_whole(federation, machines):
-    at_sites = FoldingLearner("distance", batch_size=10).fit(federation)
+    at_sites = FoldingLearner("distance", batch_size=10, partition="order", scale=None).fit(federation)
     for model in [at_sites]:
         with pytest.raises(InputError, match="whole"):
             evaluate(model, federation, sum="secure")

@@ -22,10 +22,10 @@ from kernfed_papers.draws import generator
 from kernfed_papers.experiment import Row
 from kernfed_papers.rows import take_rows
 
-#: Settings that a baseline may choose from, by rows that are held out of training. Penalties are per row; they and the
-#: regularizations go on where the best is at an end.
+#: Settings that a baseline may choose from, by rows that are held out of training. Penalties are of the sum over rows,
+#: so that the best of few rows is that of many; they and the regularizations go on where the best is at an end.
 NEIGHBOURS = (1, 5, 10, 20)
-PENALTIES = (1e-4, 1e-3, 1e-2)
+PENALTIES = (1.0, 10.0, 100.0)
 RATES = (0.03, 0.1, 0.3)
 REGULARIZATIONS = (1e-4, 1e-3, 1e-2, 1e-1)
 ROUNDS = (1, 10, 100)
@@ -185,13 +185,13 @@ def _vote(labels: IntArray, k: int) -> IntArray:
 def _logistic(data: Dataset, balanced: bool) -> Answers:
     weight = "balanced" if balanced else None
     choice, model = _tuned_logistic(data, weight, adjusted=False)
-    note = f"penalty {choice['penalty']:g} per row{_WEIGHING * balanced}{stopped(model, _STEPS)}"
+    note = f"penalty {choice['penalty']:g}{_WEIGHING * balanced}{stopped(model, _STEPS)}"
     return Answers("pooled rows, logistic regression", model.predict(data.x_test), note=note)
 
 
 def _logit_adjusted(data: Dataset) -> Answers:
     choice, model = _tuned_logistic(data, None, adjusted=True)
-    note = f"penalty {choice['penalty']:g} per row{stopped(model, _STEPS)}"
+    note = f"penalty {choice['penalty']:g}{stopped(model, _STEPS)}"
     predicted = adjusted_labels(model, data.y_train, data.x_test)
     return Answers("pooled rows, logit-adjusted logistic regression", predicted, note=note)
 
@@ -200,7 +200,7 @@ def _tuned_logistic(data: Dataset, weight: str | None, adjusted: bool) -> tuple[
     """The penalty whose answers do best by class on left-out rows, and the model of all rows with it."""
 
     def fit(penalty: float, x: FloatArray, y: IntArray) -> LogisticRegression:
-        return fit_logistic(1 / (penalty * len(y)), x, y, steps=_STEPS, class_weight=weight)
+        return fit_logistic(1 / penalty, x, y, steps=_STEPS, class_weight=weight)
 
     def answer(penalty: float, trial: Dataset) -> npt.NDArray[Any]:
         model = fit(penalty, trial.x_train, trial.y_train)

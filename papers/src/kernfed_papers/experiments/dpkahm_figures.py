@@ -48,7 +48,7 @@ def run_layers(seed: int, quick: bool) -> list[Row]:
     shown = [Row("input", None, 0.0, "distance", matrix=_picture(query))]
     image, images = query, []
     for layer in range(1, (5 if quick else _LAYERS) + 1):
-        image = KAHM(subspace_dim=_SUBSPACE - layer + 1).fit(rows).image(image)  # DP-KAHM (51)
+        image = KAHM(subspace_dim=_SUBSPACE - layer + 1, scale=None).fit(rows).image(image)  # DP-KAHM (51)
         images.append(image)
         shown.append(
             Row(

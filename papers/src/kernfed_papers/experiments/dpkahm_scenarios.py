@@ -81,7 +81,13 @@ def _distributed(release: _Release, parts: Parts, batch: int, seed: int) -> tupl
         for number, part in enumerate(parts)
     }
     learner = FoldingLearner(
-        measure="distance", batch_size=batch, partition="kmeans", layers=LAYERS, dtype="float32", subspace_dim=_SUBSPACE
+        measure="distance",
+        batch_size=batch,
+        partition="kmeans",
+        scale=None,
+        layers=LAYERS,
+        dtype="float32",
+        subspace_dim=_SUBSPACE,
     )
     with Federation.local(sites, seed=seed) as federation:
         predicted = learner.fit(federation).predict(release.data.x_test)

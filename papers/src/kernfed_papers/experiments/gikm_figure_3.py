@@ -35,7 +35,9 @@ def run(seed: int, quick: bool) -> list[Row]:
 def _measured(seed: int) -> list[Row]:
     """Squared error of the predictor (44) on digits beside the bound for as many rows."""
     data = load_rows("digits", "tanh")
-    model = KAHMClassifier("distance", batch_size=1000, partition="kmeans", dtype="float32", random_state=seed)
+    model = KAHMClassifier(
+        "distance", batch_size=1000, partition="kmeans", dtype="float32", random_state=seed, scale=None
+    )
     model.fit(data.x_train, data.y_train)
     predicted = membership_probability(model.scores(data.x_test), data.x_test.shape[1])
     error = float(np.square((data.y_test[:, None] == model.classes_) - predicted).mean())

@@ -46,7 +46,7 @@ def run(seed: int, quick: bool) -> list[Row]:
 def _run_column(name: str, data: Dataset, printed: dict[str, float | None], seed: int, batch_size: int) -> list[Row]:
     parts = partition_one_class(data.y_train)
     sites = {f"class {data.y_train[part[0]]:03d}": part for part in parts}
-    learner = FoldingLearner(measure="distance", batch_size=batch_size, partition="kmeans", dtype="float32")
+    learner = FoldingLearner(measure="distance", batch_size=batch_size, partition="kmeans", dtype="float32", scale=None)
     rows = {site: (data.x_train[part], data.y_train[part]) for site, part in sites.items()}
     with Federation.local(rows, seed=seed) as federation:
         model = learner.fit(federation)

@@ -24,7 +24,7 @@ def run(seed: int, quick: bool) -> list[Row]:
             continue
         data = load_rows(dataset, "tanh")
         data = slice_rows(data, 500, 100, seed) if quick else data
-        learner = FoldingLearner(measure="distance", batch_size=1000, partition="kmeans", dtype="float32")
+        learner = FoldingLearner(measure="distance", batch_size=1000, partition="kmeans", dtype="float32", scale=None)
         folding = run_folding(learner, data, site_rows(data, partition_one_class(data.y_train)), seed)
         best = f"best other method in print: {others[0]} {published('GIKM', 17, others[0], split):g}"
         rows += [

@@ -120,7 +120,7 @@ def run(table: int, share: float, seed: int, quick: bool) -> list[Row]:
 
 def _run_column(table: int, column: _Column, data: Dataset, share: float, seed: int, quick: bool) -> list[Row]:
     printed = {row: published("GIKM", table, row, column.printed_as) for row in (_GLOBAL, _LOCAL)}
-    learner = FoldingLearner(measure="distance", batch_size=1000, partition="kmeans", dtype="float32")
+    learner = FoldingLearner(measure="distance", batch_size=1000, partition="kmeans", dtype="float32", scale=None)
     accuracies: list[Accuracies] = []
     traffic: list[Row] = []
     baselines: list[Row] = []
@@ -173,7 +173,9 @@ def _baselines(
     answers += averaging_answers(data, sites, seed, column.model, (1, 3) if quick else ROUNDS)
     pooled: list[Answers] = []
     if table == _TABLE_WITH_POOLED:
-        machines = KAHMClassifier("distance", batch_size=1000, partition="kmeans", dtype="float32", random_state=seed)
+        machines = KAHMClassifier(
+            "distance", batch_size=1000, partition="kmeans", dtype="float32", random_state=seed, scale=None
+        )
         pooled = pooled_answers(data, seed, machines=machines)
     return baseline_rows(column.name, [*answers, *pooled], data.y_test, weights, series=column.name)
 

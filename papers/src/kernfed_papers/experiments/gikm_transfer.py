@@ -77,7 +77,7 @@ def transfer_accuracies(
     for number, seed in enumerate(seeds):
         data, parts = draw_split(domains, source, target, seed)
         sites = site_rows(data, parts)
-        learner = FoldingLearner(measure="distance", batch_size=1000, partition="kmeans", dtype="float32")
+        learner = FoldingLearner(measure="distance", batch_size=1000, partition="kmeans", dtype="float32", scale=None)
         run = run_folding(learner, data, sites, seed)
         predicted = {_GLOBAL: run.predicted}
         for name, scores in zip((_SOURCE, _TARGET), run.scores, strict=True):
@@ -95,7 +95,9 @@ def transfer_accuracies(
 
 def _pooled(data: Dataset) -> list[Answers]:
     models = {
-        "pooled rows, KAHM": KAHMClassifier("distance", batch_size=1000, partition="kmeans", dtype="float32"),
+        "pooled rows, KAHM": KAHMClassifier(
+            "distance", batch_size=1000, partition="kmeans", dtype="float32", scale=None
+        ),
         "pooled rows, 1-NN": KNeighborsClassifier(1, algorithm="brute"),
         "pooled rows, logistic regression": LogisticRegression(C=1.0, max_iter=1000),
     }

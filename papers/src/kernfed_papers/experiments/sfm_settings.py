@@ -66,7 +66,7 @@ class Setting:
     def learner(self, measure: str = "rms", batch_size: int | None = None) -> FoldingLearner:
         """One round of folding as in SFM 4.4, computed in float32."""
         size = batch_size or self.batch_size
-        return FoldingLearner(measure=measure, batch_size=size, partition="order", dtype="float32")
+        return FoldingLearner(measure=measure, batch_size=size, partition="order", dtype="float32", scale=None)
 
     def loaded(self, quick: bool, seed: int) -> Iterator["Loaded"]:
         """The features at hand, one encoder after the other; a slice of them for a quick run."""
