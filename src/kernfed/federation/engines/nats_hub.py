@@ -61,6 +61,7 @@ class Hub:
     @classmethod
     def create(cls, folder: Path, address: str, listen: str = "", prefix: str = PREFIX) -> "Hub":
         """A new hub in a folder that is empty or not there, with an authority and a certificate for its address."""
+        new_seed()  # says what is missing before anything is written
         host, port = split_address(address)
         check_hub_url(f"tls://{address}")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

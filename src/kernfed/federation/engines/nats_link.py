@@ -203,44 +203,66 @@ class Link:
                 await client.flush(timeout=2 * _PING)  # there and back
 
     async def _connect(self, ended: asyncio.Event) -> None:
+        """Connect and subscribe, or raise why not; ``ended`` is set when the connection is over."""
         client = Client()
-
-        async def closed() -> None:
-            ended.set()
-
-        async def troubled(error: Exception) -> None:
-            if "permissions violation" in str(error).lower():
-                _log.warning("the hub does not allow it: %s", error)
-                denied = _DENIED.search(str(error))
-                if self._denied is not None and denied is not None:
-                    self._denied(denied[1])
-            elif isinstance(error, nats.errors.SlowConsumerError):
-                _log.warning("%s cannot keep up: %s", self.credentials.name, error)
-            else:
-                ended.set()
-
-        await client.connect(
-            self.url,
-            name=self.credentials.name,
-            nkeys_seed_str=self.credentials.seed,
-            tls=self._tls,
-            tls_handshake_first=True,  # before a word in the clear, so that nobody in between can talk TLS away
-            allow_reconnect=False,
-            connect_timeout=int(_CONNECT),
-            closed_cb=closed,
-            error_cb=troubled,
-        )
-        if client.max_payload < PART + _MARGIN:
-            await client.close()
-            raise InputError(f"the hub takes messages of {client.max_payload:,} bytes, set max_payload = 1MB there")
-        for subject, (queue, handler) in list(self._hear.items()):
-            self._subscriptions[subject] = await client.subscribe(subject, queue=queue, cb=_called(handler))
-        await client.flush(timeout=int(_CONNECT))
+        try:
+            await self._reach(client, ended)
+            if client.max_payload < PART + _MARGIN:
+                raise InputError(f"it takes messages of {client.max_payload:,} bytes, set max_payload = 1MB there")
+            for subject, (queue, handler) in list(self._hear.items()):
+                self._subscriptions[subject] = await client.subscribe(subject, queue=queue, cb=_called(handler))
+            await client.flush(timeout=int(_CONNECT))
+        except BaseException:
+            await _close(client)
+            raise
         self._client = client
         self.trouble = ""
         self._refused.clear()
         self._up.set()
         _log.info("%s is connected to %s", self.credentials.name, self.url)
+
+    async def _reach(self, client: Client, ended: asyncio.Event) -> None:
+        errors: list[Exception] = []
+
+        async def closed() -> None:
+            ended.set()
+
+        async def troubled(error: Exception) -> None:
+            if self._is_about_connection(error):
+                errors[:] = [error]
+                ended.set()
+
+        try:
+            async with asyncio.timeout(2 * _CONNECT):
+                await client.connect(
+                    self.url,
+                    name=self.credentials.name,
+                    nkeys_seed_str=self.credentials.seed,
+                    tls=self._tls,
+                    tls_handshake_first=True,  # before a word in the clear, so that nobody can talk TLS away
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,  # the client does not count the first one
+                    reconnect_time_wait=0,
+                    connect_timeout=int(_CONNECT),
+                    closed_cb=closed,
+                    error_cb=troubled,
+                )
+        except nats.errors.NoServersError:
+            raise errors[0] if errors else ConnectionRefusedError() from None
+        ended.clear()  # of attempts before
+
+    def _is_about_connection(self, error: Exception) -> bool:
+        """Whether an error ends the connection; others are told of here."""
+        if "permissions violation" in str(error).lower():
+            _log.warning("the hub does not allow it: %s", error)
+            denied = _DENIED.search(str(error))
+            if self._denied is not None and denied is not None:
+                self._denied(denied[1])
+            return False
+        if isinstance(error, nats.errors.SlowConsumerError):
+            _log.warning("%s cannot keep up: %s", self.credentials.name, error)
+            return False
+        return True
 
     def _lost(self, why: str) -> None:
         if self._up.is_set() or why != self.trouble:
@@ -255,14 +277,21 @@ class Link:
         client, self._client = self._client, None
         self._up.clear()
         self._subscriptions.clear()
-        if client is not None and not client.is_closed:
-            try:
-                async with asyncio.timeout(_CONNECT):
-                    if was_up:  # what was said last goes out
-                        await client.flush()
-                    await client.close()
-            except (nats.errors.Error, OSError, TimeoutError):
-                return  # it is gone, which was the aim
+        if client is not None:
+            await _close(client, flush=was_up)
+
+
+async def _close(client: Client, *, flush: bool = False) -> None:
+    """End a connection, whatever state it is in; with ``flush`` what was said last goes out."""
+    if client.is_closed:
+        return
+    try:
+        async with asyncio.timeout(_CONNECT):
+            if flush:
+                await client.flush()
+            await client.close()
+    except (nats.errors.Error, OSError, TimeoutError):
+        return  # it is gone, which was the aim
 
 
 def _called(handler: Handler) -> Callable[[Msg], Coroutine[Any, Any, None]]:
