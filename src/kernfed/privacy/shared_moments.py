@@ -1,8 +1,8 @@
 """Moments of classes over the rows of all sites, with noise in shares: what ``RecordMoments`` is for one site."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,12 @@ import numpy.typing as npt
 from kernfed._validation import FloatArray
 from kernfed.errors import InputError
 from kernfed.kernels.moments import Moments
-from kernfed.privacy.generator import Ints
-from kernfed.privacy.moments import ClassMoments, RecordMoments
+from kernfed.privacy.generator import Ints, NoiseGenerator, check_generator
+from kernfed.privacy.moments import ClassMoments, MomentsRelease, RecordMoments
 from kernfed.privacy.noise import Floats
 from kernfed.privacy.shares import NoisyArray, SharedSum, from_upper_parts, grid_sums, second_arrays, upper_parts
 from kernfed.privacy.sums import BITS, exact_product, unit_grid
+from kernfed.promise import Guarantee
 
 # Shares of the squared mu: counts are few and large, the covariances have the most numbers.
 _COUNTS, _SUMS = 0.02, 0.13
@@ -118,6 +119,25 @@ class SharedMoments(SharedSum):
             ClassMoments(label, Moments(int(n), self.mechanism.dimension, centre, scatter), sigma / n)
             for label, n, centre, scatter in zip(self.classes, sizes.tolist(), centres, second, strict=True)
         )
+
+
+def release_together(
+    shared: SharedMoments,
+    sites: Sequence[tuple[FloatArray, npt.NDArray[np.intp]]],
+    generator: NoiseGenerator | None = None,
+) -> MomentsRelease:
+    """What sites with these rows and places of their classes release together, computed in one place: for audits."""
+    source = check_generator(generator)
+    totals: dict[str, Mapping[str, Ints]] = {}
+    centres = None
+    for part in shared.parts:
+        sent = [shared.share(part, shared.integers(part, X, places, centres), source) for X, places in sites]
+        totals[part] = {name: np.sum([own[name] for own in sent], axis=0) for name in sent[0]}
+        centres = shared.centres(totals[part]) if part == "means" else None
+    record = Guarantee(shared.epsilon, shared.delta, "record", shared.words)
+    element = Guarantee(shared.epsilon, shared.delta, "element", "one element changing by any amount")
+    whole = replace(shared.event(next(iter(shared.parts))), mu=shared.mu)
+    return MomentsRelease(shared.moments(totals), element, record, source.private, (whole,))
 
 
 def _sizes(counts: Ints) -> Floats:

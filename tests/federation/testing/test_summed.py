@@ -5,7 +5,10 @@ import pytest
 
 from kernfed.errors import InputError
 from kernfed.federation import Federation, FoldingLearner, RidgeLearner, calibrate, evaluate
+from kernfed.federation.testing.auditing import audit_mechanism
 from kernfed.federation.testing.evaluation import TOGETHER
+from kernfed.privacy import RecordMoments
+from kernfed.privacy.shared_moments import SharedMoments, release_together
 from oracles.federation import sites_data
 
 
@@ -51,3 +54,31 @@ def test_only_what_is_whole(federation, machines):
             calibrate(model, federation, sum="secure")
     with pytest.raises(InputError, match="whole"):
         evaluate(machines, federation, {"a": (np.zeros((1, 3)), [0])}, sum="secure")
+
+
+# Audits ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_sum_of_a_few_sites_is_attacked_and_stands(rng):
+    data = sites_data(rng, "ab", rows=120)
+    mechanism = RecordMoments(3.0, 1e-5, 3, radius=3.0)
+    learner = FoldingLearner("rms", privacy=mechanism, rows_per_class=30, batch_size=30, sum="secure")
+    report, traffic = audit_mechanism(learner, data["a"], data["b"], trials=400, confidence=0.9999)
+    assert report.verdict.startswith("not contradicted")
+    assert {entry["task"] for entry in traffic} >= {"folding_shares", "sum_answer"}
+
+
+@pytest.mark.slow
+def test_too_few_honest_sites_are_found_out(rng):
+    """Shares of one site in nine, where the statement counts on nine: the noise is a third, and the attack says so."""
+    data = sites_data(rng, "ab", rows=120)
+    mechanism = RecordMoments(3.0, 1e-5, 3, radius=3.0)
+
+    def alone(X, y):
+        shared = SharedMoments.of(mechanism, (0,), 9)
+        return release_together(shared, [(X, y.astype(np.intp))])
+
+    learner = FoldingLearner("rms", privacy=mechanism, rows_per_class=30, batch_size=30)
+    report, _ = audit_mechanism(learner, data["a"], data["b"], release=alone, trials=1200)
+    assert report.verdict.startswith("CONTRADICTED")

@@ -15,7 +15,7 @@ from kernfed._validation import FloatArray
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation
 from kernfed.federation.folding.learner import FoldingLearner
-from kernfed.federation.site.rows import check_site_rows
+from kernfed.federation.site.rows import Rows, check_site_rows
 from kernfed.privacy import (
     AuditReport,
     Guarantee,
@@ -26,6 +26,7 @@ from kernfed.privacy import (
     audit_release,
 )
 from kernfed.privacy.attacks import ReleaseRows
+from kernfed.privacy.shared_moments import SharedMoments, release_together
 from kernfed.privacy.values import describe_mechanism, mechanism_to_values
 
 Labelled = tuple[npt.ArrayLike, npt.ArrayLike]
@@ -38,6 +39,8 @@ _ROWS, _FAR = 200, 100.0
 _MEAN_SHARE = 0.15
 # Repeated releases are dearer than noisy rows.
 _FEWER = 4
+# Sites that release a sum together: all of them honest, and no more than are needed, which leaves the least noise.
+_SHARES = 5
 
 
 def audit_mechanism(
@@ -53,7 +56,8 @@ def audit_mechanism(
     """Attack what a learner's sites release, and the answers of a model it makes of ``inside``.
 
     Returns the report and what left the site while the model was made. The noise is that of ``release``, by default the
-    mechanism's own; a given one is held against the mechanism's guarantee, and no model is made.
+    mechanism's own; a given one is held against the mechanism's guarantee, and no model is made. Of a learner with
+    ``sum`` it is the sum of a few sites that is attacked.
     """
     recipe = learner.recipe()
     if recipe is None:
@@ -63,7 +67,8 @@ def audit_mechanism(
     options: dict[str, Any] = {"confidence": confidence, "seed": seed}
     if isinstance(mechanism, RecordMoments):
         runs, classes = max(20, trials // _FEWER), len(np.unique(rows.y))
-        report = _audit_moments(mechanism, rows.X.shape[1], classes, release, runs, options)  # type: ignore[arg-type]
+        attacked = _summed(mechanism) if learner.sum is not None and release is None else release
+        report = _audit_moments(mechanism, rows.X.shape[1], classes, attacked, runs, options)  # type: ignore[arg-type]
     else:
         report = audit_release(mechanism, rows.X, others.X, release=release, trials=trials, **options)  # type: ignore[arg-type]
     if release is not None:
@@ -71,12 +76,30 @@ def audit_mechanism(
     # A release made to be attacked is kept by nobody: the store is a folder that goes with it.
     with (
         TemporaryDirectory(prefix="kernfed-audit-") as folder,
-        Federation.local({"audited": (rows.X, rows.y)}, seed=seed, store=folder) as federation,
+        Federation.local(_divided(learner, rows), seed=seed, store=folder) as federation,
     ):
         model = learner.fit(federation)
         traffic = federation.traffic.to_json()
         answers = _answers(model, (rows.X, rows.y), (others.X, others.y), options)
     return report.plus(*answers), list(traffic)
+
+
+def _summed(mechanism: RecordMoments) -> ReleaseMoments:
+    """What a few sites release of labelled rows together, each with its share of the noise."""
+
+    def release(X: FloatArray, y: npt.NDArray[Any]) -> MomentsRelease:
+        classes, places = np.unique(y, return_inverse=True)
+        shared = SharedMoments.of(mechanism, tuple(classes.tolist()), _SHARES)
+        return release_together(shared, [(X[i::_SHARES], places[i::_SHARES]) for i in range(_SHARES)])
+
+    return release
+
+
+def _divided(learner: FoldingLearner, rows: Rows) -> dict[str, tuple[FloatArray, npt.NDArray[Any]]]:
+    """The rows as one site's, or as those of a few where the learner sums over sites."""
+    if learner.sum is None:
+        return {"audited": (rows.X, rows.y)}
+    return {f"audited {i + 1}": (rows.X[i::_SHARES], rows.y[i::_SHARES]) for i in range(_SHARES)}
 
 
 def audit_model(
