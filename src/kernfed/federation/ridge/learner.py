@@ -193,7 +193,7 @@ def _parameters(
     """The problem of the sites that take part."""
     schema = taking_part.schema
     if options.task == "classify":
-        check_classes(schema, stacklevel=5)  # to who called fit
+        check_classes(schema, stacklevel=6)  # to who called fit
     return options.parameters(schema, bandwidth, components, seed)
 
 
@@ -252,5 +252,5 @@ def _warn_divergence(recorder: Recorder, heterogeneity: Heterogeneity) -> None:
         f"newton diverges{known}: sites have few rows or differ much. The gradient went from {norms[0]:.3g} to "
         f"{norms[-1]:.3g} in {len(norms) - 1} rounds; method='conjugate' needs the same exchanges and cannot diverge",
         DivergenceWarning,
-        stacklevel=4,
+        stacklevel=5,
     )

@@ -228,5 +228,5 @@ def _diagnose(system: RidgeSystem, progress: Progress) -> None:
             seen=progress.heterogeneity.largest_eigenvalue,
         )
     except SitesLost as lost:
-        # the stack: this function, run, _train and fit of the learner, and who called it
-        warnings.warn(f"heterogeneity was not measured: {lost.reasons}", MissingSites, stacklevel=5)
+        # the stack: this function, run, _train, fit_with_sums and fit of the learner, and who called it
+        warnings.warn(f"heterogeneity was not measured: {lost.reasons}", MissingSites, stacklevel=6)
