@@ -213,7 +213,7 @@ class Link:
                 self._subscriptions[subject] = await client.subscribe(subject, queue=queue, cb=_called(handler))
             await client.flush(timeout=int(_CONNECT))
         except BaseException:
-            await _close(client)
+            await _close(client, seconds=_FIRST_PAUSE)  # nobody answers for a handshake that failed
             raise
         self._client = client
         self.trouble = ""
@@ -281,12 +281,12 @@ class Link:
             await _close(client, flush=was_up)
 
 
-async def _close(client: Client, *, flush: bool = False) -> None:
+async def _close(client: Client, *, flush: bool = False, seconds: float = _CONNECT) -> None:
     """End a connection, whatever state it is in; with ``flush`` what was said last goes out."""
     if client.is_closed:
         return
     try:
-        async with asyncio.timeout(_CONNECT):
+        async with asyncio.timeout(seconds):
             if flush:
                 await client.flush()
             await client.close()
