@@ -97,8 +97,9 @@ def test_a_rehearsed_plan_says_so():
 
 @pytest.mark.usefixtures("folder")
 def test_a_plan_is_of_the_job_that_train_runs(folder):
-    told = json.loads(run("plan", *TABLE, "--json").stdout)["exchanges"]
-    run("train", *TABLE, "--out", "same.kfd", "--traffic", "same.json")
+    settings = ("--batch-size", "100", "--partition", "order", "--scale", "none")
+    told = json.loads(run("plan", *TABLE, *settings, "--json").stdout)["exchanges"]
+    run("train", *TABLE, *settings, "--out", "same.kfd", "--traffic", "same.json")
     left = json.loads((folder / "same.json").read_text())
     for planned, sent in zip(told, left, strict=True):
         assert all(planned[name] == sent[name] for name in ("site", "task", "information", "messages", "bytes_down"))
@@ -106,10 +107,23 @@ def test_a_plan_is_of_the_job_that_train_runs(folder):
         assert abs(planned["bytes_up"] - sent["bytes_up"]) <= 64 + 8 * 20
 
 
+def test_a_plan_of_what_is_still_to_choose_is_the_most_it_can_come_to(folder):
+    told = json.loads(run("plan", *TABLE, "--json").stdout)["exchanges"]
+    run("train", *TABLE, "--out", "auto.kfd", "--traffic", "auto.json")
+    for planned, sent in zip(told, json.loads((folder / "auto.json").read_text()), strict=True):
+        assert all(planned[name] == sent[name] for name in ("site", "task", "information", "messages"))
+        assert planned["bytes_down"] >= sent["bytes_down"]
+        assert planned["bytes_up"] >= sent["bytes_up"]
+
+
 def test_machines_may_stay_in_the_stores(folder):
     done = run("train", *TABLE, "--hold", "sites", "--store", "stores", "--out", "m.kfd", "--traffic", "t.json")
     assert done.stderr == "The machines are at the sites, in stores: the file alone cannot answer.\n"
-    assert {entry["information"] for entry in json.loads((folder / "t.json").read_text())} == {"schema", "counts"}
+    assert {entry["information"] for entry in json.loads((folder / "t.json").read_text())} == {
+        "schema",
+        "statistics",
+        "counts",
+    }
     table = read_table("rows.csv", features="f0:f2", label="y", site="site")
     sites = {name: (table.X[table.site == name], table.y[table.site == name]) for name in ("north", "south")}
     with kf.Federation.local(sites, columns=table.columns, store="stores") as federation:

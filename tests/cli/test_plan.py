@@ -44,9 +44,7 @@ def test_the_plan_is_of_what_train_does_unless_told(rows, tmp_path):
     mechanism = kf.privacy.RecordGaussian(3, 1e-5, 2)
     store = tmp_path / "store"
     with kf.Federation.local({"all": (table.X, table.y)}, columns=table.columns, store=store) as federation:
-        kf.FoldingLearner(privacy=mechanism, measure="rms", batch_size=100, partition="order", scale=None).fit(
-            federation
-        )
+        kf.FoldingLearner(privacy=mechanism).fit(federation)
         assert told["exchanges"] == federation.traffic.to_json()
     model = tmp_path / "model.kfd"
     done = CliRunner().invoke(app, ["train", "--data", str(rows), "--label", "y", "--out", str(model), *options])

@@ -101,8 +101,8 @@ def test_steps_of_smoothing(table):
 
 
 def test_what_suits_the_mechanism(table):
-    assert given(None).make(table).batch_size == 100
-    assert given("record-gaussian", **NEEDED["record-gaussian"]).make(table).batch_size == 100
+    assert given(None).make(table).batch_size == "auto"
+    assert given("record-gaussian", **NEEDED["record-gaussian"]).make(table).batch_size == "auto"
     moments = given("record-moments", **NEEDED["record-moments"])
     learner = moments.make(table)
     assert learner.batch_size == 1000

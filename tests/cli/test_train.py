@@ -129,9 +129,7 @@ def test_what_left_the_sites_is_written_as_reports_read_it(folder):
     table = read_table(folder / "rows.csv", features="f0:f2", label="y", site="site")
     sites = {name: (table.X[table.site == name], table.y[table.site == name]) for name in ("n", "s")}
     with kernfed.Federation.local(sites, columns=table.columns) as federation:
-        kernfed.FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
-            federation
-        )
+        kernfed.FoldingLearner(hold="machines").fit(federation)
         expected = federation.traffic
     assert json.loads((folder / "traffic.json").read_text()) == expected.to_json()
     assert {entry["site"] for entry in expected.to_json() if entry["information"] == "rows"} == {"n", "s"}

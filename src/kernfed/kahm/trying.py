@@ -17,11 +17,11 @@ Numbers = npt.NDArray[np.intp]
 #: Rows of a class and how they are divided: the numbers of each machine's rows.
 Division = tuple[tuple[Numbers, ...], ...]
 #: Rows that are tried: a share of all, but enough to say something.
-_SHARE, _FEWEST = 10, 1024
+_SHARE, _FEWEST = 12, 768
 #: Of these so many are left out, and at most so many.
-_LEFT_OUT, _MOST_LEFT_OUT = 3, 300
+_LEFT_OUT, _MOST_LEFT_OUT = 3, 250
 #: Classes on which large divisions are compared: a share of all.
-_CLASSES_SHARE = 5
+_CLASSES_SHARE = 6
 
 
 @dataclass(frozen=True)

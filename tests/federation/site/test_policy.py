@@ -12,7 +12,7 @@ from kernfed.privacy.names import MECHANISMS
 
 def test_defaults_let_only_schema_and_scores_leave() -> None:
     policy = Policy()
-    assert policy.tasks == ("describe", "folding_fit", "scores", "prepare")
+    assert policy.tasks == ("describe", "folding_choose", "folding_fit", "scores", "prepare")
     assert policy.allows("scores")
     assert not policy.allows("machines")
     assert not policy.allows("score")  # names are whole words
