@@ -104,7 +104,7 @@ def test_rows_are_left_out_but_never_the_last_of_a_class():
 def test_a_scale_is_preferred_where_rows_do_not_tell_and_the_better_one_where_they_do():
     tried = candidates("auto", 10, "order")
     ones, none = "1" * 40, "0" * 40
-    alike = tally_of(ones[:38] + "00", ones[:37] + "101", none, none)
+    alike = tally_of("1" * 40 + "0" * 10, "0" * 9 + "1" * 41, "0" * 50, "0" * 50)
     assert tried[alike.best(tried)].unit_of == ("columns", 0.3)
     better = tally_of(ones[:25] + none[:15], ones, none, none)
     assert tried[better.best(tried)].unit_of == ("entries", 0.3)
