@@ -19,6 +19,7 @@ class Answer:
     site, batch : (n,) of a folding model, the site that came nearest in the label's class and which of its batches
     score : (n,) the score that decided: of that batch, or the smallest in the row
     sites, missing : sites that answered this question, and those that did not, with reasons
+    part : (n,) of machines and a head together, which part the label comes from
     """
 
     labels: npt.NDArray[Any]
@@ -29,6 +30,7 @@ class Answer:
     score: FloatArray | None = None
     sites: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
+    part: npt.NDArray[Any] | None = None
 
 
 def answer_of_scores(classes: npt.NDArray[Any], scores: FloatArray, probabilities: FloatArray) -> Answer:

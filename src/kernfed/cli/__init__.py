@@ -24,6 +24,7 @@ from kernfed.cli import (
     predict,
     prepare,
     report,
+    serve,
     site,
     train,
     verify_site,
@@ -60,6 +61,7 @@ command("verify-site", epilog=verify_site.EXAMPLE)(verify_site.verify_site)
 command("models", epilog=models.EXAMPLE)(models.models)
 command("key", epilog=key.EXAMPLE)(key.key)
 command("report", epilog=report.EXAMPLE)(report.report)
+command("serve", epilog=serve.EXAMPLE)(serve.serve)
 command("bench", epilog=bench.EXAMPLE, context_settings=ANYTHING)(bench.bench)
 command("flower-app", epilog=flower_app.EXAMPLE)(flower_app.flower_app)
 command("flower-run", epilog=flower_run.EXAMPLE)(flower_run.flower_run)

@@ -187,6 +187,15 @@ class Federation:
         view._only = frozenset(sites)
         return view
 
+    def on_behalf_of(self, person: str) -> "Federation":
+        """The same federation, whose questions say that they are asked for ``person``; traffic and engine are shared.
+
+        It is only said: over a hub, a site goes by the key of the connection, and its journal has both names.
+        """
+        view = copy.copy(self)
+        view.caller = person
+        return view
+
     def schemas(
         self, sites: Sequence[str] | None = None, *, min_replies: int | None = None, timeout: float = 600.0
     ) -> dict[str, Schema]:

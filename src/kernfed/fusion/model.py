@@ -222,7 +222,8 @@ class FusionModel(Savable):
         answered = () if parts.by_site is None else parts.by_site.sites
         missing = {} if parts.by_site is None else parts.by_site.missing
         best = scores[np.arange(len(winners)), winners]
-        return Answer(self.classes_[winners], likely, scores, site, batch, best, answered, missing)
+        part = None if self.ridge is None else self._deciding(parts, winners)
+        return Answer(self.classes_[winners], likely, scores, site, batch, best, answered, missing, part)
 
     def scores(self, X: npt.ArrayLike, *, prior: Prior = None, **options: Any) -> FloatArray:
         """Scores (n, C) in the order of ``classes_``: SMALLER is better; negative logits times the temperature."""
@@ -258,14 +259,23 @@ class FusionModel(Savable):
             raise InputError("only a model of machines and a head has two parts to compare; use answer")
         parts = self._parts(X, prior, explain=True, **options)
         winners = self._scored(parts, prior)[0].argmin(axis=1)
-        head, machines = parts.values.argmax(axis=1), parts.scores.argmin(axis=1)
-        machines = np.where(parts.travelled, machines, head)
-        agree = 2 * (head == winners).astype(int) + (machines == winners)
-        part = np.array(["together", "machines", "head", "both"])[agree]
-        part = np.where(parts.travelled, part, "head")
+        head, machines = self._alone(parts)
         site, _ = self._nearest(parts, winners)
         labels = self.classes_
+        part = self._deciding(parts, winners)
         return FusionExplanation(labels[winners], part, labels[head], labels[machines], site)
+
+    def _alone(self, parts: _Parts) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """Classes (n,) that the head would say alone, and the machines, which say the same where nobody asked them."""
+        head = parts.values.argmax(axis=1)
+        return head, np.where(parts.travelled, parts.scores.argmin(axis=1), head)
+
+    def _deciding(self, parts: _Parts, winners: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+        """Which part (n,) the classes come from: one of ``PARTS``."""
+        head, machines = self._alone(parts)
+        agree = 2 * (head == winners).astype(int) + (machines == winners)
+        part = np.array(["together", "machines", "head", "both"])[agree]
+        return np.where(parts.travelled, part, "head")
 
     def _asked(self, prior: Prior) -> Prior:
         if not len(self.classes_):

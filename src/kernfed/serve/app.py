@@ -1,0 +1,227 @@
+"""The gateway's HTTP: who asks, how much, what comes back. Every refusal is a status and one sentence."""
+
+import asyncio
+import base64
+import hashlib
+import ipaddress
+import json
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from importlib.resources import files
+
+from kernfed._version import __version__
+from kernfed.errors import HubUnreachable, InputError, NotConnected, StaleModel, TooFewReplies
+from kernfed.serve.gateway import Gateway, answer_values, plain_labels
+from kernfed.serve.metrics import UNKNOWN
+from kernfed.serve.requests import Rate, RequestError
+from kernfed.serve.rows import ARROW, CSV, JSON
+from kernfed.serve.schema import PREDICT
+from kernfed.serve.tokens import Tokens
+
+try:
+    from fastapi import FastAPI, Request, Response
+    from fastapi.responses import JSONResponse
+    from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect
+except ImportError:
+    raise ImportError("a gateway needs fastapi and uvicorn: pip install -e '.[serve]' in a clone of kernfed") from None
+
+_log = logging.getLogger("kernfed.serve")
+_log.addHandler(logging.NullHandler())
+#: Who asks a gateway without tokens.
+ANYBODY = "anybody"
+#: Names under which a browser on this machine reaches a gateway without tokens: no page of elsewhere may use it.
+_HERE = ("localhost",)
+_CHALLENGE = {"WWW-Authenticate": "Bearer"}
+_SCRIPT = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
+_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Desk:
+    """Lets requests in: by token, rate and size."""
+
+    def __init__(self, gateway: Gateway, tokens: Tokens | None) -> None:
+        self._gateway, self._tokens = gateway, tokens
+        self._rate = Rate(gateway.limits.rate)
+        self._held = 0
+
+    def caller(self, request: Request) -> str:
+        """Who asks; refused where nobody knows the token, or where there are none and it comes from elsewhere."""
+        if self._tokens is None:
+            if not _is_here(_host_of(request)):
+                raise RequestError(403, "without tokens this gateway answers under localhost and its address only")
+            return ANYBODY
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        caller = self._tokens.caller(token.strip()) if scheme.lower() == "bearer" else None
+        if caller is None:
+            raise RequestError(401, "a token is needed that this gateway knows: send Authorization: Bearer TOKEN")
+        return caller
+
+    def count(self, caller: str) -> None:
+        """Count a request of a caller; refuse one too many."""
+        self._rate.take(caller)
+
+    async def body(self, request: Request) -> bytes:
+        """The body, if it is not too large, arrives in time, and there is room for it."""
+        limits, parts, size = self._gateway.limits, [], 0
+        told = request.headers.get("content-length", "")
+        if told.isdecimal() and int(told[:20]) > limits.bytes:
+            raise self._too_large()
+        try:
+            async with asyncio.timeout(limits.seconds):
+                async for part in request.stream():
+                    size += len(part)
+                    self._held += len(part)
+                    if size > limits.bytes:
+                        raise self._too_large()
+                    if self._held > limits.bodies:
+                        raise RequestError(503, "too much is being read already; ask again in a second", wait=1.0)
+                    parts.append(part)
+        except ClientDisconnect:
+            raise RequestError(400, "the body ended before it was complete") from None
+        except TimeoutError:
+            raise RequestError(408, f"the body did not arrive within {limits.seconds:g} s") from None
+        finally:
+            self._held -= size
+        return b"".join(parts)
+
+    def _too_large(self) -> RequestError:
+        return RequestError(413, f"a request may have at most {self._gateway.limits.bytes:,} bytes")
+
+
+def make_app(gateway: Gateway, tokens: Tokens | None = None) -> FastAPI:
+    """The application. Without ``tokens`` everybody who reaches it may ask."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        gateway.close()
+
+    # The pages of FastAPI that show the schema load scripts from elsewhere; the schema itself is served.
+    app = FastAPI(
+        title="kernfed gateway",
+        version=__version__,
+        description="Answers rows with a federated model, and says who decided and who was missing.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    desk = Desk(gateway, tokens)
+    _add_errors(app)
+    _add_predict(app, gateway, desk)
+    _add_views(app, gateway, desk)
+    return app
+
+
+def _add_predict(app: FastAPI, gateway: Gateway, desk: Desk) -> None:
+    @app.post("/predict", summary="Labels, probabilities, who decided and who was missing", openapi_extra=PREDICT)
+    async def predict(request: Request) -> Response:
+        started, caller = time.monotonic(), UNKNOWN
+        try:
+            caller = desk.caller(request)
+            desk.count(caller)
+            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind not in (JSON, CSV, ARROW):
+                raise RequestError(415, f"the content type must be {JSON}, {CSV} or {ARROW}, got {kind!r:.80}")
+            rows = await gateway.read(await desk.body(request), kind)
+            answer = await gateway.answer(rows, caller)
+        except Exception as error:
+            gateway.metrics.ended(caller, _refusal(error).status)
+            raise
+        values = answer_values(answer, plain_labels(getattr(gateway.model, "classes_", ())))
+        gateway.metrics.answered(caller, len(rows), time.monotonic() - started, tuple(answer.missing))
+        return Response(json.dumps(values, allow_nan=False), media_type=JSON)
+
+
+def _add_views(app: FastAPI, gateway: Gateway, desk: Desk) -> None:
+    page = files("kernfed.serve").joinpath("page.html").read_text(encoding="utf-8")
+    headers = {
+        "Content-Security-Policy": _policy_of(page),
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",
+    }
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return Response(page, media_type="text/html; charset=utf-8", headers=headers)
+
+    @app.get("/health", summary="Whether it answers: 200, or 503 where no site is there")
+    async def health() -> Response:
+        sites = await gateway.sites()
+        up = sum(seconds is not None for seconds in sites.values())
+        well = up > 0 or not sites
+        told = {"status": "ok" if well else "no site is there", "sites_up": up, "sites": len(sites)}
+        return JSONResponse(told, 200 if well else 503)
+
+    @app.get("/about", summary="The model, its columns and classes, and its federation at a glance")
+    async def about(request: Request) -> Response:
+        desk.caller(request)
+        return JSONResponse(await gateway.about())
+
+    @app.get("/metrics", summary="Counters for Prometheus")
+    async def metrics(request: Request) -> Response:
+        desk.caller(request)
+        await gateway.sites()
+        return Response(gateway.metrics.text(), headers={"Content-Type": _PROMETHEUS})
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Every error is ``{"error": sentence}``."""
+
+    async def told(request: Request, error: Exception) -> Response:
+        refusal = _refusal(error)
+        if refusal.status == 500:
+            _log.error("%s %s ended with an error", request.method, request.url.path, exc_info=error)
+        headers = dict(_CHALLENGE) if refusal.status == 401 else {}
+        if refusal.wait is not None:
+            headers["Retry-After"] = str(max(1, round(refusal.wait)))
+        return JSONResponse({"error": str(refusal)}, refusal.status, headers)
+
+    handler: Callable[[Request, Exception], Awaitable[Response]] = told
+    for kind in (RequestError, InputError, TooFewReplies, HubUnreachable, StaleModel, NotConnected, HTTPException):
+        app.add_exception_handler(kind, handler)
+    app.add_exception_handler(Exception, handler)
+
+
+def _refusal(error: Exception) -> RequestError:
+    """What is said of an error, and under which status."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, HTTPException):
+        return RequestError(error.status_code, str(error.detail))
+    if isinstance(error, TooFewReplies):
+        reasons = "; ".join(f"{site}: {refusal.reason}" for site, refusal in list(error.missing.items())[:5])
+        return RequestError(503, f"too few sites answer: {reasons[:500]}", wait=5.0)
+    if isinstance(error, (HubUnreachable, StaleModel, NotConnected)):
+        return RequestError(503, " ".join(str(error).split())[:500], wait=5.0)
+    if isinstance(error, InputError):
+        return RequestError(422, " ".join(str(error).split())[:500])
+    return RequestError(500, "the gateway failed to answer; its log says why")
+
+
+def _host_of(request: Request) -> str:
+    """The name under which the request says that it reached the gateway, without the port."""
+    told = request.headers.get("host", "")
+    return told[1:].partition("]")[0] if told.startswith("[") else told.partition(":")[0]
+
+
+def _is_here(host: str) -> bool:
+    """Whether a name in a request is one that no other page's address can have."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return host in _HERE
+    return True
+
+
+def _policy_of(page: str) -> str:
+    """What the page may do: run its own script, and ask this gateway."""
+    digests: dict[str, list[str]] = {"script": [], "style": []}
+    for kind, content in _SCRIPT.findall(page):
+        digests[kind].append(f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'")
+    allowed = "; ".join(f"{kind}-src {' '.join(own)}" for kind, own in digests.items())
+    return f"default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; {allowed}"
