@@ -1,10 +1,12 @@
 """Sites that stay, each a process of its own behind a hub with TLS: how fast they answer, and what survives accidents.
 
-python benchmarks/hub.py [--quick] [--only answers events idle] [--sites 5] [--rows 5000] [--events 100] [--out DIR]
+python benchmarks/hub.py [--quick] [--only PART ...] [--sites 5] [--rows 5000] [--events 100] [--out DIR]
 
 answers  one query, 1,000 queries in one question, and 64 callers at once, beside the same sites in one process; the two
          alternate within one run, so that what else the machine does slows both
 idle     processor time and memory of a site that nobody asks
+hostile  10,000 messages that are damaged frames or damaged questions: every one gets an answer, and the site's memory
+         stays as it was
 events   random accidents under load: processes killed, paused, stopped and started again, also the hub. Every answer is
          compared to the bit with what the sites answered before, must name whoever is missing, and at the end every
          site's journal must be one whole chain with a line for each answer
@@ -37,11 +39,15 @@ from timing import machine_facts
 from kernfed.cli.console import TextTable, format_seconds, note, show
 from kernfed.data import load_dataset
 from kernfed.errors import DatasetNotFoundError, TooFewReplies
-from kernfed.federation import Federation, FoldingLearner
+from kernfed.federation import Federation, FoldingLearner, Payload
+from kernfed.federation.engines.nats_credentials import Credentials
+from kernfed.federation.engines.nats_frames import Frame, Kind, ask_subject, cut
 from kernfed.federation.engines.nats_hub import Hub
+from kernfed.federation.engines.nats_link import Link
+from kernfed.federation.protocol.message import Question, encode_question
 
 HERE = Path(__file__).resolve().parent
-PARTS = ("answers", "idle", "events")
+PARTS = ("answers", "idle", "hostile", "events")
 #: Patience with a machine that may be busy, in seconds.
 SOON = 30.0
 Figures = dict[str, Any]
@@ -201,9 +207,58 @@ def measure_idle(running: Deployment, seconds: float) -> Figures:
         running.wait_for_all(federation)
     before = used()
     time.sleep(seconds)
+    return {"seconds": seconds, "share of a core": (used() - before) / seconds, "megabytes": resident(pid)}
+
+
+def measure_hostile(running: Deployment, messages: int, seed: int) -> Figures:
+    """Damaged messages to one site: how many were answered, how, and what the site's memory became."""
+    draw = random.Random(seed)
+    site, pid = running.sites[0], running.processes[running.sites[0]].pid
+    credentials = Credentials.read(running.credentials)
+    kinds: dict[str, str] = {}
+    question = encode_question(Question("run", "id", "describe", Payload(values={"some": "words"})))
+    link = Link(credentials, {"kernfed.reply.*.alice.>": ("", lambda told: kinds.update([_kind(told)]))})
+    link.wait(SOON)
+    before = resident(pid)
+    for number in range(messages):
+        frame = bytearray(cut(Kind.QUESTION, _damaged(question, draw), 0, patience=SOON).encode())
+        if draw.random() < 0.7:
+            frame = bytearray(_damaged(bytes(frame), draw))
+        subject = ask_subject("kernfed", site, "alice", credentials.key, "any", "asker", f"q{number}")
+        link.call(link.publish(subject, bytes(frame)))
+        while number - len(kinds) > 200:  # as many as may wait at a site
+            time.sleep(0.01)
+    ends = time.monotonic() + SOON
+    while len(kinds) < messages and time.monotonic() < ends:
+        time.sleep(0.05)
+    link.close()
+    counts = {kind: list(kinds.values()).count(kind) for kind in sorted(set(kinds.values()))}
+    return {"messages": messages, "answered": len(kinds), "how": counts, "megabytes more": resident(pid) - before}
+
+
+def _kind(told: Any) -> tuple[str, str]:
+    """The question that an answer is for, and what kind of answer it is."""
+    frame = Frame.decode(told.data)
+    kind = frame.kind.name.lower()
+    if frame.kind == Kind.ANSWER:
+        content = bytes(frame.content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]["kernfed"]
+        kind += ": reply" if json.loads(header)["refusal"] is None else ": refusal"
+    return told.subject.rpartition(".")[2], kind
+
+
+def _damaged(content: bytes, draw: random.Random) -> bytes:
+    """A few bytes changed, or the end cut off, or something behind it."""
+    damaged = bytearray(content)
+    for _ in range(draw.randint(1, 8)):
+        damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+    return bytes(damaged[: draw.randrange(len(damaged))] if draw.random() < 0.3 else damaged)
+
+
+def resident(pid: int) -> float:
+    """Megabytes that a process holds in memory."""
     status = Path(f"/proc/{pid}/status").read_text()
-    memory = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
-    return {"seconds": seconds, "share of a core": (used() - before) / seconds, "megabytes": memory / 1000}
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1000
 
 
 def measure_events(running: Deployment, queries: Any, events: int, seed: int) -> Figures:
@@ -322,6 +377,7 @@ def main() -> None:
         work = {
             "answers": lambda: measure_answers(running, data, queries, options.rounds, options.seconds),
             "idle": lambda: measure_idle(running, options.seconds),
+            "hostile": lambda: measure_hostile(running, 200 if options.quick else 10_000, options.seed),
             "events": lambda: measure_events(running, queries[:3], options.events, options.seed),
         }
         for name in options.only:

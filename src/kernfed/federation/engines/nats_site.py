@@ -252,8 +252,9 @@ class SiteService:
         data = visit.parts.message()
         visit.answer = await self._worker.do(lambda: self._reply(visit, data))
         visit.waiting = visit.computing = False
-        if visit.answer is None:  # nobody waits for it any more
+        if visit.answer is None:  # nobody should wait for it any more
             self._visits.pop(visit.address, None)
+            await self._send(visit.address, Frame(Kind.LOST))
             return
         if sum(other.size for other in self._visits.values()) > _HELD:  # answers that nobody fetches must not fill it
             self._visits.pop(visit.address, None)
