@@ -20,7 +20,7 @@ from kernfed.privacy import RecordRidge
 from noninterference.cases import CASES, policy, recording, rows_of
 
 #: Pairs of a case: in ``make test``, and in ``make test-all``.
-FEW, MANY = 16, 250
+FEW, MANY = 20, 250
 
 
 def checked(case: str, pairs: int, seed: int = 0) -> Check:

@@ -119,7 +119,7 @@ def test_sites_that_require_privacy(data, tmp_path):
         ({"committee": {}}, "pin them in site.toml"),
         ({"max_record_epsilon": 1.0}, "epsilon of at most 1"),
         ({"mechanisms": ("record-gaussian",)}, "releases by record-gaussian"),
-        ({"corrupt_sites": 2}, "with 2 assumed corrupt"),
+        ({"corrupt_sites": 2, "min_sum_sites": 4}, "with 2 assumed corrupt"),
     ],
 )
 def test_what_policies_refuse(data, tmp_path, changes, message):

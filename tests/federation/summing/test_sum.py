@@ -154,6 +154,10 @@ def test_policies_that_cannot_be():
         Policy(masked=("toy_gram",))
     with pytest.raises(PolicyError, match="64 hexadecimal digits"):
         Policy(committee={"a": "short"})
+    with pytest.raises(PolicyError, match="3 members, or 4"):
+        Policy(committee={"a": "0" * 64})
+    with pytest.raises(PolicyError, match="two honest sites"):
+        Policy(corrupt_sites=2)
 
 
 def test_required_privacy_refuses_sums_without_noise(data):

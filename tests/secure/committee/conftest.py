@@ -63,12 +63,13 @@ class Cast:
             total.add(site, self.contribution(terms, site, (generations or {}).get(site, bytes(16))))
         return total
 
-    def sign(self, reports: Reports, members: Any = None) -> dict[str, bytes]:
-        return {name: self.members[name].sign(reports) for name in (members or self.members)}
+    def sign(self, total: MaskedTotal, members: Any = None) -> dict[str, bytes]:
+        signing = members or self.members
+        return {name: self.members[name].sign(total.reports, total.boxes_for(name)) for name in signing}
 
     def answer(self, total: MaskedTotal, members: Any = None, quorum: Any = None) -> dict[str, MaskSums]:
         if quorum is None:
-            quorum = self.sign(total.reports, members) if self.corrupt else {}
+            quorum = self.sign(total, members) if self.corrupt else {}
         reports = Reports.from_arrays(total.terms, total.reports.to_arrays())
         told = {
             name: self.members[name].answer(reports, total.boxes_for(name), quorum)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from kernfed.errors import InputError, ProtocolError
+from kernfed.secure.committee.contribution import contribute, digest_of
 from kernfed.secure.committee.coordinator import MaskedTotal
 from kernfed.secure.committee.keys import Identity
 from kernfed.secure.committee.member import MaskSums, drop_one_time_keys
-from kernfed.secure.committee.reports import Reports
+from kernfed.secure.committee.reports import Reports, signed_words
 
 
 @pytest.mark.parametrize("corrupt", [False, True])
@@ -37,7 +38,7 @@ def test_too_few_members_give_no_sum(make_cast):
         total.unmask(cast.answer(total, ["m1"]))
     four = make_cast(True)
     total = four.gather(four.terms())
-    signed = four.sign(total.reports, ["m1", "m2", "m3"])
+    signed = four.sign(total, ["m1", "m2", "m3"])
     with pytest.raises(ProtocolError, match="told by 1 only"):
         total.unmask(four.answer(total, ["m1", "m2"], signed))
 
@@ -45,7 +46,7 @@ def test_too_few_members_give_no_sum(make_cast):
 def test_two_signatures_are_no_quorum(make_cast):
     cast = make_cast(True)
     total = cast.gather(cast.terms())
-    signed = cast.sign(total.reports, ["m1", "m2"])
+    signed = cast.sign(total, ["m1", "m2"])
     with pytest.raises(InputError, match="3 members must have signed"):
         cast.answer(total, ["m1"], {**signed, "m3": signed["m1"], "stranger": signed["m2"]})
 
@@ -170,7 +171,7 @@ def honest_quorums(cast, total):
     signed, refused = {"m4": cast.members["m4"].identity.sign(total.reports.signed)}, {}
     for name in ["m1", "m2", "m3"]:
         try:
-            signed[name] = cast.members[name].sign(total.reports)
+            signed[name] = cast.members[name].sign(total.reports, total.boxes_for(name))
         except InputError as error:
             refused[name] = str(error)
     return signed, refused
@@ -196,8 +197,8 @@ def test_two_sets_of_one_run_never_both_have_quorums(make_cast):
     for site in whole.reports.sites[1:]:
         less.add(site, cast.contribution(terms, site))
     # One honest member is shown the whole set, two the smaller one; m4 signs both.
-    first = {"m4": cast.members["m4"].identity.sign(whole.reports.signed), **cast.sign(whole.reports, ["m1"])}
-    second = {"m4": cast.members["m4"].identity.sign(less.reports.signed), **cast.sign(less.reports, ["m2", "m3"])}
+    first = {"m4": cast.members["m4"].identity.sign(whole.reports.signed), **cast.sign(whole, ["m1"])}
+    second = {"m4": cast.members["m4"].identity.sign(less.reports.signed), **cast.sign(less, ["m2", "m3"])}
     assert cast.members["m2"].answer(less.reports, less.boxes_for("m2"), second).sums
     for name in ["m1", "m2", "m3"]:
         with pytest.raises(InputError, match=r"3 members must have signed|another set already"):
@@ -253,9 +254,41 @@ def test_a_member_restored_from_a_backup(make_cast, tmp_path):
     for site in whole.reports.sites[1:]:
         less.add(site, cast.contribution(terms, site))
     # It has forgotten the first set and signs another; the other honest members have not.
-    signed = {"m3": restored.sign(less.reports), "m4": cast.members["m4"].identity.sign(less.reports.signed)}
+    signed = {
+        "m3": restored.sign(less.reports, less.boxes_for("m3")),
+        "m4": cast.members["m4"].identity.sign(less.reports.signed),
+    }
     for name in ["m1", "m2"]:
         with pytest.raises(InputError, match="another set already"):
-            cast.members[name].sign(less.reports)
+            cast.members[name].sign(less.reports, less.boxes_for(name))
     with pytest.raises(InputError, match="3 members must have signed"):
         restored.answer(less.reports, less.boxes_for("m3"), signed)
+
+
+def test_three_of_four_pinned_members_are_no_committee(make_cast):
+    """Without quorums one corrupt member and a coordinator that equivocates would get two sums."""
+    cast = make_cast(True)
+    whole = cast.terms()
+    three = replace(whole, committee=whole.committee[:3], corrupt=False)
+    total = cast.gather(three)
+    for name in ["m1", "m2", "m3"]:
+        with pytest.raises(InputError, match="all 4 members"):
+            cast.members[name].answer(total.reports, total.boxes_for(name), {})
+
+
+@pytest.mark.parametrize("corrupt", [False, True])
+def test_a_site_whose_boxes_do_not_open_is_named_and_spoils_nothing(make_cast, corrupt):
+    cast = make_cast(corrupt)
+    terms, other = cast.terms(), cast.terms()
+    total = MaskedTotal(terms)
+    for site in ["s0", "s1", "s2"]:
+        total.add(site, cast.contribution(terms, site))
+    sent = contribute(other, "s3", terms.layout.encode({"x": cast.vectors["s3"]}), cast.sites["s3"])
+    boxes = sent.boxes
+    digests = tuple(digest_of(box) for box in boxes)
+    words = signed_words(terms.id, "s3", digest_of(sent.masked), digests, sent.generation)
+    total.add("s3", replace(sent, signature=cast.sites["s3"].sign(words)))
+    with pytest.raises(InputError, match="of site 's3', sealed seeds do not open"):
+        cast.answer(total)
+    without = cast.terms()
+    np.testing.assert_array_equal(cast.run(without, ["s0", "s1", "s2"]), cast.exact(without, ["s0", "s1", "s2"]))

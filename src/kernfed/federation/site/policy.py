@@ -114,6 +114,10 @@ class Policy:
             raise PolicyError("masked needs committee and roster: whose keys are trusted is the site's decision")
         check_count(self.min_sum_sites, "min_sum_sites", at_least=2)
         check_count(self.corrupt_sites, "corrupt_sites", at_least=0)
+        if self.min_sum_sites < self.corrupt_sites + 2:
+            raise PolicyError("min_sum_sites must leave two honest sites: at least corrupt_sites + 2")
+        if self.committee and len(self.committee) not in (3, 4):
+            raise PolicyError(f"a committee has 3 members, or 4 where one may be corrupt, got {len(self.committee)}")
 
     def _require_privacy(self) -> None:
         """Any demand on privacy requires it, and required privacy has a cap."""

@@ -16,6 +16,7 @@ from kernfed.federation.summing.party import TERMS, question_hash
 from kernfed.secure.committee.contribution import Contribution
 from kernfed.secure.committee.coordinator import MaskedTotal
 from kernfed.secure.committee.fixed import Layout, Words, fit_layout
+from kernfed.secure.committee.keys import SIGNATURE
 from kernfed.secure.committee.member import MaskSums
 from kernfed.secure.committee.reports import as_bytes
 from kernfed.secure.committee.setting import Committee, read_setting
@@ -143,11 +144,13 @@ def _unmasked(federation: Federation, total: MaskedTotal, timeout: float) -> Wor
     terms, reports = total.terms, total.reports
     members = [seat.name for seat in terms.committee]
     told = {TERMS: as_bytes(terms.to_bytes()), **reports.to_arrays()}
+    own = {member: {**told, "own": total.boxes_for(member)} for member in members}
     quorum: dict[str, Any] = {}
     if terms.corrupt:
-        signed = federation.ask("sum_sign", Payload(told), sites=members, min_replies=QUORUM, timeout=timeout)
+        asked = {member: Payload(arrays) for member, arrays in own.items()}
+        signed = federation.ask("sum_sign", asked, min_replies=QUORUM, timeout=timeout, check=_check_signature)
         quorum = {f"quorum.{member}": answer.arrays["signature"] for member, answer in signed}
-    questions = {member: Payload({**told, **quorum, "own": total.boxes_for(member)}) for member in members}
+    questions = {member: Payload({**arrays, **quorum}) for member, arrays in own.items()}
     needed = QUORUM if terms.corrupt else ANSWERS
 
     def check(member: str, answer: Payload) -> None:
@@ -155,3 +158,8 @@ def _unmasked(federation: Federation, total: MaskedTotal, timeout: float) -> Wor
 
     answers: Replies = federation.ask("sum_answer", questions, min_replies=needed, timeout=timeout, check=check)
     return total.unmask({member: MaskSums.from_arrays(terms, member, answer.arrays) for member, answer in answers})
+
+
+def _check_signature(_: str, answer: Payload) -> None:
+    if answer.arrays["signature"].shape != (SIGNATURE,):
+        raise InputError("a signature was expected")

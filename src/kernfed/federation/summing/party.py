@@ -12,7 +12,7 @@ import numpy as np
 from kernfed.errors import InputError, Refused
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.site.site import Site
-from kernfed.federation.site.store import SiteStore
+from kernfed.federation.site.store import KEY_FILE, SiteStore
 from kernfed.files import Record
 from kernfed.secure.committee.contribution import contribute
 from kernfed.secure.committee.fixed import Words
@@ -21,8 +21,8 @@ from kernfed.secure.committee.member import Member, Pins
 from kernfed.secure.committee.reports import GENERATION, UNTOLD
 from kernfed.secure.committee.terms import RunTerms
 
-#: Files of a site's store: its long-lived key, the folder of its keys for one run, and the runs it has sent to.
-KEY_FILE, ONCE, SENT = "sum.key", "sum-keys", "sum-sent"
+#: Files of a site's store, beside its long-lived key: the folder of its keys for one run, and the runs it has sent to.
+ONCE, SENT = "sum-keys", "sum-sent"
 #: The array of a question that holds the terms of its run.
 TERMS = "terms"
 _KEPT_RUNS = 1000

@@ -19,7 +19,7 @@ from kernfed.federation.summing.party import (
     send,
 )
 from kernfed.secure.committee.keys import SIGNATURE
-from kernfed.secure.committee.reports import Reports, as_bytes
+from kernfed.secure.committee.reports import Bytes, Reports, as_bytes
 
 #: Keys for one run that a member gives out at once, at most.
 MOST_KEYS = 32
@@ -70,7 +70,14 @@ def sign_set(site: Site, payload: Payload) -> Payload:
     """The member's signature under the set of sites that have reported in a run."""
     terms = read_terms(payload)
     with refusing():
-        return Payload({"signature": as_bytes(member_of(site).sign(Reports.from_arrays(terms, payload.arrays)))})
+        reports = Reports.from_arrays(terms, payload.arrays)
+        return Payload({"signature": as_bytes(member_of(site).sign(reports, _own_boxes(payload)))})
+
+
+def _own_boxes(payload: Payload) -> Bytes:
+    if "own" not in payload.arrays:
+        raise InputError("the boxes for the member are missing")
+    return payload.arrays["own"]
 
 
 @task("sum_answer", leaves="masked", under_privacy="public", reason="sums of random masks tell nothing of rows")
@@ -79,12 +86,10 @@ def answer_set(site: Site, payload: Payload) -> Payload:
     terms = read_terms(payload)
     site.allow(numbers=len(terms.committee) * terms.layout.size)
     with refusing():
-        if "own" not in payload.arrays:
-            raise InputError("the boxes for the member are missing")
         quorum = {
             name.removeprefix(_QUORUM): array.tobytes()
             for name, array in payload.arrays.items()
             if name.startswith(_QUORUM) and array.shape == (SIGNATURE,) and array.dtype == np.uint8
         }
         reports = Reports.from_arrays(terms, payload.arrays)
-        return Payload(member_of(site).answer(reports, payload.arrays["own"], quorum).to_arrays())
+        return Payload(member_of(site).answer(reports, _own_boxes(payload), quorum).to_arrays())

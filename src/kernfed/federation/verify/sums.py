@@ -101,5 +101,6 @@ def _member_questions(name: str, policy: Policy) -> Iterator[tuple[str, Payload]
         vector = layout.encode({"x": np.zeros(3)})
         total.add(party, contribute(terms, party, vector, known_identity(party)))
     told = {TERMS: as_bytes(terms.to_bytes()), **total.reports.to_arrays()}
-    yield "sum_sign", Payload(told)
-    yield "sum_answer", Payload({**told, "own": total.boxes_for(name)})
+    own = {**told, "own": total.boxes_for(name)}
+    yield "sum_sign", Payload(own)
+    yield "sum_answer", Payload(own)

@@ -12,7 +12,7 @@ from kernfed.federation.release.books import LEDGER, open_ledger
 from kernfed.federation.site.policy import Policy
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
-from kernfed.federation.summing.party import KEY_FILE
+from kernfed.federation.site.store import KEY_FILE
 from kernfed.federation.verify.sums import known_identity, pinned_policy
 from kernfed.federation.verify.tape import Tape, playing
 from kernfed.privacy.accounting import event_to_dict

@@ -65,6 +65,8 @@ class Pins:
         """Refuse terms with members or sites that are not pinned, or that ask for less than is demanded here."""
         if self.committee is not None:
             _check_pinned({seat.name: seat.key for seat in terms.committee}, self.committee, "member")
+            if len(terms.committee) != len(self.committee):  # three of four would let one corrupt member do harm
+                raise InputError(f"the committee must be all {len(self.committee)} members that are pinned here")
         if self.roster is not None:
             _check_pinned(terms.roster, self.roster, "site")
         if terms.needed < self.min_sites or terms.corrupt_sites < self.corrupt_sites:
@@ -134,8 +136,11 @@ class Member:
             _delete(old)
         return made
 
-    def sign(self, reports: Reports) -> bytes:
-        """Signature of a set: one set per run, and without noise one per task."""
+    def sign(self, reports: Reports, boxes: Bytes) -> bytes:
+        """Signature of a set: one set per run, and without noise one per task. All ``boxes`` must open."""
+        self._check(reports)
+        if self.memory.read(RUNS, reports.terms.id) is None:
+            self._opened(reports, boxes)
         self._stand_for(reports)
         return self.identity.sign(reports.signed)
 
@@ -147,10 +152,12 @@ class Member:
         terms = reports.terms
         if terms.corrupt:
             check_quorum(reports, quorum)
-        self._stand_for(reports)
+        self._check(reports)
         kept = self.memory.read(ANSWERS, terms.id)
+        seeds = self._opened(reports, boxes) if kept is None else []
+        self._stand_for(reports)
         if kept is None:
-            sums = self._sums(reports, boxes)
+            sums = self._sums(terms, seeds)
             self.memory.write(Record(sums.to_arrays()), ANSWERS, terms.id)
             for old in self.memory.newest(ANSWERS)[_KEPT_ANSWERS:]:
                 self.memory.delete(ANSWERS, old)
@@ -159,14 +166,18 @@ class Member:
         _delete(self._key_file(self._own_key(terms)))
         return sums
 
-    def _stand_for(self, reports: Reports) -> None:
-        """Remember that this set is the one of its run, and of its task without noise; any other is refused."""
+    def _check(self, reports: Reports) -> None:
+        """Refuse a set with parties that are not known here, or that is no set of this run."""
         terms = reports.terms
         self.pins.check(terms)
         own = self.pins.committee is None or self.pins.committee.get(self.name) == self.identity.public
         if not own or terms.committee[terms.place(self.name)].key != self.identity.public:
             raise InputError(f"the committee has another key for member {self.name!r} than its own")
         reports.check()
+
+    def _stand_for(self, reports: Reports) -> None:
+        """Remember that this set is the one of its run, and of its task without noise; any other is refused."""
+        terms = reports.terms
         known = self.memory.read(RUNS, terms.id)
         if known is not None:
             if known.values["set"] != reports.digest:
@@ -187,18 +198,29 @@ class Member:
         if now not in earlier:
             self.memory.write(Record({}, {"task": reports.terms.task, "sets": [*earlier, now]}), SETS, name)
 
-    def _sums(self, reports: Reports, boxes: Bytes) -> MaskSums:
+    def _opened(self, reports: Reports, boxes: Bytes) -> list[bytes]:
+        """What is in the boxes of all sites; one that does not open is refused by name, before anything is remembered.
+
+        Otherwise a site could spoil a task for good: its set would be the one that members stand for.
+        """
         terms, run = reports.terms, reports.terms.id
-        held, place = terms.held(self.name), terms.place(self.name)
+        place = terms.place(self.name)
         if boxes.shape != (len(reports.by_site), box_size(terms)) or boxes.dtype != np.uint8:
             raise InputError(f"a box of {box_size(terms)} bytes is needed from each of {len(reports.by_site)} sites")
         private = self._private_key(terms)
-        said = SEED * len(held)
+        said = SEED * len(terms.held(self.name))
         seeds = []
         for site, box in zip(reports.sites, boxes, strict=True):
             if digest_of(box) != reports.by_site[site].boxes[place]:
                 raise InputError(f"the box of site {site!r} is not the one that it signed")
-            seeds.append(open_box(box.tobytes(), private, about(run, site, self.name, said)))
+            try:
+                seeds.append(open_box(box.tobytes(), private, about(run, site, self.name, said)))
+            except InputError as error:
+                raise InputError(f"of site {site!r}, {error}; sum without it") from None
+        return seeds
+
+    def _sums(self, terms: RunTerms, seeds: list[bytes]) -> MaskSums:
+        held = terms.held(self.name)
         digests = np.zeros((len(terms.committee), DIGEST), dtype=np.uint8)
         sums = {}
         for position, index in enumerate(held):  # one stream after the other: one vector in the cache at a time
