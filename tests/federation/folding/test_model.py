@@ -140,7 +140,8 @@ LATER = textwrap.dedent(
     federation = kf.Federation.local(data, store=sys.argv[1] + "/store")
     model = kf.load(sys.argv[1] + "/model.kfd").connect(federation)
     assert model.scores(content["queries"]).tobytes() == content["scores"].tobytes()
-    assert kf.FoldingLearner(batch_size=6).fit(federation).members_ == model.members_
+    learner = kf.FoldingLearner("rms", batch_size=6, partition="order", scale=None)
+    assert learner.fit(federation).members_ == model.members_
     """
 )
 
