@@ -240,3 +240,16 @@ def test_a_member_killed_before_every_write_comes_back_to_the_same_answer(kills,
         if engine.killed == before:
             break
     assert engine.killed >= 2
+
+
+def test_a_site_with_a_new_key_is_asked_for_it_after_a_refusal(data):
+    committee = Committee(("s0", "s1", "s2"))
+    with Federation.local(data) as federation:
+        federation.sum("toy_gram", Payload(), ARRAYS, committee=committee)
+        (federation.engine.site("s4").store.path / "sum.key").unlink()
+        with pytest.raises(TooFewReplies, match="another key for site 's4'"):
+            federation.sum("toy_gram", Payload(), ARRAYS, committee=committee)
+        assert not federation.sum_keys
+        fresh = Committee(("s0", "s1", "s3"))
+        with pytest.raises(TooFewReplies, match="rows have changed since at 1 site"):  # its generation is another, too
+            federation.sum("toy_gram", Payload(), ARRAYS, committee=fresh)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kernfed._validation import check_count
-from kernfed.errors import InputError
+from kernfed.errors import InputError, KernfedError
 from kernfed.federation.asking import Federation, Replies, Total
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.task import find_task
@@ -124,10 +124,14 @@ def gather_masked(
         total.add(site, Contribution.from_arrays(terms, answer.arrays))
 
     question = Payload({**payload.arrays, TERMS: as_bytes(terms.to_bytes())}, payload.values)
-    replies = federation.ask(
-        ask, question, sites=sorted(roster), min_replies=terms.needed, timeout=timeout, check=take, keep=False
-    )
-    vector = _unmasked(federation, total, timeout)
+    try:
+        replies = federation.ask(
+            ask, question, sites=sorted(roster), min_replies=terms.needed, timeout=timeout, check=take, keep=False
+        )
+        vector = _unmasked(federation, total, timeout)
+    except KernfedError:
+        federation.sum_keys.clear()  # perhaps somebody has others now: they are asked for again
+        raise
     return Total(
         layout.decode(vector),
         layout.integers(vector),
