@@ -46,5 +46,6 @@ def test_a_uniform_prior_moves_labels_towards_the_rare_class(rng: np.random.Gene
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 def test_scikit_learn_finds_nothing_wrong() -> None:
     check_estimator(kf.FusionClassifier(n_components=20))

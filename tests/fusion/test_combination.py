@@ -70,10 +70,18 @@ def test_whoever_knows_the_labels_gets_the_weight(rng: np.random.Generator) -> N
     numbers = rng.integers(3, size=300)
     knows = np.where(np.eye(3)[numbers] > 0, 1.0, 0.0) + 0.3 * rng.standard_normal((300, 3))
     nothing = 0.3 * rng.standard_normal((300, 3))
-    head, _ = FusionLosses.of(knows, np.abs(nothing) + 1, numbers, np.ones(300)).best()
-    machines, _ = FusionLosses.of(nothing, np.exp(-knows), numbers, np.ones(300)).best()
+    head, _ = FusionLosses.of(knows, np.abs(nothing) + 1, numbers, np.ones(300)).best(0.25)
+    machines, _ = FusionLosses.of(nothing, np.exp(-knows), numbers, np.ones(300)).best(0.25)
     assert head <= 0.25
     assert machines >= 2
+
+
+def test_rows_that_are_all_right_leave_weight_and_temperature_at_the_usual() -> None:
+    numbers = np.array([0, 1, 2])
+    losses = FusionLosses.of(5 * np.eye(3), 2 - np.eye(3), numbers, np.ones(3))
+    weight, temperature = losses.best(0.25)
+    assert weight == 1.0
+    assert 0.1 < temperature <= 0.25
 
 
 def test_a_threshold_gives_up_no_more_than_allowed() -> None:

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from kernfed.files import formats_from
+
 if TYPE_CHECKING:
     from kernfed.fusion.classifier import FusionClassifier
     from kernfed.fusion.model import FusionChoice, FusionExplanation, FusionModel, Visit
@@ -14,6 +16,10 @@ _HOMES = {
     "FusionModel": "model",
     "Visit": "model",
 }
+#: The module of every file format of this package.
+FORMATS = {"FusionModel": "kernfed.fusion.model_file", "FusionClassifier": "kernfed.fusion.classifier_file"}
+formats_from(lambda: FORMATS)
+
 __all__ = ["FusionChoice", "FusionClassifier", "FusionExplanation", "FusionModel", "Visit"]
 
 

@@ -7,6 +7,7 @@
 True
 """
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -21,7 +22,14 @@ from kernfed._validation import FloatArray, check_choice, check_count, check_num
 from kernfed.answer import Answer, answer_of_scores
 from kernfed.errors import InputError
 from kernfed.files import Savable
-from kernfed.fusion.combination import FusionLosses, fused_values, left_out_values, probabilities
+from kernfed.fusion.combination import (
+    USUAL_TEMPERATURE,
+    USUAL_WEIGHT,
+    FusionLosses,
+    fused_values,
+    left_out_values,
+    probabilities,
+)
 from kernfed.kahm.calibration import LeftOutRows
 from kernfed.kahm.classifier import KAHMClassifier
 from kernfed.prior import Prior, check_prior, log_ratio, weighted_shares
@@ -39,9 +47,10 @@ class FusionClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore
     Parameters
     ----------
     weight : "auto", by training rows that neither part saw, or the weight of the machines; 0 is the head alone
-    class_weight : None, or "balanced" for a head in which every class weighs the same
+    class_weight : None, "balanced" for a head in which every class weighs the same, or a weight for every label
     n_components : Fourier features of the head; "auto" is at most twice the rows
-    prior : shares of classes where the model is used: "training", "uniform" or a share for every class
+    prior : shares of classes where the model is used: "training" (as weighed by ``class_weight``), "uniform" or a share
+        for every class
     n_jobs : threads; no result depends on it
     random_state : int or None (as 0)
 
@@ -56,7 +65,7 @@ class FusionClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore
     def __init__(
         self,
         weight: float | str = "auto",
-        class_weight: str | None = None,
+        class_weight: str | Mapping[Any, float] | None = None,
         n_components: int | str = "auto",
         prior: Any = "training",
         n_jobs: int | None = None,
@@ -73,8 +82,6 @@ class FusionClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore
         """Fit on rows X (N, p) with labels y (N,) of any type."""
         if self.weight != "auto":
             check_number(self.weight, "weight", at_least=0)
-        if self.class_weight is not None:
-            check_choice(self.class_weight, "class_weight", ("balanced",))
         rows, labels = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(labels)
         self.classes_, numbers = np.unique(labels, return_inverse=True)
@@ -82,8 +89,7 @@ class FusionClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore
             raise InputError(f"y must have at least 2 classes, got 1 class: {self.classes_[0]!r}")
         check_prior(self.prior, self.classes_)
         self.machines_ = KAHMClassifier(n_jobs=self.n_jobs, random_state=self.random_state).fit(rows, numbers)
-        counts = np.bincount(numbers)
-        weights = None if self.class_weight is None else tuple((len(rows) / (len(counts) * counts)).tolist())
+        weights = self._class_weights(np.bincount(numbers))
         head = fit_single(
             rows,
             numbers,
@@ -100,6 +106,19 @@ class FusionClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore
     def _seed(self) -> int:
         return 0 if self.random_state is None else int(self.random_state)
 
+    def _class_weights(self, counts: npt.NDArray[np.intp]) -> tuple[float, ...] | None:
+        """Weight of a row by class, None for 1."""
+        if self.class_weight is None:
+            return None
+        if isinstance(self.class_weight, Mapping):
+            unknown = set(self.class_weight) - set(self.classes_.tolist())
+            if unknown:
+                raise InputError(f"class_weight has {unknown.pop()!r}, which is no class; there are {self.classes_}")
+            given = [self.class_weight.get(label, 1.0) for label in self.classes_.tolist()]
+            return tuple(check_number(weight, "class_weight", above=0) for weight in given)
+        check_choice(self.class_weight, "class_weight", ("balanced",))
+        return tuple((counts.sum() / (len(counts) * counts)).tolist())
+
     def _components(self, rows: int) -> int:
         if self.n_components == "auto":
             return min(_MOST_COMPONENTS, max(_FEWEST_COMPONENTS, 2 * rows))
@@ -112,8 +131,9 @@ class FusionClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore
         bank = self.machines_.bank_
         batches = self.machines_.batches_
         left = LeftOutRows.draw([len(own) for own in batches], generator(self._seed, "fusion"), _SAMPLE_ROWS)
+        usual = head.model.temperature_ or USUAL_TEMPERATURE
         if not len(left):
-            return (1.0 if self.weight == "auto" else float(self.weight)), head.model.temperature_ or 0.25
+            return (USUAL_WEIGHT if self.weight == "auto" else float(self.weight)), usual
         picked = np.concatenate(
             [batches[number][own] for number, own in zip(left.machines, left.positions, strict=True)]
         )
@@ -125,8 +145,8 @@ class FusionClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore
         values = left_out_values(values, leverage, numbers[picked], own)
         losses = FusionLosses.of(values, scores, numbers[picked], own)
         if self.weight == "auto":
-            return losses.best()
-        return float(self.weight), losses.temperature(float(self.weight))
+            return losses.best(usual)
+        return float(self.weight), losses.temperature(float(self.weight), usual)
 
     def _fused(self, X: npt.ArrayLike, prior: Prior) -> FloatArray:
         """Values (n, C), LARGER is better, for the prior asked for."""
@@ -134,12 +154,16 @@ class FusionClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore
         rows = validate_data(self, X, reset=False, dtype=np.float64)
         scores = self.machines_.scores(rows) if self.weight_ else np.zeros((len(rows), len(self.classes_)))
         fused = fused_values(self.head_.decision_function(rows), scores, self.weight_)
-        asked = check_prior(self.prior if prior is None else prior, self.classes_)
+        asked = check_prior(self._usual_prior() if prior is None else prior, self.classes_)
         training = weighted_shares(self.head_.class_counts_)
         weights = self.head_.parameters.class_weights
         made = training if weights is None else weighted_shares(self.head_.class_counts_, weights)
         shift = log_ratio(asked, self.classes_, made=made, training=training)
         return fused if shift is None else np.asarray(fused + self.temperature_ * shift)
+
+    def _usual_prior(self) -> Any:
+        """The prior given; with weights of classes the shares that these make stand for those in training."""
+        return None if self.prior == "training" and self.class_weight is not None else self.prior
 
     def answer(self, X: npt.ArrayLike, *, prior: Prior = None) -> Answer:
         """Labels, probabilities and scores from one computation."""

@@ -21,6 +21,8 @@ WEIGHTS = np.array([0.0, *2.0 ** (np.arange(-8, 11) / 2)])
 TEMPERATURES = 2.0 ** (np.arange(-28, 9) / 4)
 #: The weight where nobody can say which is best. With random features 1 to 2 was near the best on all sets tried.
 USUAL_WEIGHT = 1.0
+#: The temperature where a head was given its regularisation, so that none was fitted.
+USUAL_TEMPERATURE = 0.25
 #: A row that a solution reproduces whatever its target has no prediction without itself.
 _FREE = 1e-10
 
@@ -94,15 +96,24 @@ class FusionLosses:
     def __add__(self, other: "FusionLosses") -> "FusionLosses":
         return FusionLosses(self.surprise + other.surprise, self.wrong + other.wrong, self.total + other.total)
 
-    def best(self) -> tuple[float, float]:
-        """Weight and temperature of the smallest surprise; ties go to the smaller weight."""
-        place, column = np.unravel_index(int(self.surprise.argmin()), self.surprise.shape)
+    def best(self, usual: float) -> tuple[float, float]:
+        """Weight and temperature of the smallest surprise, around the ``usual`` temperature and ``USUAL_WEIGHT``.
+
+        Log-normal priors of deviation 1, and of two octaves for the weight, decide where rows are few or all right.
+        """
+        octaves = np.log2(np.maximum(WEIGHTS, WEIGHTS[1] / 2) / USUAL_WEIGHT)
+        doubt = self.surprise + _temperature_doubt(usual) + (octaves / 2)[:, None] ** 2 / 2
+        place, column = np.unravel_index(int(doubt.argmin()), doubt.shape)
         return float(WEIGHTS[place]), float(TEMPERATURES[column])
 
-    def temperature(self, weight: float) -> float:
+    def temperature(self, weight: float, usual: float) -> float:
         """The best temperature for the tried weight that is nearest to a given one."""
         place = int(np.abs(WEIGHTS - weight).argmin())
-        return float(TEMPERATURES[int(self.surprise[place].argmin())])
+        return float(TEMPERATURES[int((self.surprise[place] + _temperature_doubt(usual)).argmin())])
+
+
+def _temperature_doubt(usual: float) -> FloatArray:
+    return np.asarray(np.log(TEMPERATURES / usual) ** 2 / 2)
 
 
 def most_losses(values: FloatArray, leverage: FloatArray, scores: FloatArray, heaviest: float) -> FloatArray:

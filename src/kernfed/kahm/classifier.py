@@ -62,7 +62,7 @@ class KAHMClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore[m
     scaling_ : how rows and queries are brought to one unit, or None
     chosen_ : what was chosen and by which counts, or None where nothing was to choose
     classes_ : (C,) labels in sorted order
-    bank_ : the fitted machines
+    bank_ : the fitted machines; batches_ : numbers of the training rows of each, not in files
     temperature_ : temperature of ``predict_proba``, fitted on scores of left-out rows
     n_features_in_, feature_names_in_ : as everywhere in scikit-learn
     """
@@ -109,6 +109,7 @@ class KAHMClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore[m
         taken = self._choose(rows, numbers, tried, Machines(self.measure, n_jobs=self.n_jobs, **shape), seed)
         rows = scaled(rows, self.scaling_)
         batches, groups = self._divide(rows, numbers, taken, seed)
+        self.batches_ = batches
         machines = fit_machines([rows[part] for part in batches], n_jobs=self.n_jobs, **shape)
         self.bank_ = Bank.assemble(machines, groups, len(self.classes_))
         with single_blas_thread():

@@ -1,12 +1,14 @@
 """Machines at the sites and a head of all rows, weighed against each other."""
 
 from kernfed.federation.protocol.task import Method
+from kernfed.fusion import FORMATS
 
 METHOD = Method(
     name="fusion",
     tasks={"kernfed.federation.fusion.tasks": ("fusion_sample", "fusion_losses", "fusion_visits")},
-    formats={"FusionModel": "kernfed.fusion.formats", "FusionClassifier": "kernfed.fusion.formats"},
+    formats=FORMATS,
     connects={"FusionModel": "kernfed.federation.fusion.connection:connect_fusion"},
+    receipts="kernfed.federation.fusion.receipting:BOOK",
     learner="kernfed.federation.fusion.learner:FusionLearner",
     jobs="kernfed.federation.fusion.settings:SETTINGS",
 )

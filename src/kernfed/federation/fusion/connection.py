@@ -42,12 +42,12 @@ class FusionConnection:
         if model.privacy is not None:
             raise InputError("the head of a private fusion is made of what was released then; fit the learner again")
         if model.ridge is None:
-            return replace(model, folding=machines)
+            return replace(model, folding=machines, conformal_=None)
         taking_part = self.federation.only([site for site in machines.sites if site not in model.headless_])
         head = recorded_learner(model.ridge).fit(taking_part)
         head = replace(head, temperature_=model.ridge.temperature_, prior=model.ridge.prior)
         head = replace(head, choices_=replace(model.ridge.choices_, exchanges=head.choices_.exchanges))
-        return replace(model, folding=machines, ridge=head)
+        return replace(model, folding=machines, ridge=head, conformal_=None)
 
     def _rechosen(self, machines: FoldingModel) -> FusionModel:
         assert self.learner is not None

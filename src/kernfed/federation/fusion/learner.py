@@ -84,7 +84,9 @@ class FusionLearner(Learner):
         before = _asked(federation)
         if self.task == "regress":
             head, _ = ridge.fit_with_sums(federation, min_replies=min_replies, timeout=timeout)
-            return FusionModel(None, head, missing_=head.missing_, exchanges_=_asked(federation) - before)
+            return FusionModel(
+                None, head, prior=head.prior, missing_=head.missing_, exchanges_=_asked(federation) - before
+            )
         machines = folding.fit(federation, min_replies=min_replies, timeout=timeout)
         if self.privacy is not None:
             model = released_head(federation, machines, ridge, None if self.weight == "auto" else float(self.weight))
@@ -107,7 +109,9 @@ class FusionLearner(Learner):
             if len(told) < len(machines.sites):  # something else than that nobody allows sums
                 raise
             return replace(model, headless_=told, temperature_=machines.temperature_)
-        return self.weighed(federation, replace(model, ridge=head, headless_=dict(head.missing_)), fitted, timeout)
+        return self.weighed(
+            federation, replace(model, ridge=head, headless_=dict(head.missing_), prior=head.prior), fitted, timeout
+        )
 
     def weighed(self, federation: Federation, model: FusionModel, fitted: Progress, timeout: float) -> FusionModel:
         """The model with weight and temperature, and with which queries travel."""

@@ -40,8 +40,10 @@ def released_head(
 
 
 def _rows_of(machines: FoldingModel, site: str, bank: Bank) -> tuple[Any, Any]:
-    """Rows that a site's machines contain, and their labels."""
+    """Rows that a site's machines contain, in the units of queries, and their labels."""
     labels = np.asarray(machines.members_[site].held(machines.classes_))
+    scale = machines.parameters.scale
     rows = [recover_rows(machine) for machine in bank.machines]
+    rows = rows if scale is None else [scale.restore(own) for own in rows]
     y = np.repeat(labels[bank.groups], [len(own) for own in rows])
     return np.concatenate(rows), y

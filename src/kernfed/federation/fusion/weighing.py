@@ -23,6 +23,7 @@ from kernfed.files import labels_from_values, labels_to_values
 from kernfed.fusion.combination import (
     TEMPERATURES,
     THRESHOLDS,
+    USUAL_TEMPERATURE,
     USUAL_WEIGHT,
     WEIGHTS,
     FusionLosses,
@@ -138,7 +139,7 @@ def choose_weight(
     weighing: Weighing | None, given: float | None, ridge: RidgeModel
 ) -> tuple[float, float, FusionChoice]:
     """Weight, temperature and how they came about."""
-    usual = ridge.temperature_ or 0.25
+    usual = ridge.temperature_ or USUAL_TEMPERATURE
     if weighing is None:
         weight = USUAL_WEIGHT if given is None else given
         return weight, usual, FusionChoice("default" if given is None else "given")
@@ -146,9 +147,9 @@ def choose_weight(
     if losses is None:
         return USUAL_WEIGHT if given is None else given, usual, FusionChoice("default" if given is None else "given")
     total, sites = losses
-    weight, temperature = total.best()
+    weight, temperature = total.best(usual)
     if given is not None:
-        weight, temperature = given, total.temperature(given)
+        weight, temperature = given, total.temperature(given, usual)
     errors = {float(w): float(e) / total.total for w, e in zip(WEIGHTS, total.wrong, strict=True)}
     return weight, temperature, FusionChoice("rows" if given is None else "given", weighing.rows, sites, errors)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from kernfed._plain import read_reasons
 from kernfed._validation import check_choice, check_count, check_number
+from kernfed.abstain import Conformal
 from kernfed.errors import InputError
 from kernfed.files import Record, from_record, register, to_record
 from kernfed.fusion.model import VISITS, FusionChoice, FusionModel, Visit
@@ -75,7 +76,11 @@ def _dump(model: FusionModel) -> Record:
         "headless": dict(model.headless_),
         "exchanges": model.exchanges_,
     }
-    return Record(parts.arrays, values)
+    arrays = dict(parts.arrays)
+    if model.conformal_ is not None:
+        counted, values["conformal"] = model.conformal_.to_parts(model.classes_)
+        arrays |= counted
+    return Record(arrays, values)
 
 
 def _load(record: Record) -> FusionModel:
@@ -102,6 +107,7 @@ def _load(record: Record) -> FusionModel:
         read_reasons(values["missing"]),
         read_reasons(values["headless"]),
         check_count(values["exchanges"], "exchanges", at_least=0),
+        conformal_=Conformal.from_parts(record.arrays, values.get("conformal"), bare.classes_),
     )
 
 
