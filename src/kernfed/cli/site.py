@@ -64,9 +64,9 @@ def forget(
 
     from kernfed.federation.protocol.message import Payload
 
-    read = _reader(store, name, data, features=features, label=label, ids=ids, persons=persons)
+    read = table_reader(store, name, data, features=features, label=label, ids=ids, persons=persons)
     numbers = _numbers(rows, read())
-    site = _open(store, name, read, policy, holdout=holdout, seed=seed)
+    site = open_site(store, name, read, policy, holdout=holdout, seed=seed)
     before = _state(site)
     site.as_owner("forget_rows", Payload({"ids": np.array(numbers, dtype=np.int64)}))
     _tell("forgotten", len(set(numbers)), site, before, json)
@@ -96,13 +96,13 @@ def add(
     from kernfed.federation.protocol.message import Payload
     from kernfed.files import labels_to_values
 
-    read = _reader(store, name, data, features=features, label=label, ids=ids, persons=persons)
+    read = table_reader(store, name, data, features=features, label=label, ids=ids, persons=persons)
     table = read()
     if isinstance(table, RawTable):
         raise InputError(f"rows of a raw table are added to {data} itself, under ids of their own, and not with --new")
     added = _new_rows(new, table, features, label, ids, persons)
     assert added.y is not None
-    site = _open(store, name, read, policy, holdout=holdout, seed=seed)
+    site = open_site(store, name, read, policy, holdout=holdout, seed=seed)
     before = _state(site)
     arrays: dict[str, Any] = {"X": added.X}
     if added.ids is not None:
@@ -131,8 +131,8 @@ def publish(
     Until then a forgotten row leaves a blank one in its place, and added rows wait: a number that changes at once would
     tell when somebody left or came.
     """
-    read = _reader(store, name, data, features=features, label=label, ids=ids, persons=persons)
-    site = _open(store, name, read, policy, holdout=holdout, seed=seed)
+    read = table_reader(store, name, data, features=features, label=label, ids=ids, persons=persons)
+    site = open_site(store, name, read, policy, holdout=holdout, seed=seed)
     before = _state(site)
     site.publish()
     _tell("published", len(site.rows().ids), site, before, json)
@@ -141,7 +141,7 @@ def publish(
 # The site ---------------------------------------------------------------------------------------------------------
 
 
-def _reader(
+def table_reader(
     store: Path,
     name: str,
     data: Path,
@@ -156,12 +156,12 @@ def _reader(
 
     from kernfed.data import read_raw_table, read_table
 
-    state = json.loads((_place(store, name) / "state.json").read_text(encoding="utf-8"))
+    state = json.loads((store_place(store, name) / "state.json").read_text(encoding="utf-8"))
     read = read_raw_table if "preparation" in state else read_table
     return partial(read, data, features=features, label=label, ids=ids, persons=persons)
 
 
-def _open(
+def open_site(
     store: Path, name: str, read: "Callable[[], Table | RawTable]", policy: Path | None, *, holdout: float, seed: int
 ) -> "Site":
     """The site with its rows and its store, which must be there."""
@@ -177,10 +177,10 @@ def _open(
         table = read()
         return table if table.ids is None else replace(table, ids=row_numbers(table.ids))
 
-    return Site(name, numbered, store=SiteStore(_place(store, name)), policy=rules, holdout=holdout, seed=seed)
+    return Site(name, numbered, store=SiteStore(store_place(store, name)), policy=rules, holdout=holdout, seed=seed)
 
 
-def _place(store: Path, name: str) -> Path:
+def store_place(store: Path, name: str) -> Path:
     """The folder of the site's store: the one named, or inside it the one that a local federation makes."""
     from urllib.parse import quote
 

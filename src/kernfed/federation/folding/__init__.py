@@ -17,6 +17,7 @@ METHOD = Method(
     formats=FORMATS,
     connects={"FoldingModel": "kernfed.federation.folding.connection:connect_folding"},
     keeps="kernfed.federation.folding.generations:kept_models",
+    receipts="kernfed.federation.folding.receipting:BOOK",
     learner="kernfed.federation.folding.learner:FoldingLearner",
     jobs="kernfed.federation.folding.settings:SETTINGS",
 )

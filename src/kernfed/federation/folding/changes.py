@@ -5,6 +5,7 @@ question: whether an id is known, and a count that changes, tell who is in the d
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ from kernfed.federation.folding.recipe import read_recipe
 from kernfed.federation.folding.released import fingerprint, fit_released, releasing_by
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.task import task
+from kernfed.federation.site.receipts import PendingReceipt
 from kernfed.federation.site.site import Site
 from kernfed.files import labels_from_values
 
@@ -60,6 +62,7 @@ def forget_rows(site: Site, payload: Payload) -> Payload:
     """
     ids = payload.arrays["ids"].astype(np.int64)
     site.data.check_known(ids)
+    receipt = PendingReceipt(site)
     newest, earlier = _holding(site, ids)
     for name in (*newest, *earlier):
         delete_machines(site, name)
@@ -70,11 +73,12 @@ def forget_rows(site: Site, payload: Payload) -> Payload:
         changed = _without_forgotten(site, machines)
         if changed is not None:
             generation = site.store.read_state()["generations"][handle]
-            write_machines(site, handle, replace(changed, generation=generation, origin=machines.origin))
+            write_machines(site, handle, replace(changed, generation=generation, origin=_still(machines, changed)))
     for name, machines in earlier.items():
         left = None if machines.private is not None else without(machines, site.rows(every_class=True))
         if left is not None:
             write_machines(site, name, left)
+    receipt.write("forgotten", ids)
     return Payload()
 
 
@@ -108,6 +112,7 @@ def add_rows(site: Site, payload: Payload) -> Payload:
     released rows only those under ``handle`` are extended, and only the new rows are charged for; others are made
     again, from what was released, when somebody asks for them.
     """
+    receipt = PendingReceipt(site)
     before, numbers = site.store.read("rows"), site.store.read_state()["generations"]
     mine = {
         handle_of(name): machines
@@ -128,7 +133,13 @@ def add_rows(site: Site, payload: Payload) -> Payload:
     for handle, machines in changed.items():
         if machines is not None:
             keep(site, handle, machines)
+    receipt.write("added", ids)
     return Payload({"ids": ids})
+
+
+def _still(machines: SiteMachines, changed: SiteMachines) -> dict[str, Any]:
+    """When and for whom machines were made, of which some are fitted again."""
+    return {**machines.origin, **changed.origin}
 
 
 def _without_forgotten(site: Site, machines: SiteMachines) -> SiteMachines | None:

@@ -58,7 +58,7 @@ def keep(site: Site, handle: str, made: SiteMachines) -> SiteMachines:
             site.cache.pop(handle, None)
         except (FileFormatError, KeyError, TypeError, ValueError):
             delete_machines(site, handle)
-    numbered = replace(made, generation=next_generation(site, handle), origin=_origin(site))
+    numbered = replace(made, generation=next_generation(site, handle), origin={**made.origin, **_origin(site)})
     write_machines(site, handle, numbered)
     others = [kept.name for kept in kept_models(site.store) if kept.name != handle]
     for name in others[max(0, site.policy.keep_models - 1) :]:
@@ -120,7 +120,7 @@ def without(machines: SiteMachines, rows: Rows) -> SiteMachines | None:
     if changed is None:
         return None
     data = rows.take(np.isin(rows.ids, changed.ids)).digest
-    return replace(changed, generation=machines.generation, data=data, origin=machines.origin)
+    return replace(changed, generation=machines.generation, data=data, origin={**machines.origin, **changed.origin})
 
 
 def _are_numbered(site: Site, rows: Rows) -> bool:

@@ -17,6 +17,7 @@ from kernfed._validation import FloatArray
 from kernfed.errors import Refused
 from kernfed.federation.protocol.message import digest
 from kernfed.federation.protocol.schema import fraction_reason
+from kernfed.federation.site.environment import fingerprint
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
 from kernfed.files import Record, labels_from_values, labels_to_values
@@ -38,7 +39,7 @@ class SiteMachines:
     ``data`` is the fingerprint of the rows they were made of. ``private`` is None for rows as they are. Otherwise it
     holds the ``recipe`` of their release, whether it is ``by_row`` and with ``randomized`` labels, what it promises a
     ``record``, and how many ``rows`` stand behind all classes and behind the ``smallest``. ``origin`` says when they
-    were made and who asked.
+    were made, who asked, and in which environments they were ``computed``.
     """
 
     parameters: FoldingParameters
@@ -153,7 +154,13 @@ def fit_batches(
     made = dict(zip(new, fitted, strict=True))
     machines = tuple(made[number] if number in made else known[key] for number, key in enumerate(keys))
     generation = 1 if earlier is None else earlier.generation + 1
-    return SiteMachines(parameters, machines, np.array(labels), tuple(batches), generation, rows.digest)
+    origin = {"computed": sorted({fingerprint(), *_computed(earlier if len(new) < len(keys) else None)})}
+    return SiteMachines(parameters, machines, np.array(labels), tuple(batches), generation, rows.digest, origin=origin)
+
+
+def _computed(earlier: SiteMachines | None) -> Sequence[str]:
+    """Environments in which machines were computed that are taken over; those of 0.1 do not tell."""
+    return () if earlier is None else earlier.origin.get("computed", ("unknown",))
 
 
 def reduced(earlier: SiteMachines, rows: Rows, shape: Shape | None = None) -> SiteMachines | None:
@@ -248,10 +255,19 @@ def _read(site: Site, name: str, forgotten: Sequence[int]) -> SiteMachines | Non
     record = site.store.read(FOLDER, name)
     if record is None:
         return None
+    read = machines_of_record(record)
+    if not read.of_moments and np.isin(read.ids, forgotten).any():
+        return None
+    site.cache[name] = _Kept(read, read.bank(), file)
+    return read
+
+
+def machines_of_record(record: Record) -> SiteMachines:
+    """Machines as the store has them; a record that is none raises ``ValueError`` or ``KeyError``."""
     values = record.values
     machines = unpack_machines(record.arrays)
     cuts = np.cumsum([machine.n_rows for machine in machines])[:-1]
-    read = SiteMachines(
+    return SiteMachines(
         FoldingParameters.from_values(values["parameters"]),
         tuple(machines),
         labels_from_values(values["labels"]),
@@ -261,14 +277,10 @@ def _read(site: Site, name: str, forgotten: Sequence[int]) -> SiteMachines | Non
         values.get("private"),
         values.get("origin", {}),
     )
-    if not read.of_moments and np.isin(read.ids, forgotten).any():
-        return None
-    site.cache[name] = _Kept(read, read.bank(), file)
-    return read
 
 
-def write_machines(site: Site, name: str, machines: SiteMachines) -> None:
-    """Keep machines, in the store first."""
+def record_of_machines(machines: SiteMachines) -> Record:
+    """Machines for the store."""
     arrays = pack_machines(machines.machines)
     arrays["ids"] = machines.ids
     values: dict[str, Any] = {
@@ -280,7 +292,12 @@ def write_machines(site: Site, name: str, machines: SiteMachines) -> None:
     }
     if machines.private is not None:
         values["private"] = dict(machines.private)
-    site.store.write(Record(arrays, values), FOLDER, name)
+    return Record(arrays, values)
+
+
+def write_machines(site: Site, name: str, machines: SiteMachines) -> None:
+    """Keep machines, in the store first."""
+    site.store.write(record_of_machines(machines), FOLDER, name)
     site.cache[name] = _Kept(machines, machines.bank(), site.store.identity(FOLDER, name))
 
 

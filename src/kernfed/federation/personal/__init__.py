@@ -16,6 +16,7 @@ METHOD = Method(
     },
     formats=dict.fromkeys(("PersonalModel", "SiteModel"), "kernfed.personal.model"),
     forgets=("kernfed.federation.personal.tasks:discard_risk",),
+    receipts="kernfed.federation.personal.receipting:BOOK",
     learner="kernfed.federation.personal.learner:PersonalLearner",
     jobs="kernfed.federation.personal.settings:SETTINGS",
 )

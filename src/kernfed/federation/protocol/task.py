@@ -63,9 +63,10 @@ class Method:
     tasks : names of the tasks that each module declares. default_tasks : those that a site answers unless its policy
     says otherwise. formats : the module of each file format. connects : by the name of a model, the function
     (federation, model) -> model that lets sites answer for it. forgets : functions (site, ids) that delete whatever the
-    site's store holds of rows. keeps : the function (store) that lists what is kept for models. learner : the class, and ``jobs`` its settings by name, a
-    ``federation.settings.LearnerSettings``. sums : the function (federation, task, payload, ...) that gathers a sum
-    which nobody sees in parts. Functions, classes and these are named as "module:name".
+    site's store holds of rows. keeps : the function (store) that lists what is kept for models. receipts : what
+    receipts say of it, a ``federation.site.receipts.ReceiptBook``. learner : the class, and ``jobs`` its settings by
+    name, a ``federation.settings.LearnerSettings``. sums : the function (federation, task, payload, ...) that gathers a
+    sum which nobody sees in parts. Functions, classes and these are named as "module:name".
     """
 
     name: str
@@ -75,6 +76,7 @@ class Method:
     connects: Mapping[str, str] = field(default_factory=dict)
     forgets: tuple[str, ...] = ()
     keeps: str = ""
+    receipts: str = ""
     learner: str = ""
     jobs: str = ""
     sums: str = ""

@@ -2,4 +2,8 @@
 
 from kernfed.federation.protocol.task import Method
 
-METHOD = Method(name="release", forgets=("kernfed.federation.release.kept:drop_releases",))
+METHOD = Method(
+    name="release",
+    forgets=("kernfed.federation.release.kept:drop_releases",),
+    receipts="kernfed.federation.release.receipting:BOOK",
+)

@@ -27,6 +27,7 @@ METHOD = Method(
     },
     formats={"RidgeModel": "kernfed.ridge.model", "PrivateRidgeModel": "kernfed.ridge.model"},
     forgets=("kernfed.federation.ridge.tasks:discard_factors",),
+    receipts="kernfed.federation.ridge.receipting:BOOK",
     learner="kernfed.federation.ridge.learner:RidgeLearner",
     jobs="kernfed.federation.ridge.settings:SETTINGS",
 )

@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,8 +25,10 @@ from kernfed.files import sync_folder
 
 #: What a file of lines begins with, at first and after a full one.
 FORMAT = "kernfed journal 1"
-#: Bytes after which a file is full, and how many of its end hold at least one whole line.
+#: Bytes after which a file is full, and how many of its end most often hold a whole line.
 FULL, TAIL = 64_000_000, 1 << 16
+#: What a line says, or what makes it of the hash of the line before.
+Body = Mapping[str, Any] | Callable[[str], Mapping[str, Any]]
 #: Events of this module itself.
 BEGUN, CONTINUED, TORN, CUT = "begun", "continued", "torn", "cut"
 
@@ -50,7 +52,7 @@ class ChainedLines:
         self._end: Place | None = None
         self._on_disk = 0
 
-    def append(self, body: Mapping[str, Any]) -> Place:
+    def append(self, body: Body) -> Place:
         """Write a line, and return when it is on disk. Lines that come meanwhile share one wait for the disk."""
         with self._writing, self._locked():
             self._end = place = self._write(self._follow(), body)
@@ -117,7 +119,7 @@ class ChainedLines:
 
     # Writing ----------------------------------------------------------------------------------------------------
 
-    def _write(self, place: Place, body: Mapping[str, Any]) -> Place:
+    def _write(self, place: Place, body: Body) -> Place:
         if place.size == 0 or place.size >= FULL:
             place = self._begin(place)
         return self._put(place, body)
@@ -132,10 +134,11 @@ class ChainedLines:
         sync_folder(self.folder)
         return self._put(fresh, {"event": event, "format": FORMAT, **self._about, "after": place.chain})
 
-    def _put(self, place: Place, body: Mapping[str, Any]) -> Place:
+    def _put(self, place: Place, body: Body) -> Place:
         """One line at the end, whole; where it cannot be, what there is of it is taken back."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = {"n": place.number + 1, "time": now, **body}
+        said = body(place.chain) if callable(body) else body
+        line = {"n": place.number + 1, "time": now, **said}
         line["chain"] = chained(place.chain, line)
         text = left = (json.dumps(line) + "\n").encode()
         descriptor = os.open(_path(self.folder, place.file), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -203,13 +206,17 @@ def _end_of(files: list[Path]) -> Place:
 
 def _last_line(place: Path) -> tuple[int, dict[str, Any]]:
     """Where the complete lines of a file end, and the last of them that can be read."""
-    size = place.stat().st_size
-    with place.open("rb") as content:
-        content.seek(max(0, size - TAIL))
-        tail = content.read()
-    complete, newline, torn = tail.rpartition(b"\n")
-    lines = (parsed(raw) for raw in reversed(complete.split(b"\n")))
-    return size - len(torn) if newline else 0, next((line for line in lines if line is not None), {})
+    size, length = place.stat().st_size, TAIL
+    while True:
+        with place.open("rb") as content:
+            content.seek(max(0, size - length))
+            tail = content.read()
+        complete, newline, torn = tail.rpartition(b"\n")
+        lines = (parsed(raw) for raw in reversed(complete.split(b"\n")))
+        line = next((line for line in lines if line is not None), {})
+        if line or length >= size:  # else the last line is longer than what was read
+            return size - len(torn) if newline else 0, line
+        length *= 4
 
 
 def _torn(place: Path, size: int) -> bytes:

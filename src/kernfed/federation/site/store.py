@@ -6,6 +6,9 @@ rows.safetensors      rows that were added after the site was set up
 releases/<name>       what was released under differential privacy, so that it is released once
 ledger.jsonl          what these releases cost: the privacy ledger; state.json has its head and number of charges
 secret.key            key of the hashes that stand for persons in the ledger
+sum.key               the site's long-lived key, by which others know it in masked sums and its receipts are signed
+receipts/             what was forgotten and added, in a chain of signed lines: see ``receipts``; receipts.key is the
+                      key of the hashes that stand for rows in them
 journal/              who asked what, in a chain of lines: see ``chained``
 approvals.json        questions that wait for the operator, and those approved
 answers/<id>          answers to questions that changed something, so that a repeated question changes nothing
@@ -35,6 +38,8 @@ from safetensors.numpy import save as to_safetensors
 from kernfed.errors import FileFormatError, StoreError
 from kernfed.files import Record, atomic_path, sync_folder
 
+#: The file of the site's long-lived key.
+KEY_FILE = "sum.key"
 _VERSION = 1
 _KEPT_ANSWERS = 200
 _ANSWERS = "answers"

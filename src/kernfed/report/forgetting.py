@@ -1,0 +1,132 @@
+"""The page on what was forgotten: receipts, what was made again from the rows left, an attack before and after."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kernfed.federation.site.verifying import BY_HASH, NOT_COMPARABLE, Verification
+from kernfed.privacy.roc import Attack
+from kernfed.report.content import Fact, PageTable, ReportData, Section
+from kernfed.report.markdown import render_markdown
+
+#: Receipts that a page lists, the newest.
+_LISTED = 50
+_REMAINING = (
+    "Whoever was sent machines, scores or released rows before a row was forgotten still has them: a receipt is about "
+    "what the site keeps. A model file that holds machines is checked with --model.",
+    "What was released under differential privacy stays released, and stays paid; the ledger has it.",
+    "Choices that had seen a row stay as they were unless the table says that they were made anew: a division into "
+    "batches, a unit or a weight carries a little of all rows it was chosen by.",
+    "The site itself signs. A receipt shows that it has said so, and that it can be held to it; nobody outside can see "
+    "whether it keeps a copy of its rows elsewhere.",
+)
+
+
+def forgetting_report(verification: Verification, attacks: Mapping[str, tuple[Attack, Attack]]) -> ReportData:
+    """The page of a verification; ``attacks`` before and after forgetting, by the name of what was attacked."""
+    told = verification.to_json()
+    facts = (
+        Fact("verdict", "holds" if verification.holds else "does not hold", f"{len(verification.problems)} findings"),
+        Fact("rows forgotten", f"{told['forgotten']:,}", "as receipts say"),
+        Fact("receipts", f"{told['receipts']:,}", "signed and chained"),
+    )
+    lead = (
+        "Every receipt is signed and follows from the one before, and what the site keeps is what they say."
+        if verification.holds
+        else "Something is not as the receipts say; see the findings."
+    )
+    title = f"What site {verification.site!r} has forgotten"
+    return ReportData("forgetting", title, lead, facts, _sections(verification, attacks))
+
+
+def forgetting_page(verification: Verification, attacks: Mapping[str, tuple[Attack, Attack]]) -> str:
+    """The page as Markdown."""
+    page = forgetting_report(verification, attacks)
+    return render_markdown(page.title, page.lead, page.sections)
+
+
+def _sections(verification: Verification, attacks: Mapping[str, tuple[Attack, Attack]]) -> tuple[Section, ...]:
+    nothing = "Of all that was checked, nothing is otherwise than the receipts say."
+    return (
+        Section("What was found", () if verification.problems else (nothing,), points=tuple(verification.problems)),
+        _receipts(verification.check.receipts),
+        _made_again(verification),
+        _attacked(attacks),
+        _choices(verification.check.receipts),
+        Section("What remains", points=_REMAINING),
+        Section("Notes", (f"Head of the receipts: {verification.check.head or 'none'}",), points=_notes(verification)),
+    )
+
+
+def _notes(verification: Verification) -> tuple[str, ...]:
+    keys = tuple(f"Key that signs: {key}" for key in verification.check.keys)
+    return (*keys, *verification.notes, *((verification.model,) if verification.model else ()))
+
+
+def _receipts(receipts: Sequence[Mapping[str, Any]]) -> Section:
+    rows = tuple(
+        (
+            str(receipt["n"]),
+            str(receipt["time"])[:19].replace("T", " "),
+            str(receipt["event"]),
+            f"{len(receipt['ids']):,}",
+            f"{sum(entry['fitted'] or 0 for entry in receipt['touched']):,}",
+            f"{sum(entry['after'] is None for entry in receipt['touched']):,}",
+            str(receipt["after"]["state"])[:12],
+        )
+        for receipt in receipts[-_LISTED:]
+    )
+    head = ("line", "time (UTC)", "what", "rows", "machines fitted again", "things deleted", "state after")
+    words = f"The newest {_LISTED} of {len(receipts):,}." if len(receipts) > _LISTED else ""
+    return Section("Receipts", (words,) if words else (), tables=(PageTable(head, rows, "Receipts"),))
+
+
+def _made_again(verification: Verification) -> Section:
+    title = "Made again from the rows that are left"
+    if not verification.remade:
+        return Section(title, ("Nothing was made again: the site's rows were not given, or it keeps nothing.",))
+    rows = tuple((entry.name, str(entry.generation), entry.verdict, entry.why) for entry in verification.remade)
+    words = (
+        "What the site keeps was made again from the rows that it still holds, by the choices that it records: "
+        f"'same' means every bit. '{NOT_COMPARABLE}' is no finding: it was computed on another machine. "
+        f"'{BY_HASH}' was held against its receipt only."
+    )
+    head = ("what", "generation", "outcome", "why")
+    return Section(title, (words,), tables=(PageTable(head, rows, title),))
+
+
+def _attacked(attacks: Mapping[str, tuple[Attack, Attack]]) -> Section:
+    title = "A membership attack before and after"
+    if not attacks:
+        return Section(title, ("No attack was tried: there are too few rows, or no machines of rows as they are.",))
+    rows = tuple(
+        (name, attack.name, _score(attack), f"{attack.roc.members:,}", attack.knows)
+        for name, pair in attacks.items()
+        for attack in pair
+    )
+    words = (
+        "Rows of the site were forgotten on trial, in memory, by the same steps as a person's row is. The attack tells "
+        "them from rows that were never in. A score (area under the curve) of 0.5 is guessing, 1 is certainty; "
+        f"brackets hold the true value with {100 * next(iter(attacks.values()))[0].roc.confidence:g} % confidence."
+    )
+    head = ("what", "forgetting", "score", "rows", "the attacker knows")
+    return Section(title, (words,), tables=(PageTable(head, rows, title),))
+
+
+def _score(attack: Attack) -> str:
+    low, high = attack.roc.auc_interval
+    return f"{attack.roc.auc:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _choices(receipts: Sequence[Mapping[str, Any]]) -> Section:
+    """Choices of the newest receipt that has some."""
+    title = "Choices that had seen the rows"
+    newest = next((receipt for receipt in reversed(receipts) if receipt["choices"]), None)
+    if newest is None:
+        return Section(title, ("Receipts name none.",))
+    words = {True: "made anew", False: "as before", None: "with the model, or when next asked"}
+    rows = tuple(
+        (str(entry["choice"]), str(entry["of"]), str(entry["value"] or ""), words.get(entry["anew"], "?"))
+        for entry in newest["choices"]
+    )
+    head = ("choice", "of", "value", "made anew?")
+    return Section(title, (f"As of line {newest['n']}.",), tables=(PageTable(head, rows, title),))
