@@ -1,5 +1,6 @@
 """The model that machines and a head make together."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from kernfed.files import Savable
 from kernfed.fusion.combination import fused_values, probabilities
 from kernfed.kahm.model import FoldingModel, Member, SiteScores
 from kernfed.kahm.projection import project
+from kernfed.kernels.head import Head
 from kernfed.prior import Prior, check_prior, log_ratio, weighted_shares
 from kernfed.promise import Terms
 from kernfed.ridge.model import RidgeModel
@@ -276,6 +278,32 @@ class FusionModel(Savable):
         agree = 2 * (head == winners).astype(int) + (machines == winners)
         part = np.array(["together", "machines", "head", "both"])[agree]
         return np.where(parts.travelled, part, "head")
+
+    def to_onnx(self, path: str | os.PathLike[str], *, part: str | None = None) -> None:
+        """Write the head as an ONNX file; ``part="head"`` where there are machines too, which stay behind.
+
+        Labels and probabilities of the file are then those of ``part``, for the model's own prior, and no more those of
+        ``predict``. Needs the extra ``[onnx]``.
+        """
+        if self.ridge is None:
+            raise InputError("ONNX files are made of heads, and this model has machines alone")
+        if self.folding is None:
+            replace(self.ridge, prior=self._asked(None)).to_onnx(path)
+            return
+        if part != "head":
+            raise InputError(
+                f"ONNX files are made of heads, and this model has machines too: leave them out with part='head', "
+                f"got {part!r}"
+            )
+        if len(self.ridge.classes_) != len(self.classes_):
+            raise InputError("the head does not know all classes of this model; export model.ridge, which says its own")
+        T, shift = self.ridge.temperature_ or self.temperature_, self._shift(None)
+        offset = np.zeros(len(self.classes_)) if self.ridge.intercept_ is None else self.ridge.intercept_
+        offset = offset if shift is None else offset + T * shift
+        features = self.ridge.parameters.feature_map()
+        head = Head(self.ridge.weights_, offset, features, self.folding.basis, self.classes_, T)
+        columns = self.feature_names_in_ if self.preparation is None else self.preparation.columns
+        head.to_onnx(path, columns)
 
     def _asked(self, prior: Prior) -> Prior:
         if not len(self.classes_):

@@ -1,5 +1,6 @@
 """What models on the features of a problem have in common: labels, probabilities and accuracy from values."""
 
+import os
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -11,6 +12,8 @@ from kernfed.answer import Answer, answer_of_scores
 from kernfed.data.preparation import Preparation, prepared_rows
 from kernfed.errors import InputError
 from kernfed.files import Savable
+from kernfed.kernels.fourier import FourierFeatures
+from kernfed.kernels.head import Head
 from kernfed.kernels.problem import FeatureProblem
 from kernfed.kernels.simplex import project_on_simplex
 from kernfed.prior import Prior, check_prior, log_ratio
@@ -99,6 +102,30 @@ class Predictor(ProblemModel):
         likely = self._probabilities(values) * np.exp(shift - shift.max())
         total = likely.sum(axis=1, keepdims=True)
         return np.asarray(likely / np.where(total > 0, total, 1.0))
+
+    def _head(self) -> Head:
+        """The values as a linear map on features, for the prior of the model; refused where they are none."""
+        raise InputError(f"a {type(self).__name__} has no linear head, which is what ONNX files are made of")
+
+    def to_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write what the model computes of (prepared) rows as an ONNX file; see ``kernfed.kernels.head``.
+
+        Needs the extra ``[onnx]``. Probabilities and labels are those for the model's own ``prior``.
+        """
+        columns = self.feature_names_in_ if self.preparation is None else self.preparation.columns
+        self._head().to_onnx(path, columns)
+
+    def _made_head(self, weights: FloatArray, offset: FloatArray, features: FourierFeatures | None) -> Head:
+        """Head of values ``phi weights + offset``, with the labels and the prior of this model."""
+        if self._solved().task != "classify":
+            return Head(weights, offset, features)
+        training, made = self._training_shares(), self._made_for()
+        shift = log_ratio(self.prior, self.classes_, made=training if made is None else made, training=training)
+        T = self._temperature
+        if T is not None and shift is not None:
+            return Head(weights, offset + T * shift, features, None, self.classes_, T)
+        factors = None if shift is None else np.exp(shift - shift.max())
+        return Head(weights, offset, features, None, self.classes_, T, factors)
 
     def answer(self, X: npt.ArrayLike, *, prior: Prior = None) -> Answer:
         """Labels, probabilities and scores, or values, from one computation."""

@@ -17,6 +17,7 @@ from kernfed._validation import FloatArray, check_choice, check_count, check_fin
 from kernfed.data.preparation import Preparation, preparation_values, read_preparation
 from kernfed.errors import InputError
 from kernfed.files import Record, register
+from kernfed.kernels.head import Head
 from kernfed.kernels.predictor import Predictor, ProblemModel
 from kernfed.personal.gradient import check_simplex
 from kernfed.personal.logistic import probabilities
@@ -58,6 +59,14 @@ class SiteModel(Predictor):
             else:
                 values = network_outputs(self.problem, self.hidden, self.coefficients_, features)
         return np.asarray(values)
+
+    def _head(self) -> Head:
+        if self.kind != "ridge":
+            raise InputError(f"ONNX files are made of heads of kind 'ridge', this predictor is of kind {self.kind!r}")
+        known, width = self.coordinates_, len(self.coordinates_.centre)
+        weights, last = self.coefficients_[:width], self.coefficients_[width:]
+        offset = known.target_centre - known.centre @ weights + known.constant * last.sum(axis=0)
+        return self._made_head(weights, offset, self.problem.feature_map())
 
     @property
     def _temperature(self) -> float | None:

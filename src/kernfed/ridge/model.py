@@ -14,6 +14,7 @@ from kernfed.data.preparation import Preparation, preparation_values, read_prepa
 from kernfed.errors import InputError
 from kernfed.files import Record, register, register_former
 from kernfed.kernels import row_blocks
+from kernfed.kernels.head import Head
 from kernfed.kernels.predictor import Predictor
 from kernfed.prior import Prior, prior_from_values, prior_to_values, weighted_shares
 from kernfed.promise import Terms, read_terms_of_0_1
@@ -116,6 +117,10 @@ class RidgeModel(Predictor):
         """Values (n, C) of f, LARGER is better; to classify only."""
         self._check_classifies("decision values")
         return super().decision_function(X)
+
+    def _head(self) -> Head:
+        offset = np.zeros(self.weights_.shape[1]) if self.intercept_ is None else self.intercept_
+        return self._made_head(self.weights_, offset, self.parameters.feature_map())
 
     def history_table(self) -> dict[str, list[Any]]:
         """The history by column, as plotting libraries and data frames take it."""
