@@ -76,7 +76,10 @@ class KillingEngine:
         return tuple(sorted(self.data))
 
     def carry(
-        self, data: bytes | Mapping[str, bytes], sites: Sequence[str], timeout: float  # noqa: ARG002
+        self,
+        data: bytes | Mapping[str, bytes],
+        sites: Sequence[str],
+        timeout: float,  # noqa: ARG002
     ) -> Mapping[str, bytes | Refusal]:
         """Ask every site; one that is killed does not answer, unless it is asked again."""
         answers: dict[str, bytes | Refusal] = {}
