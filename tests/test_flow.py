@@ -18,7 +18,7 @@ SOURCES = [ROOT, ROOT.parents[1] / "papers" / "src"]
 PACKAGES = [
     {"errors"},
     {"promise", "answer", "prior"},
-    {"files"},
+    {"files", "abstain"},
     {"data"},
     {"kernels"},
     {"kahm", "ridge", "personal"},

@@ -10,7 +10,17 @@ from kernfed._version import __version__
 
 if TYPE_CHECKING:
     from kernfed import data, errors, guarantees, privacy, promise, report, secure
-    from kernfed.federation import Federation, FoldingLearner, FusionLearner, RidgeLearner, calibrate, evaluate, load, save
+    from kernfed.federation import (
+        Federation,
+        FoldingLearner,
+        FusionLearner,
+        RidgeLearner,
+        calibrate,
+        conform,
+        evaluate,
+        load,
+        save,
+    )
     from kernfed.federation.personal.learner import PersonalLearner
     from kernfed.fusion import FusionClassifier, FusionModel
     from kernfed.kahm import KAHM, DeepKAHM, KAHMClassifier, KAHMRegressor, WideKAHM
@@ -35,6 +45,7 @@ _HOMES = {
     "RidgeModel": "kernfed.ridge",
     "WideKAHM": "kernfed.kahm",
     "calibrate": "kernfed.federation",
+    "conform": "kernfed.federation",
     "evaluate": "kernfed.federation",
     "load": "kernfed.federation",
     "save": "kernfed.federation",
@@ -59,6 +70,7 @@ __all__ = [
     "WideKAHM",
     "__version__",
     "calibrate",
+    "conform",
     "data",
     "errors",
     "evaluate",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kernfed.federation.site.site import Site
     from kernfed.federation.site.store import SiteStore
     from kernfed.federation.testing.calibrating import calibrate
+    from kernfed.federation.testing.conforming import conform
     from kernfed.federation.testing.evaluation import evaluate
     from kernfed.federation.testing.outcomes import Evaluation
 
@@ -58,6 +59,7 @@ _HOMES = {
     "agree": "protocol.schema",
     "calibrate": "testing.calibrating",
     "check_classes": "protocol.schema",
+    "conform": "testing.conforming",
     "evaluate": "testing.evaluation",
     "task": "protocol.task",
     "warn_missing": "asking",
@@ -86,6 +88,7 @@ __all__ = [
     "agree",
     "calibrate",
     "check_classes",
+    "conform",
     "evaluate",
     "load",
     "save",

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray
+from kernfed.abstain import Abstaining, Conformal
 from kernfed.answer import Answer
 from kernfed.data.preparation import Preparation
 from kernfed.errors import InputError, NotConnected
@@ -93,13 +94,14 @@ class _Parts:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FusionModel(Savable):
+class FusionModel(Savable, Abstaining):
     """Machines of the sites and a ridge head of all rows, one logit per class of both.
 
     Where ``folding`` is None the head answers alone, as it does to regress; where ``ridge`` is None the machines do,
     because no site allowed sums. ``weight_`` is c and ``temperature_`` T of ``kernfed.fusion.combination``. ``prior``:
     shares of classes where the model is used, see ``kernfed.prior``. ``missing_``: sites that took no part;
-    ``headless_``: sites that are not in the head, with reasons.
+    ``headless_``: sites that are not in the head, with reasons. ``conformal_``: what ``kernfed.conform`` counted on
+    rows kept aside; it goes when rows or sites come or go.
     """
 
     folding: FoldingModel | None
@@ -113,6 +115,7 @@ class FusionModel(Savable):
     headless_: Mapping[str, str] = field(default_factory=dict)
     exchanges_: int = 0
     fused: Connection | None = field(default=None, compare=False)
+    conformal_: Conformal | None = None
 
     def __post_init__(self) -> None:
         if self.folding is None and self.ridge is None:
@@ -234,8 +237,15 @@ class FusionModel(Savable):
             return self.ridge.scores(X)
         return self._scored(self._parts(X, prior, **options), prior)[0]
 
-    def predict(self, X: npt.ArrayLike, *, prior: Prior = None, **options: Any) -> npt.NDArray[Any]:
-        """Labels, or values, (n,); ties go to the first class."""
+    def predict(
+        self, X: npt.ArrayLike, *, prior: Prior = None, abstain: float | None = None, **options: Any
+    ) -> npt.NDArray[Any]:
+        """Labels, or values, (n,); ties go to the first class.
+
+        With ``abstain`` labels are masked where the model does not know, see ``abstaining``.
+        """
+        if abstain is not None:
+            return self.abstaining(X, abstain, prior, **options)
         if self.folding is None:
             assert self.ridge is not None
             return self.ridge.predict(X, prior=self._asked(prior))
@@ -247,6 +257,20 @@ class FusionModel(Savable):
             assert self.ridge is not None
             return self.ridge.predict_proba(X, prior=self._asked(prior))
         return self._scored(self._parts(X, prior, **options), prior)[1]
+
+    def conforming(self, X: npt.ArrayLike, **options: Any) -> tuple[FloatArray, FloatArray | None]:
+        """Probabilities (n, C) of both parts, whatever ``visit_`` is, and the smallest score (n,) of the machines."""
+        prior = self.prior if self.conformal_ is None else self.conformal_.prior
+        whole = replace(self, visit_=Visit(), prior=prior)
+        if self.folding is None:
+            return whole.predict_proba(X, **options), None
+        parts = whole._parts(X, None, **options)
+        return whole._scored(parts, None)[1], parts.scores.min(axis=1)
+
+    @property
+    def distance_unit(self) -> float:
+        """That of the machines."""
+        return 1.0 if self.folding is None else self.folding.distance_unit
 
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike, **options: Any) -> float:
         """Accuracy, or the coefficient of determination R^2 to regress."""

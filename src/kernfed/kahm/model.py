@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from kernfed._median import median_by_rows
 from kernfed._validation import FloatArray, check_rows
+from kernfed.abstain import Abstaining, Conformal
 from kernfed.answer import Answer
 from kernfed.data.preparation import Preparation, prepared_rows
 from kernfed.errors import InputError, NotConnected
@@ -79,7 +80,7 @@ class Connection(Protocol):
 
 
 @dataclass(frozen=True)
-class FoldingModel(Savable):
+class FoldingModel(Savable, Abstaining):
     """Global classifier SFM (118), GIKM (56): the class with the smallest measure over all sites.
 
     ``hold="sites"``: the machines stay where their rows are and queries travel to them; the file holds a handle and no
@@ -92,7 +93,8 @@ class FoldingModel(Savable):
     are scaled and divided, where sites chose that, and what they chose it by. ``prior``: the shares
     of classes where the model is used, "training", "uniform", or a share for every class; also an argument of whatever
     predicts. Scores are those for the shares in training: a class of more rows has more machines, and nearer ones. They
-    move by ``- T log(pi'_c / pi_c)``, T the temperature.
+    move by ``- T log(pi'_c / pi_c)``, T the temperature. ``conformal_``: what ``kernfed.conform`` counted on rows kept
+    aside; it goes when rows or sites come or go.
     A pickled model, as one read from its file, has no connection: ``connect`` it again.
     """
 
@@ -112,6 +114,7 @@ class FoldingModel(Savable):
     preparation: Preparation | None = None
     chosen: Chosen | None = None
     prior: Prior = "training"
+    conformal_: Conformal | None = None
 
     def __str__(self) -> str:
         where = "at the sites" if self.banks_ is None else "in this model"
@@ -238,13 +241,25 @@ class FoldingModel(Savable):
         return self.combined(self.site_scores(X, **options))
 
     def predict(
-        self, X: npt.ArrayLike, *, secure: str | None = None, bits: int = 8, prior: Prior = None, **options: Any
+        self,
+        X: npt.ArrayLike,
+        *,
+        secure: str | None = None,
+        bits: int = 8,
+        prior: Prior = None,
+        abstain: float | None = None,
+        **options: Any,
     ) -> npt.NDArray[Any]:
         """Label with the smallest score, (n,); ties go to the first class.
 
         With ``secure`` ("bfv", "tfhe", or "plain" to try out) sites encrypt their scores, rounded to ``bits`` bits,
-        and nobody but the asking key holder reads the answer; see ``kernfed.secure``.
+        and nobody but the asking key holder reads the answer; see ``kernfed.secure``. With ``abstain`` labels are
+        masked where the model does not know, see ``abstaining``.
         """
+        if abstain is not None:
+            if secure is not None:
+                raise InputError("encrypted scores are compared and not read, so nobody can abstain: leave one out")
+            return self.abstaining(X, abstain, prior, **options)
         if secure is not None and self._shift(prior) is not None:
             raise InputError(f"encrypted scores are compared as they are: leave out the prior, got {prior!r}")
         if secure is not None:
@@ -258,6 +273,21 @@ class FoldingModel(Savable):
         ``kernfed.calibrate`` fits it to all sites together.
         """
         return softmin(self._moved(self.scores(X, **options), prior), self.temperature_)
+
+    def conforming(self, X: npt.ArrayLike, **options: Any) -> tuple[FloatArray, FloatArray | None]:
+        """Probabilities (n, C) at the temperature of the sites, and the smallest score (n,) of each query.
+
+        A temperature that was fitted to the rows kept aside would let these know of their own labels.
+        """
+        scores = self.scores(X, **options)
+        prior = self.prior if self.conformal_ is None else self.conformal_.prior
+        plain = replace(self, calibrated_=None, prior=prior)
+        return softmin(plain._moved(scores, None), plain.temperature_), scores.min(axis=1)
+
+    @property
+    def distance_unit(self) -> float:
+        """The temperature of the sites: a third of the usual deviation of scores."""
+        return replace(self, calibrated_=None).temperature_
 
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike, **options: Any) -> float:
         """Accuracy on rows X (n, p) with labels y (n,)."""
@@ -274,7 +304,7 @@ class FoldingModel(Savable):
         self._check_member(site)
         banks = None if self.banks_ is None else {site: self.banks_[site]}
         own = {site: self.members_[site]}
-        return replace(self, members_=own, banks_=banks, calibrated_=None, trusted_classes="all")
+        return replace(self, members_=own, banks_=banks, calibrated_=None, trusted_classes="all", conformal_=None)
 
     def forget(self, site: str, rows: Sequence[int] | None = None) -> "FoldingModel":
         """A new model as if ``site``, or the rows with these ids, had never taken part. This one becomes stale."""
@@ -310,7 +340,7 @@ class FoldingModel(Savable):
         held = {name: member.held(self.classes_) for name, member in members.items()}  # some classes may have gone
         classes, members = place_classes(members, held, self.parameters, self.trusted_classes)
         banks = None if self.banks_ is None else {name: bank for name, bank in self.banks_.items() if name != site}
-        return replace(self, members_=members, classes_=classes, banks_=banks, calibrated_=None)
+        return replace(self, members_=members, classes_=classes, banks_=banks, calibrated_=None, conformal_=None)
 
     def _check_member(self, site: str) -> None:
         if site not in self.members_:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from kernfed._plain import MOST_COLUMNS, check_classes_sorted, read_columns, read_reasons, read_text
 from kernfed._threads import single_blas_thread
 from kernfed._validation import check_choice, check_count, check_number
+from kernfed.abstain import Conformal
 from kernfed.data.preparation import preparation_values, read_preparation
 from kernfed.errors import InputError
 from kernfed.files import Record, labels_from_values, labels_to_values, register
@@ -50,6 +51,9 @@ def _dump(model: FoldingModel) -> Record:
         arrays["groups"] = np.concatenate([model.banks_[site].groups for site in model.sites]).astype(np.int64)
     if model.basis is not None:
         arrays["basis"] = model.basis
+    if model.conformal_ is not None:
+        counted, values["conformal"] = model.conformal_.to_parts(model.classes_)
+        arrays |= counted
     return Record(arrays, values)
 
 
@@ -94,6 +98,7 @@ def _load(record: Record) -> FoldingModel:
         preparation=read_preparation(values, width),
         chosen=Chosen.from_values(values["chosen"]) if "chosen" in values else None,
         prior=prior_from_values(values.get("prior", "training"), classes),
+        conformal_=Conformal.from_parts(record.arrays, values.get("conformal"), classes),
     )
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from kernfed._plain import read_columns, read_entry, read_reasons, read_text
 from kernfed._threads import in_threads
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
+from kernfed.abstain import Abstaining, Conformal
 from kernfed.data.preparation import Preparation, preparation_values, read_preparation
 from kernfed.errors import InputError
 from kernfed.files import Record, register, register_former
@@ -45,7 +46,7 @@ class RidgeRound:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RidgeModel(Predictor):
+class RidgeModel(Predictor, Abstaining):
     """Kernel ridge regression of all sites' rows: ``f(x) = W' phi(x) + a``, W (M, C).
 
     One-vs-rest for "classify" (the class with the largest value), C = 1 for "regress".
@@ -58,7 +59,8 @@ class RidgeModel(Predictor):
     "squared", or "logistic" for values that are log-odds. temperature_ : of probabilities, None where none was fitted.
     class_counts_ : rows of every class in training, () where that is not known. prior : shares of classes where the
     model is used, see ``Predictor``; a model with weights of classes is for the shares that these make, a balanced one
-    for "uniform". choices_ : how it chose what it was not given, and its exchanges.
+    for "uniform". choices_ : how it chose what it was not given, and its exchanges. conformal_ : what
+    ``kernfed.conform`` counted on rows kept aside.
     """
 
     parameters: RidgeParameters
@@ -78,6 +80,7 @@ class RidgeModel(Predictor):
     prior: Prior = "training"
     choices_: RidgeChoices = field(default_factory=RidgeChoices)
     preparation: Preparation | None = None
+    conformal_: Conformal | None = None
 
     def __str__(self) -> str:
         what = f"{len(self.classes_)} classes" if self.parameters.task == "classify" else "values"
@@ -122,6 +125,18 @@ class RidgeModel(Predictor):
         offset = np.zeros(self.weights_.shape[1]) if self.intercept_ is None else self.intercept_
         return self._made_head(self.weights_, offset, self.parameters.feature_map())
 
+    def predict(self, X: npt.ArrayLike, *, prior: Prior = None, abstain: float | None = None) -> npt.NDArray[Any]:
+        """Labels, or values, (n,); see ``Predictor`` for ``prior``.
+
+        With ``abstain`` labels are masked where the model does not know, see ``abstaining``.
+        """
+        return super().predict(X, prior=prior) if abstain is None else self.abstaining(X, abstain, prior)
+
+    def conforming(self, X: npt.ArrayLike, **options: Any) -> tuple[FloatArray, FloatArray | None]:
+        """Probabilities (n, C), and no distances."""
+        prior = self.prior if self.conformal_ is None else self.conformal_.prior
+        return replace(self, prior=prior).predict_proba(X, **options), None
+
     def history_table(self) -> dict[str, list[Any]]:
         """The history by column, as plotting libraries and data frames take it."""
         names = RidgeRound.__dataclass_fields__
@@ -159,8 +174,11 @@ def _dump(model: RidgeModel) -> Record:
         "choices": model.choices_.to_values(),
     }
     values |= preparation_values(model.preparation)
-    intercept = {} if model.intercept_ is None else {"intercept": model.intercept_}
-    return Record({"weights": model.weights_, **intercept}, values)
+    arrays = {"weights": model.weights_} | ({} if model.intercept_ is None else {"intercept": model.intercept_})
+    if model.conformal_ is not None:
+        counted, values["conformal"] = model.conformal_.to_parts(model.classes_)
+        arrays |= counted
+    return Record(arrays, values)
 
 
 def _load(record: Record) -> RidgeModel:
@@ -194,7 +212,11 @@ def _load(record: Record) -> RidgeModel:
         Terms.from_values(values["privacy"]) if "privacy" in values else None,
         *_load_use(values, parameters),
     )
-    return replace(model, preparation=read_preparation(values, parameters.width))
+    return replace(
+        model,
+        preparation=read_preparation(values, parameters.width),
+        conformal_=Conformal.from_parts(record.arrays, values.get("conformal"), parameters.labels),
+    )
 
 
 def _load_use(values: Mapping[str, Any], parameters: RidgeParameters) -> tuple[Any, ...]:

@@ -193,7 +193,7 @@ class FoldingConnection:
         members = {**known, site: member_of(replies[site])}
         classes, members = place_classes(members, labels, model.parameters, model.trusted_classes)
         terms = model.privacy and model.privacy.with_told({site: replies[site].values["privacy"]})
-        new = replace(model, members_=members, classes_=classes, privacy=terms, calibrated_=None)
+        new = replace(model, members_=members, classes_=classes, privacy=terms, calibrated_=None, conformal_=None)
         if model.banks_ is None:
             return new
         banks, _ = collect_machines(self.federation, new, [site])

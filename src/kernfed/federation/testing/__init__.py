@@ -1,4 +1,4 @@
-"""How well a model does at its sites: evaluation, calibration, audits."""
+"""How well a model does at its sites: evaluation, calibration, coverage, audits."""
 
 from kernfed.federation.protocol.task import Method
 
@@ -8,5 +8,6 @@ METHOD = Method(
         "kernfed.federation.testing.evaluation": ("held_out_queries", "evaluate_scores", "evaluate"),
         "kernfed.federation.testing.regression": ("evaluate_regression",),
         "kernfed.federation.testing.calibrating": ("calibrate_scores", "calibrate_model"),
+        "kernfed.federation.testing.conforming": ("conform", "conform_scores"),
     },
 )

@@ -24,6 +24,7 @@ from kernfed.federation.ridge.learner import RidgeLearner
 from kernfed.federation.site.policy import Policy
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.testing.calibrating import calibrate
+from kernfed.federation.testing.conforming import conform
 from kernfed.federation.testing.evaluation import evaluate
 from kernfed.federation.verify.sums import sum_questions
 from kernfed.kernels.fourier import FourierFeatures
@@ -224,9 +225,9 @@ def _prepare(facts: Facts, federation: Federation) -> None:
 
 
 def _fit_and_test(learner: Any, federation: Federation) -> None:
-    """Evaluate and calibrate a model, as far as its kind allows."""
+    """Evaluate, calibrate and conform a model, as far as its kind allows."""
     model = learner.fit(federation)
-    for test in (evaluate, calibrate):
+    for test in (evaluate, calibrate, conform):
         with suppress(KernfedError):
             test(model, federation)
 
