@@ -21,7 +21,9 @@ _ATTACKED = 100
 
 
 def verify(
-    place: Annotated[Path, typer.Argument(help="The site's store, or a folder of stores (with --name).")],
+    place: Annotated[
+        Path, typer.Argument(help="The site's store, a folder of stores (with --name), or its service's site.toml.")
+    ],
     name: Annotated[str | None, typer.Option(help="Name of the site; default that of its receipts.")] = None,
     data: Annotated[
         Path | None, typer.Option("--data", help="The site's table: what is kept is made again from its rows.")
@@ -54,8 +56,8 @@ def verify(
         check_output("--out", out, *(given for given in (data, model) if given is not None))
     if (data is None) != (label is None):
         raise InputError("--data and --label belong together: the site's table, and the column of its labels")
-    folder, named = _store(place, name)
-    site = None
+    site = _service(place, data) if place.is_file() else None
+    folder, named = _store(place, name) if site is None else (site.store.path, site.name)
     if data is not None and label is not None:
         read = table_reader(folder, named, data, features=features, label=label, ids=ids, persons=persons)
         site = open_site(folder, named, read, policy, holdout=holdout, seed=seed)
@@ -69,6 +71,15 @@ def verify(
         note(f"wrote {out}")
     if not result.holds:
         raise typer.Exit(1)
+
+
+def _service(settings: Path, data: Path | None) -> "Site":
+    """The site of a service, with its rows and its store."""
+    from kernfed.federation.engines.nats_settings import read_service
+
+    if data is not None:
+        raise InputError(f"{settings} names the site's table: leave --data out, or name the store in its place")
+    return read_service(settings)[0]
 
 
 def _store(place: Path, name: str | None) -> tuple[Path, str]:
@@ -121,15 +132,15 @@ def _views(result: "Verification", with_rows: bool) -> list[TextTable | str]:
     told = result.to_json()
     rows = [(entry.name, str(entry.generation), entry.verdict, entry.why) for entry in result.remade]
     views: list[Any] = [
-        f"site {result.site!r}: {told['receipts']:,} receipts, {told['forgotten']:,} rows forgotten, "
+        f"site {result.site!r}: {told['receipts']:,} receipt(s), {told['forgotten']:,} row(s) forgotten, "
         f"{told['added']:,} added"
     ]
     if rows:
         views.append(TextTable(("what is kept", "generation", "made again", ""), rows))
     elif not with_rows:
         views.append("Nothing was made again from rows: name the site's table with --data and --label.")
-    views += [f"model: {result.model}"] if result.model else []
-    views += [f"note: {told}" for told in result.notes]
+    views += [result.model] if result.model and result.model not in (*result.notes, *result.problems) else []
+    views += [f"note: {line}" for line in result.notes]
     views += [f"PROBLEM: {problem}" for problem in result.problems]
     views += [] if result.problems else ["Receipts are signed and chained, and lead to what the site keeps."]
     return [*views, f"head: {result.check.head}", *(f"key: {key}" for key in result.check.keys)]

@@ -59,7 +59,7 @@ def _sections(verification: Verification, attacks: Mapping[str, tuple[Attack, At
 
 def _notes(verification: Verification) -> tuple[str, ...]:
     keys = tuple(f"Key that signs: {key}" for key in verification.check.keys)
-    return (*keys, *verification.notes, *((verification.model,) if verification.model else ()))
+    return (*keys, *dict.fromkeys([*verification.notes, *([verification.model] if verification.model else [])]))
 
 
 def _receipts(receipts: Sequence[Mapping[str, Any]]) -> Section:

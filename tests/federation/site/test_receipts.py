@@ -319,9 +319,9 @@ def test_a_model_file_descends_from_receipts_or_does_not(tmp_path: Path, hold: s
     after.save(tmp_path / "after.kfd")
     store = SiteStore(tmp_path / "stores" / "site-a")
     good = verify(store, model=tmp_path / "after.kfd", name="a")
-    assert (good.problems, good.model) == ([], "descends from the state in force")
+    assert (good.problems, good.model) == ([], "after.kfd descends from the state in force")
     stale = verify(store, model=tmp_path / "before.kfd", name="a")
-    assert stale.model.startswith("is from before line 2")
+    assert stale.model.startswith("before.kfd is from before line 2, by which rows were forgotten")
     assert stale.holds == (hold == "sites")  # a handle answers no more; machines in a file still hold the row
     other = learner.fit(kf.Federation.local({"a": some_rows(40, seed=7)}, store=tmp_path / "elsewhere"))
     other.save(tmp_path / "other.kfd")

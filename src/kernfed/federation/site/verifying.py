@@ -269,26 +269,27 @@ def _descent(result: Verification, kept: Mapping[str, Kept], place: Path) -> Non
     traces = [book.trace(model, result.site) for book in receipt_books() if book.trace is not None]
     trace = next((trace for trace in traces if trace is not None), None)
     if trace is None:
-        result.model = f"{type(model).__name__} refers to nothing that site {result.site!r} keeps"
+        kind = type(model).__name__
+        result.model = f"{place.name}, a {kind}, refers to nothing that site {result.site!r} keeps"
         (result.problems if hasattr(model, "members_") else result.notes).append(result.model)
         return
     key, content = trace
     now = next((entry for entry in kept.values() if entry.key == key), None)
     if now is not None and content in ("", now.content):
-        result.model = "descends from the state in force"
+        result.model = f"{place.name} descends from the state in force"
         return
     line = _last_line_with(result.check.receipts, key, content)
     if line is None:
-        result.model = "descends from no state of this site that is in force or on a receipt"
-        result.problems.append(f"{place.name} {result.model}")
-    elif content:
-        result.model = f"is from before line {line['n']}: it holds what was changed then ({line['event']} rows)"
-        result.problems.append(f"{place.name} {result.model}")
+        result.model = f"{place.name} descends from no state of site {result.site!r} that is kept or on a receipt"
+        result.problems.append(result.model)
+        return
+    older = f"{place.name} is from before line {line['n']}, by which rows were {line['event']}"
+    if content:
+        result.model = f"{older}: it still holds machines of then"
+        result.problems.append(result.model)
     else:
-        result.model = (
-            f"is from before line {line['n']} ({line['event']} rows): the site does not answer for it any more"
-        )
-        result.notes.append(f"{place.name} {result.model}")
+        result.model = f"{older}: the site does not answer for it any more"
+        result.notes.append(result.model)
 
 
 def _last_line_with(receipts: list[dict[str, Any]], key: tuple[str, int], content: str) -> dict[str, Any] | None:
