@@ -27,6 +27,7 @@ from kernfed.cli import (
     serve,
     site,
     train,
+    verify,
     verify_site,
 )
 from kernfed.cli.console import Json, TextTable, aligned, emit, format_seconds, note, progress
@@ -57,6 +58,7 @@ command("train", cls=LearningCommand, epilog=train.EXAMPLE)(train.train)
 command("predict", epilog=predict.EXAMPLE)(predict.predict)
 command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
 command("audit", cls=ReleasingCommand, epilog=audit.EXAMPLE)(audit.audit)
+command("verify", epilog=verify.EXAMPLE)(verify.verify)
 command("verify-site", epilog=verify_site.EXAMPLE)(verify_site.verify_site)
 command("models", epilog=models.EXAMPLE)(models.models)
 command("key", epilog=key.EXAMPLE)(key.key)
