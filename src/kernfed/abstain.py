@@ -167,6 +167,22 @@ class Conformal:
         table = ((1 + beyond) / (1 + groups.sum(axis=1, keepdims=True))).max(axis=0)
         return np.asarray(table[ratio_bins(distances / self.unit)])
 
+    def answers(
+        self,
+        classes: npt.NDArray[Any],
+        probabilities: FloatArray,
+        distances: FloatArray | None,
+        abstain: float,
+        prior: Prior = None,
+    ) -> "np.ma.MaskedArray[Any, Any]":
+        """Labels (n,) that are alone in their set of coverage 1 - ``abstain``, masked elsewhere and for strangers."""
+        check_number(abstain, "abstain", above=0, below=1)
+        sets = probability_bins(probabilities) <= self.thresholds(classes, 1 - abstain, prior=prior)
+        unsure = sets.sum(axis=1) != 1
+        if distances is not None:
+            unsure |= self.p_values(distances) <= abstain
+        return np.ma.MaskedArray(classes[sets.argmax(axis=1)], mask=unsure)
+
     def _ranked(self) -> IntArray:
         """Rows (BINS + 1,) by bin, those that no set can have after all others."""
         return np.append(self.counts[:-1].sum(axis=0), self.unknown)
@@ -325,13 +341,7 @@ class Abstaining(ABC):
         """
         told = self._conformed()
         check_number(abstain, "abstain", above=0, below=1)
-        limits = told.thresholds(self.classes_, 1 - abstain, prior=prior)
-        likely, distances = self.conforming(X, **options)
-        sets = probability_bins(likely) <= limits
-        unsure = sets.sum(axis=1) != 1
-        if distances is not None:
-            unsure |= told.p_values(distances) <= abstain
-        return np.ma.MaskedArray(self.classes_[sets.argmax(axis=1)], mask=unsure)
+        return told.answers(self.classes_, *self.conforming(X, **options), abstain, prior)
 
     def _conformed(self) -> Conformal:
         if self.conformal_ is None:

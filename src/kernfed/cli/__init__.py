@@ -11,6 +11,7 @@ from kernfed.cli import (
     audit,
     bench,
     change,
+    conform,
     data,
     demo,
     evaluate,
@@ -57,6 +58,7 @@ command("plan", cls=LearningCommand, epilog=plan.EXAMPLE)(plan.plan)
 command("train", cls=LearningCommand, epilog=train.EXAMPLE)(train.train)
 command("predict", epilog=predict.EXAMPLE)(predict.predict)
 command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
+command("conform", epilog=conform.EXAMPLE)(conform.conform)
 command("audit", cls=ReleasingCommand, epilog=audit.EXAMPLE)(audit.audit)
 command("verify", epilog=verify.EXAMPLE)(verify.verify)
 command("verify-site", epilog=verify_site.EXAMPLE)(verify_site.verify_site)

@@ -100,14 +100,33 @@ def train_at_hub(
     )
 
 
-def predict_at_hub(model: Any, rows: Any, credentials: Path, hub: str, min_replies: int | None) -> dict[str, Any]:
-    """Columns of the sites' answers for rows (n, p)."""
+def predict_at_hub(
+    model: Any,
+    rows: Any,
+    credentials: Path,
+    hub: str,
+    min_replies: int | None,
+    coverage: float | None = None,
+    abstain: float | None = None,
+) -> dict[str, Any]:
+    """Columns of the sites' answers for rows (n, p); with ``coverage`` or ``abstain`` they are asked twice."""
+    from kernfed.federation.testing.conforming import sure_columns
     from kernfed.federation.testing.predictors import answer_columns
 
     if getattr(model, "hold", "machines") != "sites":
         raise InputError("this model is whole and needs no sites: leave --credentials out")
     with hub_federation(credentials, hub, patience=_SHORT) as federation:
-        return answer_columns(model.connect(federation).answer(rows, min_replies=min_replies))
+        asked = model.connect(federation)
+        sure = sure_columns(asked, rows, coverage, abstain, min_replies=min_replies)
+        return answer_columns(asked.answer(rows, min_replies=min_replies)) | sure
+
+
+def conform_at_hub(model: Any, credentials: Path, hub: str, min_replies: int | None) -> Any:
+    """A model with a coverage from the rows that the sites of a hub keep aside."""
+    from kernfed.federation import conform
+
+    with hub_federation(credentials, hub) as federation, progress("counting at the sites"):
+        return conform(connected(model, federation), federation, min_replies=min_replies)
 
 
 def evaluate_at_hub(model: Any, credentials: Path, hub: str, min_replies: int | None) -> Any:

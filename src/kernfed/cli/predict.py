@@ -26,6 +26,14 @@ def predict(
         str, typer.Option("--for-site", help="Of a personalised model, the site whose own predictor answers.")
     ] = "",
     explain: Annotated[bool, typer.Option(help="Also write which site and batch decided.")] = False,
+    coverage: Annotated[
+        float | None,
+        typer.Option(help="Also write the set of labels that has the true one with this probability; kernfed conform."),
+    ] = None,
+    abstain: Annotated[
+        float | None,
+        typer.Option(help="Also write an answer, empty where the model does not know: at most this share is wrong."),
+    ] = None,
     flower: Annotated[
         Path | None, typer.Option(help="Folder of `kernfed flower-app`: the sites of its deployment answer.")
     ] = None,
@@ -39,6 +47,7 @@ def predict(
 
     from kernfed.data import write_table
     from kernfed.federation import load
+    from kernfed.federation.testing.conforming import sure_columns
     from kernfed.federation.testing.predictors import is_regressor, predictor_for
 
     if out is not None:
@@ -49,13 +58,16 @@ def predict(
     if flower is None and credentials is None:
         way = "let them answer with --credentials FILE of a hub, or --flower DIR, a folder of kernfed flower-app"
         require_machines(predictor, model, way)
+    if flower is not None and (coverage is not None or abstain is not None):
+        raise InputError("--coverage and --abstain are for models that are whole and for the sites of a hub")
     table = read_queries(predictor, queries, features, ids=ids)
     started = time.perf_counter()
     with progress(f"predicting {len(table):,} rows"):
         if credentials is not None:
-            columns = predict_at_hub(predictor, table.X, credentials, hub, min_replies)
+            columns = predict_at_hub(predictor, table.X, credentials, hub, min_replies, coverage, abstain)
         else:
             columns = _compute(predictor, table.X) if flower is None else _ask_sites(flower, model, table.X, for_site)
+            columns |= sure_columns(predictor, table.X, coverage, abstain)
     seconds = time.perf_counter() - started
     if explain and "site" not in columns:
         raise InputError(f"--explain needs a federated folding model, {model} is a {type(predictor).__name__}")
@@ -68,6 +80,9 @@ def predict(
     where = f"; wrote {out}" if out is not None else "; use --out FILE to keep them"
     result: dict[str, Any] = {"rows": len(table), "seconds": seconds, "out": out, **tally}
     views: list[TextTable | str] = [view]
+    if "answer" in columns:
+        result["abstained"] = int((columns["answer"] == "").sum())
+        views.append(f"no answer to {result['abstained']:,} of {len(table):,} rows")
     if out is None:
         result["distances" if first == "distance" else "predictions"] = columns[first]
     if explain:

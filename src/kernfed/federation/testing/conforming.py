@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray, IntArray, check_column_names
-from kernfed.abstain import BINS, RATIO_BINS, Abstaining, Conformal, count_scores, read_counts
+from kernfed.abstain import BINS, RATIO_BINS, Abstaining, Conformal, count_scores, probability_bins, read_counts
 from kernfed.data.preparation import prepared_rows
 from kernfed.errors import InputError, NotConnected, Refused
 from kernfed.federation.asking import Federation, leave_out
@@ -78,6 +78,36 @@ def conform(
     replies = leave_out("conform", replies, outsized(claimed, max_share), min_replies)
     missing = {site: refusal.reason for site, refusal in replies.missing.items()}
     return replace(model, conformal_=_record(bare, {site: _read(payload) for site, payload in replies}, missing))
+
+
+def sure_columns(
+    model: Any, X: npt.ArrayLike, coverage: float | None, abstain: float | None, **options: Any
+) -> dict[str, npt.NDArray[Any]]:
+    """Columns (n,) of a table of predictions, from one scoring of rows (n, p).
+
+    With ``coverage`` the "set" of each row, labels with bars between them; with ``abstain`` the "answer", nothing where
+    the model abstains; with either the "p-value" of strangers, where the model has machines.
+    """
+    if coverage is None and abstain is None:
+        return {}
+    if getattr(model, "conformal_", None) is None:
+        raise InputError(
+            f"this {type(model).__name__} states no coverage: run kernfed conform on it, or kernfed.conform, with rows "
+            "that it was not trained on"
+        )
+    record, classes = model.conformal_, model.classes_
+    likely, distances = model.conforming(X, **options)
+    columns: dict[str, npt.NDArray[Any]] = {}
+    if abstain is not None:
+        answers = record.answers(classes, likely, distances, abstain)
+        columns["answer"] = np.where(answers.mask, "", answers.data.astype(str))
+    if coverage is not None:
+        sets = probability_bins(likely) <= record.thresholds(classes, coverage)
+        names = classes.astype(str)
+        columns["set"] = np.array([" | ".join(names[own]) for own in sets], dtype=object)
+    if distances is not None:
+        columns["p-value"] = record.p_values(distances)
+    return columns
 
 
 def _check_model(model: Any) -> None:
