@@ -11,13 +11,11 @@ from sklearn.linear_model import LogisticRegression
 from kernfed_papers.arrays import FloatArray, IntArray
 
 
-def fit_logistic(
-    strength: float, x: FloatArray, y: IntArray, *, steps: int, class_weight: str | None = None
-) -> LogisticRegression:
+def fit_logistic(strength: float, x: FloatArray, y: IntArray, *, steps: int) -> LogisticRegression:
     """The model with the inverse penalty ``strength``; one that did not converge is not warned of, see ``stopped``."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return LogisticRegression(C=strength, max_iter=steps, tol=1e-3, class_weight=class_weight).fit(x, y)
+        return LogisticRegression(C=strength, max_iter=steps, tol=1e-3).fit(x, y)
 
 
 def adjusted_labels(model: LogisticRegression, labels: IntArray, queries: FloatArray) -> npt.NDArray[Any]:

@@ -25,13 +25,13 @@ from kernfed_papers.rows import take_rows
 #: Settings that a baseline may choose from, by rows that are held out of training. Penalties are of the sum over rows,
 #: so that the best of few rows is that of many; they and the regularizations go on where the best is at an end.
 NEIGHBOURS = (1, 5, 10, 20)
-PENALTIES = (1.0, 10.0, 100.0)
+PENALTIES = (1.0, 10**0.5, 10.0, 10**1.5)
 RATES = (0.03, 0.1, 0.3)
 REGULARIZATIONS = (1e-4, 1e-3, 1e-2, 1e-1)
 ROUNDS = (1, 10, 100)
 # Rows that choose a setting; more would rarely choose another.
 _MOST_FITTED, _MOST_ASIDE = 10_000, 2_000
-_MOST_LOGISTIC, _MOST_RIDGE = 4_000, 15_000
+_MOST_LOGISTIC, _MOST_RIDGE = 12_000, 15_000
 _STEPS = 200  # of the logistic regression
 _WEIGHING = ", classes weigh the same"
 
@@ -144,9 +144,8 @@ def run_folding(learner: FoldingLearner, data: Dataset, sites: Sites, seed: int)
 def pooled_answers(data: Dataset, seed: int, *, machines: KAHMClassifier, balanced: bool = False) -> list[Answers]:
     """Classifiers on all training rows together: machines, nearest neighbours, logistic regression.
 
-    The last two choose their one setting on training rows set aside. ``balanced`` lets every class of the logistic
-    regression weigh the same, and adds one in which they do not, adjusted to classes as frequent (arXiv 2007.07314):
-    the logarithm of each class's share of the rows is taken off its logit.
+    The last two choose their one setting on training rows set aside. ``balanced`` adjusts the logistic regression to
+    uses in which all classes are as frequent, see ``adjusted_labels``.
     """
     with single_blas_thread():
         return [
@@ -157,7 +156,6 @@ def pooled_answers(data: Dataset, seed: int, *, machines: KAHMClassifier, balanc
             ),
             _neighbours(data, seed),
             _logistic(data, balanced),
-            *([_logit_adjusted(data)] if balanced else []),
         ]
 
 
@@ -182,32 +180,20 @@ def _vote(labels: IntArray, k: int) -> IntArray:
     return np.asarray(classes[votes.argmax(axis=1)])
 
 
-def _logistic(data: Dataset, balanced: bool) -> Answers:
-    weight = "balanced" if balanced else None
-    choice, model = _tuned_logistic(data, weight, adjusted=False)
-    note = f"penalty {choice['penalty']:g}{_WEIGHING * balanced}{stopped(model, _STEPS)}"
-    return Answers("pooled rows, logistic regression", model.predict(data.x_test), note=note)
+def _logistic(data: Dataset, adjusted: bool) -> Answers:
+    """The penalty whose answers do best by class on left-out rows, and the answers of all rows with it."""
 
+    def fit(penalty: float, trial: Dataset) -> LogisticRegression:
+        return fit_logistic(1 / penalty, trial.x_train, trial.y_train, steps=_STEPS)
 
-def _logit_adjusted(data: Dataset) -> Answers:
-    choice, model = _tuned_logistic(data, None, adjusted=True)
-    note = f"penalty {choice['penalty']:g}{stopped(model, _STEPS)}"
-    predicted = adjusted_labels(model, data.y_train, data.x_test)
-    return Answers("pooled rows, logit-adjusted logistic regression", predicted, note=note)
-
-
-def _tuned_logistic(data: Dataset, weight: str | None, adjusted: bool) -> tuple[Choice, LogisticRegression]:
-    """The penalty whose answers do best by class on left-out rows, and the model of all rows with it."""
-
-    def fit(penalty: float, x: FloatArray, y: IntArray) -> LogisticRegression:
-        return fit_logistic(1 / penalty, x, y, steps=_STEPS, class_weight=weight)
-
-    def answer(penalty: float, trial: Dataset) -> npt.NDArray[Any]:
-        model = fit(penalty, trial.x_train, trial.y_train)
+    def answer(model: LogisticRegression, trial: Dataset) -> npt.NDArray[Any]:
         return adjusted_labels(model, trial.y_train, trial.x_test) if adjusted else model.predict(trial.x_test)
 
-    choice = _chosen(data, Axis("penalty", PENALTIES), answer, _MOST_LOGISTIC)
-    return choice, fit(choice["penalty"], data.x_train, data.y_train)
+    axis = Axis("penalty", PENALTIES, step=10**0.5)
+    choice = _chosen(data, axis, lambda penalty, trial: answer(fit(penalty, trial), trial), _MOST_LOGISTIC)
+    model = fit(choice["penalty"], data)
+    method = f"pooled rows, {'logit-adjusted ' * adjusted}logistic regression"
+    return Answers(method, answer(model, data), note=f"penalty {choice['penalty']:.3g}{stopped(model, _STEPS)}")
 
 
 def _chosen(data: Dataset, axis: Axis, answer: Callable[[float, Dataset], npt.NDArray[Any]], most: int) -> Choice:

@@ -112,9 +112,9 @@ def _experiment(setting: Setting, table: int, words: str) -> Experiment:
 _TEXT = "Embeddings times 10 over 100 sites by Dirichlet label skew alpha"
 _IMAGES = (
     "Tanh of image features; class sizes fall exponentially by the factor rho, then rows go to 20 sites by Dirichlet "
-    "label skew 0.5. The test rows have all classes alike, so ridge and logistic regression weigh classes the same; "
-    "the logit-adjusted one weighs rows the same and takes the logarithm of each class's share off its logit. Their "
-    "grids go on where the best setting is at an end."
+    "label skew 0.5. The test rows have all classes alike: ridge weighs classes the same, and logistic regression, "
+    "fitted to all rows alike, takes the logarithm of each class's share off its logit (arXiv 2007.07314). Grids go on "
+    "where the best setting is at an end."
 )
 EXPERIMENTS = (
     _experiment(NEWSGROUPS, 1, f"{_TEXT}. The paper's encoder is mxbai-embed-large (1024 columns)."),
