@@ -25,7 +25,7 @@ PACKAGES = [
     {"fusion"},
     {"privacy", "secure", "guarantees"},
     {"federation"},
-    {"report", "serve"},
+    {"report", "serve", "export"},
     {"cli"},
 ]
 #: The same for the folders and modules of ``federation``.

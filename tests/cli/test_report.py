@@ -115,6 +115,8 @@ def test_traffic_beside_an_audit(folder, tmp_path):
         (["audit.json", "--data", "test.csv", "--label", "y"], "--data needs a model"),
         (["machines.kfd", "--label", "y"], "name it with --data"),
         (["machines.kfd", "--out", "report.pdf"], "--out must end in .html"),
+        (["machines.kfd", "--card", "--out", "card.html"], "--out must end in .md"),
+        (["audit.json", "--card"], "--card is for models"),
         (["machines.kfd", "--out", "nowhere/report.html"], "does not exist"),
         (["machines.kfd", "--traffic", "audit.json"], "traffic must be a list"),
         (["page.html"], "page.html is a page to read already, in HTML: open it as it is."),
@@ -141,6 +143,13 @@ def test_what_cannot_be_reported_is_one_sentence(folder, monkeypatch, words, sen
     assert sentence in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (folder / "report.html").exists()
+
+
+def test_a_card_is_written(folder, tmp_path):
+    told = json.loads(run("report", folder / "machines.kfd", "--card", "--out", tmp_path / "c.md", "--json").stdout)
+    assert told["kind"] == "card"
+    assert (tmp_path / "c.md").read_text().endswith("\n")
+    assert "## Limits" in (tmp_path / "c.md").read_text()
 
 
 def test_the_demo_ends_with_a_report(tmp_path, monkeypatch):

@@ -15,7 +15,9 @@ EXAMPLE = "Example: kernfed report model.kfd --data test.parquet --label y --sit
 
 def report(
     source: Annotated[Path, typer.Argument(help="Model file, JSON of an audit, or results (.jsonl or their folder).")],
-    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; default report.html, or with --card model-card.md.")
+    ] = None,
     data: Annotated[
         Path | None, typer.Option("--data", help="Table of rows with labels that the model was not trained on.")
     ] = None,
@@ -25,6 +27,9 @@ def report(
     ids: RowIds = None,
     traffic: Annotated[Path | None, typer.Option(help="Record of traffic, as `traffic.save` writes it.")] = None,
     title: Annotated[str, typer.Option(help="Title of the page; default by what it is about.")] = "",
+    card: Annotated[
+        bool, typer.Option("--card", help="Of a model, a card in Markdown: what it is, data, privacy, figures, limits.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Write one HTML file that opens offline: figures with text alternatives, for phone, paper, light and dark."""
@@ -32,8 +37,10 @@ def report(
     from kernfed.report.evidence import Evidence
     from kernfed.report.source import read_traffic
 
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"--out must end in .html, got {out}")
+    kinds = (".md",) if card else (".html", ".htm")
+    out = out if out is not None else Path("model-card.md" if card else "report.html")
+    if out.suffix.lower() not in kinds:
+        raise InputError(f"--out must end in {kinds[0]}, got {out}")
     check_output("--out", out, source, data, traffic)
     subject = read_source(source)
     if traffic is not None and subject.page is not None:
@@ -47,6 +54,9 @@ def report(
         evidence = replace(_tested(subject.model, data, label, site, features, ids), traffic=sent)
     elif any(option is not None for option in (label, site, features, ids)):
         raise InputError("--label, --site, --features and --id describe a table; name it with --data")
+    if card:
+        _write_card(subject.model, evidence, title, out, json)
+        return
     with progress("drawing"):
         page = subject.report(evidence, title)
         write_html(page, out)
@@ -59,6 +69,18 @@ def report(
         "sections": [section.title for section in page.sections],
     }
     emit(result, json, f"wrote {out} ({format_bytes(size)}, {len(page.figures)} figures)")
+
+
+def _write_card(model: Any, evidence: Any, title: str, out: Path, json: bool) -> None:
+    from kernfed.files import atomic_path
+    from kernfed.report.card import model_card
+
+    if model is None:
+        raise InputError("--card is for models; audits and results have pages of their own, leave it out")
+    text = model_card(model, evidence, title=title)
+    with atomic_path(out) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    emit({"out": out, "kind": "card", "bytes": out.stat().st_size}, json, f"wrote {out}")
 
 
 def _tested(model: Any, data: Path, label: str, site: str | None, features: str | None, ids: str | None) -> Any:

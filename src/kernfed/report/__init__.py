@@ -7,6 +7,7 @@ declares a reader as an entry point of the group ``kernfed.reports`` has ``kernf
 """
 
 from kernfed.report.audits import audit_from_json, audit_report
+from kernfed.report.card import model_card
 from kernfed.report.content import (
     BYTES,
     PUBLISHED,
@@ -51,6 +52,7 @@ __all__ = [
     "audit_report",
     "draw",
     "gather_evidence",
+    "model_card",
     "model_report",
     "officer_page",
     "plain_text",
