@@ -232,12 +232,23 @@ def _tell(verb: str, rows: int, site: "Site", before: dict[str, Any], as_json: b
     fitted, gone = len(changed & now["models"]), len(before["models"] - now["models"])
     deleted = len(before["releases"] - now["releases"])
     told = {"site": site.name, verb: rows, "models_fitted_again": fitted, "models_deleted": gone}
+    receipt = None if verb == "published" else _newest_receipt(site)
     emit(
-        {**told, "releases_deleted": deleted, "later": _LATER},
+        {**told, "releases_deleted": deleted, "receipt": receipt, "later": _LATER},
         as_json,
         f"{rows:,} row{'' if rows == 1 else 's'} {verb} at site {site.name!r}",
         f"  models fitted again, whose earlier state is void:            {fitted:,}",
         f"  models deleted, which the next training makes again:         {gone:,}",
         f"  releases of all rows together deleted, which stay paid for:  {deleted:,}",
+        *([] if receipt is None else [f"  receipt, which `kernfed verify` checks: {receipt}"]),
         _LATER,
     )
+
+
+def _newest_receipt(site: "Site") -> str | None:
+    """Number and hash of the newest receipt: whoever notes them elsewhere finds whatever is changed up to it."""
+    from kernfed.federation.site.chained import read_head
+    from kernfed.federation.site.receipts import FOLDER
+
+    head = read_head(site.store.path / FOLDER)
+    return None if head is None else f"{head.number}:{head.chain}"

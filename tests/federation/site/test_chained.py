@@ -262,3 +262,14 @@ def test_only_a_noted_head_finds_a_journal_that_was_written_anew(tmp_path: Path)
 def test_heads_that_are_none(pin: str) -> None:
     with pytest.raises(InputError, match="number:hash"):
         read_pin(pin)
+
+
+def test_a_line_that_is_longer_than_the_end_that_is_read_is_followed_by_the_next(tmp_path: Path) -> None:
+    ChainedLines(tmp_path, {}, durable=False).append({"event": "asked", "filling": "x" * 5 * chained.TAIL})
+    other = ChainedLines(tmp_path, {}, durable=False)
+    assert other.last()["n"] == 2
+    place = other.append(lambda chain: {"event": "asked", "follows": chain})
+    assert place.number == 3
+    first, second = list(read_journal(tmp_path))[1:]
+    assert second["follows"] == first["chain"]
+    assert check_journal(tmp_path).problems == []

@@ -11,11 +11,12 @@ import pytest
 import kernfed as kf
 from kernfed.federation import Payload, Policy, Site, SiteStore
 from kernfed.federation.folding.machines import fit_batches, folding_handle, read_machines
+from kernfed.federation.folding.membership import attack_forgetting
 from kernfed.federation.site import environment
 from kernfed.federation.site.receipt_reading import check_receipts
-from kernfed.federation.site.receipts import kept_state, read_secret, row_tag
+from kernfed.federation.site.receipts import PendingReceipt, kept_state, read_secret, row_tag
 from kernfed.federation.site.verifying import BY_HASH, NOT_COMPARABLE, SAME, Verification, verify
-from kernfed.files import labels_to_values
+from kernfed.files import labels_to_values, to_record
 from kernfed.kahm.model import FoldingParameters
 from kernfed.privacy import RecordGaussian
 
@@ -306,6 +307,21 @@ def test_a_state_from_before_a_row_was_forgotten_is_found_when_it_comes_back(tmp
     assert "and is back" in problems
 
 
+def test_forgetting_that_a_kill_left_without_a_receipt_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = site_at(tmp_path)
+    train(site)
+    forget(site, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(PendingReceipt, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            forget(site, 2)
+    assert any("1 row(s) were forgotten without a receipt" in problem for problem in verified(site).problems)
+    forget(site, 2)
+    assert verified(site).problems == []
+
+
 # Model files ------------------------------------------------------------------------------------------------------
 
 
@@ -368,3 +384,38 @@ def test_factors_of_ridge_are_on_the_receipt_as_deleted(tmp_path: Path) -> None:
     assert [entry["after"] for entry in receipt["touched"]] == [None]
     assert any(entry["choice"].startswith("regularization") for entry in receipt["choices"])
     assert verify(store).holds
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [
+        kf.RidgeLearner("exact", n_components=8, regularization=0.1, bandwidth=1.0),
+        kf.PersonalLearner(n_components=8, bandwidth=1.0),
+    ],
+    ids=["ridge", "personal"],
+)
+def test_statistics_after_forgetting_are_those_of_sites_that_never_had_the_row(learner: Any) -> None:
+    (X, y), other = some_rows(40), some_rows(30, seed=1)
+    stays, numbers = np.arange(40) != 7, np.arange(40)
+    federation = kf.Federation.local({"a": (X, y, numbers), "b": other})
+    learner.fit(federation)
+    federation.ask("forget_rows", Payload({"ids": np.array([7])}), sites=["a"])
+    without = kf.Federation.local({"a": (X[stays], y[stays], numbers[stays]), "b": other})
+    one, other_one = to_record(learner.fit(federation)), to_record(learner.fit(without))
+    assert one.arrays.keys() == other_one.arrays.keys()
+    assert len(one.arrays) > 0
+    assert all(one.arrays[name].tobytes() == other_one.arrays[name].tobytes() for name in one.arrays)
+
+
+def test_an_attack_finds_members_and_nothing_of_them_once_they_are_forgotten(tmp_path: Path) -> None:
+    draws = np.random.default_rng(8)
+    y = draws.integers(0, 2, 400)
+    site = Site("a", draws.standard_normal((400, 20)) + y[:, None], y, store=SiteStore(tmp_path), policy=Policy.open())
+    record = site.store.read("folding", train(site, FoldingParameters(batch_size=20, partition="order")))
+    assert record is not None
+    pair = attack_forgetting(site, record, 100, 0)
+    assert pair is not None
+    before, after = (attack.roc.auc_interval for attack in pair)
+    assert before[0] > 0.5
+    assert after[0] < 0.5 < after[1]
+    assert verified(site).holds  # nothing of the trial has stayed
