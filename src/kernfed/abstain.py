@@ -26,7 +26,7 @@ from kernfed.errors import InputError
 from kernfed.prior import Prior, check_prior, prior_from_values, prior_to_values
 
 #: Bins of the log-odds against the true class, which reach from -40 to 40; a probability of 1 has -36.7 or less.
-BINS, _REACH = 1000, 40.0
+BINS, _REACH = 2000, 40.0
 #: Bins of the distance over the unit: 64 in an octave, from 2^-12 to 2^20.
 RATIO_BINS, _PER_OCTAVE, _SMALLEST = 2048, 64, -12
 #: For whom a coverage holds.
@@ -43,7 +43,7 @@ def probability_bins(probabilities: FloatArray) -> npt.NDArray[np.intp]:
     """Bins of probabilities, in the same shape: 0 where a class is certain, ``BINS - 1`` where it is impossible.
 
     >>> probability_bins(np.array([1.0, 0.5, 0.0])).tolist()
-    [0, 500, 999]
+    [0, 1000, 1999]
     """
     likely = np.clip(probabilities, 0.0, 1.0)
     with np.errstate(divide="ignore"):  # of a certain class and of an impossible one

@@ -7,6 +7,7 @@ from kernfed.privacy.audit_report import stated_epsilon
 from kernfed.promise import Terms, delta_words
 from kernfed.report.assurance import bounds_section, privacy_section
 from kernfed.report.content import BYTES, SHARE, Fact, PageTable, ReportData, Section, written
+from kernfed.report.coverage import coverage_section
 from kernfed.report.evidence import Evidence, model_labels
 from kernfed.report.kinds import DESCRIPTIONS
 from kernfed.report.officer import protection
@@ -32,6 +33,7 @@ def model_report(model: Any, evidence: Evidence | None = None, *, title: str = "
         traffic_section(known.traffic),
         privacy_section(_terms(model), parts.privacy),
         bounds_section(known, parts.claims, parts.papers),
+        coverage_section(model),
         _making_section(parts),
     )
     facts = (*_result_facts(known), *parts.facts, *_traffic_facts(known), _privacy_fact(model))

@@ -1,0 +1,56 @@
+"""What a model promises of its sets of classes, and of telling strangers, from the rows that were kept aside."""
+
+from typing import Any
+
+from kernfed.abstain import Conformal
+from kernfed.guarantees import conformal_miscoverage
+from kernfed.report.content import PageTable, Section
+
+#: Coverages that the page lists.
+_COVERAGES = (0.8, 0.9, 0.95, 0.99)
+_CONFIDENCE = 0.95
+
+
+def coverage_section(model: Any) -> Section | None:
+    """Coverages and for whom they hold; None for a model that states none."""
+    record: Conformal | None = getattr(model, "conformal_", None)
+    if record is None:
+        return None
+    words = [
+        f"From {record.rows:,} rows of {record.sites} site(s) that were not trained on: a set of classes that it "
+        "gives for a coverage has the true class of a new row with at least that probability, if the new row is drawn "
+        "as these were and the model was fixed before they were counted. Nobody can check that from here."
+    ]
+    if record.unknown:
+        words.append(
+            f"{record.unknown:,} of the rows have labels that the model does not know. No set has them, so that the "
+            "sets of the others are larger."
+        )
+    if record.nearest is not None:
+        smallest = 1 / (1 + int(record.nearest.sum()))
+        words.append(
+            "Queries that are farther from every class than these rows get a small p-value, at least "
+            f"{smallest:.2g}; of rows drawn as these at most 1 in 100 has one of 0.01 or less."
+        )
+    if record.missing:
+        words.append(f"Not counted: {', '.join(sorted(record.missing)[:20])}.")
+    rows = tuple(
+        (
+            f"{coverage:.0%}",
+            _surely(record.rows, coverage),
+            "yes, too few rows" if _full(record, model, coverage) else "no",
+        )
+        for coverage in _COVERAGES
+    )
+    head = ("coverage", f"with {_CONFIDENCE:.0%} confidence at least", "are all classes in every set?")
+    return Section("What it says when it does not know", tuple(words), tables=(PageTable(head, rows, "Coverage"),))
+
+
+def _surely(rows: int, coverage: float) -> str:
+    """The coverage that the threshold at hand has, but for an unlucky draw of the rows kept aside."""
+    return f"{1 - conformal_miscoverage(rows, coverage, _CONFIDENCE).value:.1%}"
+
+
+def _full(record: Conformal, model: Any, coverage: float) -> bool:
+    last = record.counts.shape[1] - 1
+    return bool((record.thresholds(model.classes_, coverage) == last).all())
