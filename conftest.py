@@ -12,8 +12,14 @@ NEEDS = {
     "src/kernfed/federation/engines/nats.py": "nats",
     "src/kernfed/federation/engines/nats_link.py": "nats",
     "src/kernfed/federation/engines/nats_site.py": "nats",
+    "src/kernfed/serve/app.py": "fastapi",
+    "src/kernfed/serve/gateway.py": "prometheus_client",
+    "src/kernfed/serve/metrics.py": "prometheus_client",
+    "src/kernfed/serve/running.py": "uvicorn",
+    "src/kernfed/export/mlflow.py": "mlflow",
     "tests/federation/flower_grid.py": "flwr",
     "tests/federation/hub_server.py": "nats",
+    "tests/serve/http_client.py": "uvicorn",
 }
 collect_ignore = [path for path, package in NEEDS.items() if find_spec(package) is None]
 

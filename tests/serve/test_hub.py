@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("nats", reason="needs the extra serve: pip install -e '.[serve]' in a clone of kernfed")
+pytest.importorskip("fastapi", reason="needs the extra serve: pip install -e '.[serve]' in a clone of kernfed")
 
 from federation.hub_server import SOON, HubServer
 from kernfed.federation import Federation, FoldingLearner, Policy, Site, SiteStore

@@ -3,6 +3,7 @@
 Every process is one of its own and listens on loopback. The tests share one deployment and run in order.
 """
 
+import json
 import os
 import re
 import signal
@@ -126,6 +127,28 @@ def test_training_gives_the_local_engines_model(deployment: Deployment, trained:
             model.site_scores(read_table(deployment.folder / "new.csv").X[:5]).values, trained[1]
         )
     assert (deployment.folder / "model.kfd").read_bytes() == (deployment.folder / "local.kfd").read_bytes()
+
+
+def test_the_guides_gateway_answers_as_the_sites_do(deployment: Deployment) -> None:
+    pytest.importorskip("fastapi", reason="needs the extra serve: pip install -e '.[serve]' in a clone of kernfed")
+    if not (deployment.folder / "model.kfd").exists():
+        deployment.shell(deployment.block("kernfed train"))
+    port = str(free_port())
+    for words in ("kernfed serve --new-token", "--data-binary @new.csv"):
+        deployment.shell(deployment.block(words).replace("8080", port))
+    told = json.loads((deployment.folder / "answers.json").read_text())
+    rows = read_table(deployment.folder / "new.csv").X
+    with deployment.federation() as federation:
+        expected = kernfed.load(deployment.folder / "model.kfd").connect(federation).answer(rows)
+    assert [answer["label"] for answer in told["answers"]] == expected.labels.tolist()
+    assert [list(answer["probabilities"].values()) for answer in told["answers"]] == expected.probabilities.tolist()
+    assert told["sites"] == sorted(SITES)
+    lines = deployment.shell("kernfed journal show store-north --json")
+    assert '"on_behalf_of": "ann"' in lines
+    pid = deployment.pid("gateway")
+    deployment.shell(deployment.block("kill $(cat gateway.pid)"))
+    wait_for(lambda: not alive(pid), "the gateway to end")
+    assert "gateway: has stopped" in (deployment.folder / "gateway.log").read_text()
 
 
 @pytest.mark.usefixtures("trained")
