@@ -8,6 +8,7 @@ import typer
 from kernfed._version import __version__
 from kernfed.cli import (
     approve,
+    ask,
     audit,
     bench,
     change,
@@ -66,6 +67,7 @@ command("models", epilog=models.EXAMPLE)(models.models)
 command("key", epilog=key.EXAMPLE)(key.key)
 command("report", epilog=report.EXAMPLE)(report.report)
 command("serve", epilog=serve.EXAMPLE)(serve.serve)
+command("ask", epilog=ask.EXAMPLE)(ask.ask)
 command("bench", epilog=bench.EXAMPLE, context_settings=ANYTHING)(bench.bench)
 command("flower-app", epilog=flower_app.EXAMPLE)(flower_app.flower_app)
 command("flower-run", epilog=flower_run.EXAMPLE)(flower_run.flower_run)

@@ -192,6 +192,11 @@ class KeyHolder:
         return self.setting.message("site key", self.key, self._keys.site)
 
     @property
+    def site_key_digest(self) -> str:
+        """SHA-256 of the key for the sites: what their policies name in ``keys``."""
+        return digest(*self._keys.site)
+
+    @property
     def evaluation_keys(self) -> bytes:
         """For the server."""
         return self.setting.message("evaluation keys", self.key, self._keys.evaluation)

@@ -14,6 +14,7 @@ from importlib.resources import files
 
 from kernfed._version import __version__
 from kernfed.errors import HubUnreachable, InputError, NotConnected, StaleModel, TooFewReplies
+from kernfed.serve.encrypted import EncryptedDesk
 from kernfed.serve.gateway import Gateway, answer_values, plain_labels
 from kernfed.serve.metrics import UNKNOWN
 from kernfed.serve.requests import Rate, RequestError
@@ -112,6 +113,7 @@ def make_app(gateway: Gateway, tokens: Tokens | None = None) -> FastAPI:
     desk = Desk(gateway, tokens)
     _add_errors(app)
     _add_predict(app, gateway, desk)
+    _add_encrypted(app, gateway, desk)
     _add_views(app, gateway, desk)
     return app
 
@@ -134,6 +136,48 @@ def _add_predict(app: FastAPI, gateway: Gateway, desk: Desk) -> None:
         values = answer_values(answer, plain_labels(getattr(gateway.model, "classes_", ())))
         gateway.metrics.answered(caller, len(rows), time.monotonic() - started, tuple(answer.missing))
         return Response(json.dumps(values, allow_nan=False), media_type=JSON)
+
+
+def _add_encrypted(app: FastAPI, gateway: Gateway, desk: Desk) -> None:
+    encrypted = EncryptedDesk(gateway)
+    told_of = gateway.federation is not None  # a whole model refuses all of it
+
+    @app.get("/encrypted", summary="What the keys of encrypted answers must be made for", include_in_schema=told_of)
+    async def needed(request: Request) -> Response:
+        desk.caller(request)
+        return JSONResponse(encrypted.about())
+
+    @app.put(
+        "/encrypted/keys",
+        summary="The key for the sites and the evaluation keys; no secret key",
+        include_in_schema=told_of,
+    )
+    async def keys(request: Request) -> Response:
+        desk.count(desk.caller(request))
+        try:
+            return JSONResponse({"keys": await encrypted.take_keys(request.stream())})
+        except ClientDisconnect:
+            raise RequestError(400, "the body ended before it was complete") from None
+
+    @app.post(
+        "/encrypted/predict",
+        summary="An answer that only the holder of the keys named in the header Kernfed-Keys reads",
+        openapi_extra={"requestBody": PREDICT["requestBody"]},
+        include_in_schema=told_of,
+    )
+    async def predict(request: Request) -> Response:
+        started, caller = time.monotonic(), UNKNOWN
+        try:
+            caller = desk.caller(request)
+            desk.count(caller)
+            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            rows = await gateway.read(await desk.body(request), kind)
+            told = await encrypted.answer(rows, caller, request.headers.get("kernfed-keys", ""))
+        except Exception as error:
+            gateway.metrics.ended(caller, _refusal(error).status)
+            raise
+        gateway.metrics.answered(caller, len(rows), time.monotonic() - started, tuple(told["missing"]))
+        return JSONResponse(told)
 
 
 def _add_views(app: FastAPI, gateway: Gateway, desk: Desk) -> None:

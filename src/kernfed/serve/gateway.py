@@ -45,6 +45,7 @@ class Gateway:
         self.limits = limits or Limits()
         self.columns = Columns.of(model)
         self.metrics = Metrics()
+        self.min_replies, self.timeout = min_replies, timeout
         self._options = {"min_replies": min_replies, "timeout": timeout} if self._asks else {}
         self._batcher = Batcher(
             self._score, most_rows=self.limits.rows, most_waiting=self.limits.waiting, heard=self.metrics.scored

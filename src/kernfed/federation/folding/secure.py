@@ -1,18 +1,21 @@
 """Answers computed on encrypted scores, as a task of the federation (SFM 3.9; ``kernfed.secure`` has the roles).
 
 Sites encrypt their scores under the key holder's key, a server combines them without being able to read them, and the
-key holder reads which classes attain the minimum. Here the key holder and the server are objects of the asking process;
-they exchange bytes only, so that either can be moved to a process of its own. Queries still travel to the sites in
-clear: the protocol hides scores, not questions.
+key holder reads which classes attain the minimum. ``combined_answer`` is the server's part: it asks the sites and has
+no secret, so a gateway or a job of Flower does it for a key holder elsewhere. In ``secure_predict`` both are objects of
+the asking process, which exchange bytes only. Queries still travel to the sites in clear: the protocol hides scores,
+not questions.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray
-from kernfed.errors import ProtocolError, Refused
+from kernfed.errors import InputError, ProtocolError, Refused
 from kernfed.federation.asking import Federation, Replies, leave_out, warn_missing
 from kernfed.federation.folding.questions import raise_if_unusable, scores_question
 from kernfed.federation.folding.scoring import scores
@@ -28,6 +31,15 @@ from kernfed.secure import Site as EncryptingSite
 from kernfed.secure.message import unpack
 
 
+@dataclass(frozen=True)
+class EncryptedAnswer:
+    """What the server made of the messages of ``sites``, readable by the key holder alone; and who is missing."""
+
+    message: bytes
+    sites: tuple[str, ...]
+    missing: Mapping[str, str]
+
+
 def secure_predict(
     federation: Federation,
     model: FoldingModel,
@@ -41,13 +53,37 @@ def secure_predict(
     """Labels (n,) of queries X (n, p) by ``scheme`` ("plain", "bfv" or "tfhe") on ``bits``-bit scores."""
     check_rule(model.parameters.measure, model.parameters.aggregate)
     holder = KeyHolder(len(model.sites), len(model.classes_), bits=bits, scheme=scheme)
+    server = Server(holder.evaluation_keys)
+    answer = combined_answer(
+        federation, model, X, site_key=holder.site_key, server=server, min_replies=min_replies, timeout=timeout
+    )
+    warn_missing(answer.missing, "the others answer", stacklevel=4)
+    return np.asarray(model.classes_[holder.decide(answer.message)])
+
+
+def combined_answer(
+    federation: Federation,
+    model: FoldingModel,
+    X: FloatArray,
+    *,
+    site_key: bytes,
+    server: Server,
+    min_replies: int | None = None,
+    timeout: float = 600.0,
+) -> EncryptedAnswer:
+    """The server's part: ask the sites about queries X (n, p) under ``site_key``, and combine what they encrypted.
+
+    Queries are as the machines know them, after a projection where the model has one. Sites whose message cannot be
+    combined are missing, as are those that do not answer; without ``min_replies`` all must.
+    """
+    check_rule(model.parameters.measure, model.parameters.aggregate)
+    check_keys(model, site_key, server)
     generation = {site: member.generation for site, member in model.members_.items()}
     asked = scores_question(model.handle, X, generation)
     positions = {site: number for number, site in enumerate(model.sites)}
-    key = np.frombuffer(holder.site_key, dtype=np.uint8)
+    key = np.frombuffer(site_key, dtype=np.uint8)
     values = {**asked.values, "positions": positions, "labels": labels_to_values(model.classes_)}
     question = Payload({**asked.arrays, "key": key}, values)
-    server = Server(holder.evaluation_keys)
 
     def check(site: str, payload: Payload) -> None:
         server.check(payload.arrays["message"].tobytes(), positions[site], len(X))
@@ -57,10 +93,29 @@ def secure_predict(
         "secure_scores", question, sites=model.sites, timeout=timeout, min_replies=needed, check=check
     )
     raise_if_unusable("secure_scores", replies, everybody=min_replies is None)
-    replies, answer = _combine(server, replies, min_replies)
+    replies, message = _combine(server, replies, min_replies)
     missing = {site: refusal.reason for site, refusal in replies.missing.items()}
-    warn_missing(missing, "the others answer", stacklevel=4)
-    return np.asarray(model.classes_[holder.decide(answer)])
+    return EncryptedAnswer(message, tuple(site for site, _ in replies), missing)
+
+
+def check_encryptable(model: FoldingModel) -> None:
+    """Refuse a model whose decision cannot be computed on encrypted scores."""
+    check_rule(model.parameters.measure, model.parameters.aggregate)
+    if model.prior not in (None, "training"):
+        raise InputError(f"encrypted scores are compared as they are: leave out the prior, got {model.prior!r:.80}")
+
+
+def check_keys(model: FoldingModel, site_key: bytes, server: Server) -> None:
+    """Refuse keys that do not belong together, or are made for another number of sites or classes."""
+    header, _ = unpack(site_key, "site key")
+    if header.key != server.key:
+        raise ProtocolError("the key for the sites and the evaluation keys must be of one key holder, got two")
+    made, needed = (header.n_sites, header.n_classes), (len(model.sites), len(model.classes_))
+    if made != needed:
+        raise ProtocolError(
+            f"the keys must be made for {needed[0]} sites and {needed[1]} classes as the model has, "
+            f"got {made[0]} and {made[1]}; make new ones"
+        )
 
 
 def _combine(server: Server, replies: Replies, min_replies: int | None) -> tuple[Replies, bytes]:
