@@ -350,7 +350,7 @@ def test_sums_that_cannot_be_are_refused(lie):
 def test_evaluation_prints_one_line_per_site():
     outcome = count_outcomes(np.array([0, 1]), np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]))
     lines = str(Evaluation(np.array([0, 1]), {"a": outcome, "b": outcome})).splitlines()
-    assert lines[0].split() == ["site", "rows", "accuracy", "calibration", "error"]
+    assert lines[0].split() == ["site", "rows", "accuracy", "balanced", "AUC", "calibration", "error"]
     assert lines[-1].startswith("all sites")
     assert "66.67%" in lines[-1]
 

@@ -21,7 +21,7 @@ from kernfed.federation.protocol.task import task
 from kernfed.federation.shares import MAX_SHARE, outsized
 from kernfed.federation.site.rows import Rows, check_site_rows
 from kernfed.federation.site.site import Site
-from kernfed.federation.testing.outcomes import BINS, Evaluation, Outcome, count_outcomes
+from kernfed.federation.testing.outcomes import BINS, MOST_RANKED, RANKS, Evaluation, Outcome, count_outcomes
 from kernfed.federation.testing.predictors import (
     NOTHING_ASIDE,
     is_regressor,
@@ -86,14 +86,18 @@ def evaluate(
 def _evaluate_sum(model: Any, federation: Federation, holdout: Any, committee: Any, options: Any) -> Evaluation:
     """Counts of all sites together, of which nobody sees any site's own."""
     count = 0 if is_regressor(model) else len(model.classes_)
+    shapes: dict[str, tuple[int, ...]] = {"confusion": (count + 1, count), "calibration": (BINS, 3)}
+    if count <= MOST_RANKED:
+        shapes["ranking"] = (count, 2, RANKS)
     total = federation.sum(
         "evaluate",
         whole_question(model, federation, holdout),
-        {"confusion": ((count + 1, count), float(_MOST_ROWS)), "calibration": ((BINS, 3), float(_MOST_ROWS))},
+        {name: (shape, float(_MOST_ROWS)) for name, shape in shapes.items()},
         committee=committee,
         **options,
     )
-    together = Outcome(np.rint(total.arrays["confusion"]).astype(np.int64), total.arrays["calibration"])
+    counts = {name: np.rint(total.arrays[name]).astype(np.int64) for name in shapes if name != "calibration"}
+    together = Outcome(counts["confusion"], total.arrays["calibration"], counts.get("ranking"))
     missing = {site: refusal.reason for site, refusal in total.missing.items()}
     return _tested(model.classes_, {TOGETHER: together}, missing)
 
@@ -200,6 +204,7 @@ def _checker(classes: int, sent: Mapping[str, int] | None = None) -> Any:
             raise InputError(f"a site tests on at most {_MOST_ROWS:,} rows")
         outcome = _outcome(payload)
         _check_calibration(outcome)
+        _check_ranking(outcome)
         if sent is not None and outcome.rows != sent[site]:
             raise InputError(f"the counts must be of the {sent[site]:,} rows that were asked, got {outcome.rows:,}")
 
@@ -222,12 +227,26 @@ def _check_calibration(outcome: Outcome) -> None:
         raise InputError("confidences must add up to what their bins can hold")
 
 
+def _check_ranking(outcome: Outcome) -> None:
+    """Refuse counts by probability that are not those of the confusion; earlier versions tell none."""
+    ranking, classes = outcome.ranking, outcome.confusion.shape[1]
+    if ranking is None:
+        return
+    if ranking.shape != (classes, 2, RANKS) or ranking.dtype != np.int64 or (ranking < 0).any():
+        raise InputError(f"counts by probability must be {(classes, 2, RANKS)} integers of at least 0")
+    own = outcome.confusion[:-1].sum(axis=1)
+    told = np.column_stack([own, outcome.rows - own])
+    if (ranking.astype(np.float64).sum(axis=2) != told).any():
+        raise InputError("counts by probability must be of the same rows as those by class")
+
+
 def _outcome(payload: Payload) -> Outcome:
-    return Outcome(payload.arrays["confusion"], payload.arrays["calibration"])
+    return Outcome(payload.arrays["confusion"], payload.arrays["calibration"], payload.arrays.get("ranking"))
 
 
 def _counts(outcome: Outcome) -> Payload:
-    return Payload({"confusion": outcome.confusion, "calibration": outcome.calibration})
+    arrays: dict[str, npt.NDArray[Any]] = {"confusion": outcome.confusion, "calibration": outcome.calibration}
+    return Payload(arrays if outcome.ranking is None else {**arrays, "ranking": outcome.ranking})
 
 
 def labelled_rows(site: Site, classes: npt.NDArray[Any]) -> Rows:
