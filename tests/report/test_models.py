@@ -11,7 +11,8 @@ from kernfed.guarantees import heldout_bounds
 from kernfed.report import gather_evidence, model_report, render_html
 from kernfed.report.content import Bars, Curves, HeatMap
 from kernfed.report.evidence import Evidence, check_traffic, count_unbounded, model_labels
-from kernfed.report.sections import MOST_DRAWN, labels_map, traffic_section, winners_map
+from kernfed.report.maps import MOST_DRAWN, MOST_TOLD, labels_map, winners_map
+from kernfed.report.sections import traffic_section
 
 
 def figure(report, title):
@@ -304,12 +305,16 @@ def test_a_personal_model_predicts_for_its_own_sites_only(personal):
 
 
 def test_many_sites_are_drawn_by_their_size_and_all_counted():
-    labels = {f"s{place}": {"x": place + 1} for place in range(MOST_DRAWN + 30)}
+    labels = {f"s{place}": {"x": place + 1} for place in range(MOST_TOLD + 30)}
     heat = labels_map("title", labels, "rows")
-    assert len(heat.rows) == MOST_DRAWN
-    assert min(line[0] for line in heat.values) == 31
-    assert "Drawn are the 120 sites" in heat.words
-    assert len(winners_map({"x": dict.fromkeys(labels, 1)}).columns) == MOST_DRAWN
+    assert [line[0] for line in heat.values] == list(range(MOST_TOLD + 30, 0, -1))
+    assert [heat.values[place][0] for place in heat.drawn_rows] == [*range(150, 140, -1), *range(10, 0, -1)]
+    assert "Drawn are the 10 sites with most rows and the 10 with fewest" in heat.words
+    decided = winners_map({"x": {site: counts["x"] for site, counts in labels.items()}})
+    assert len(decided.columns) == MOST_TOLD
+    assert {decided.columns[place] for place in decided.drawn_columns} == {
+        f"s{place}" for place in range(150 - MOST_DRAWN, 150)
+    }
 
 
 def test_one_site_and_no_evidence_make_a_report(small_sites):

@@ -6,7 +6,7 @@ from kernfed.federation.testing.outcomes import Evaluation
 from kernfed.guarantees import STATUSES, Bound, HeldOutBounds, heldout_bounds
 from kernfed.guarantees.catalog import grouped_theorems
 from kernfed.promise import Terms, round_up
-from kernfed.report.content import SHARE, Assumption, Claim, PageTable, Section, written
+from kernfed.report.content import SHARE, Assumption, Claim, PageTable, Section, site_table, written
 from kernfed.report.evidence import Evidence
 from kernfed.report.officer import guarantee_claims, not_promised
 
@@ -41,7 +41,7 @@ def _spent_tables(spent: Mapping[str, tuple[float, float]]) -> tuple[PageTable, 
         (site, f"{round_up(epsilon):g}", f"{round_up(delta):g}") for site, (epsilon, delta) in sorted(spent.items())
     )
     head = ("site", "epsilon of one record", "delta")
-    return (PageTable(head, rows, "What each site's ledger has come to, all releases together"),) if rows else ()
+    return (site_table(head, rows, "What each site's ledger has come to, all releases together"),) if rows else ()
 
 
 def bounds_section(known: Evidence, further: Iterable[Claim] = (), papers: Sequence[str] = ()) -> Section | None:
@@ -129,8 +129,8 @@ def _bounds_table(evaluation: Evaluation, bounds: HeldOutBounds) -> PageTable:
         )
         for site, bound in bounds.sites.items()
     ]
-    return PageTable(
+    return site_table(
         ("site", "rows", "accuracy", "accuracy is at least"),
-        tuple(rows),
+        rows,
         "What each site can rely on, if the conditions above hold",
     )

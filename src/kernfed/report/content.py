@@ -12,6 +12,8 @@ SHARE = "share"
 BYTES = "bytes"
 #: End of the name of a curve as printed; the curve of ours is named alike without it.
 PUBLISHED = " (published)"
+#: More sites than this are folded: figures draw both ends of them, tables show them when they are opened.
+MOST_OPEN = 24
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Bars:
     """Horizontal bars in the order given, each perhaps with further marks, and lines across all of them.
 
     words : what is to be seen, for those who cannot see it. marks : name -> a value per bar or None. lines : name ->
-    value. intervals : (low, high) per bar, or none. value_name : what a bar is, in the table.
+    value. intervals : (low, high) per bar, or none. value_name : what a bar is, in the table. top : value at the right
+    end, by default the largest.
     """
 
     title: str
@@ -41,13 +44,15 @@ class Bars:
     marks: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     lines: Mapping[str, float] = field(default_factory=dict)
     intervals: tuple[tuple[float, float], ...] = ()
+    top: float | None = None
 
 
 @dataclass(frozen=True)
 class HeatMap:
     """A matrix of values of at least 0, darker where larger; ``corner`` names rows and columns in the table.
 
-    scale : the value that is darkest, by default the largest one.
+    scale : the value that is darkest, by default the largest one. drawn_rows, drawn_columns : places of those that are
+    drawn, in order, by default all; the table has them all.
     """
 
     title: str
@@ -59,6 +64,8 @@ class HeatMap:
     column_name: str
     unit: str = ""
     scale: float | None = None
+    drawn_rows: tuple[int, ...] = ()
+    drawn_columns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -186,6 +193,12 @@ def figure_table(figure: Figure) -> PageTable:
     ]
     columns = ("curve", figure.x_name, figure.y_name, *(("standard deviation",) if spreads else ()))
     return PageTable(columns, tuple(points), figure.title)
+
+
+def site_table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], caption: str) -> PageTable:
+    """A table with a row for each site, folded where there are many."""
+    many = len(rows) > MOST_OPEN
+    return PageTable(columns, tuple(rows), f"{caption}: all {len(rows):,}" if many else caption, folded=many)
 
 
 def _bars_table(figure: Bars) -> PageTable:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from kernfed._version import __version__
 from kernfed.files import atomic_path
 from kernfed.report.content import Figure, PageTable, ReportData, Section, figure_table
-from kernfed.report.plots import draw, is_wide
+from kernfed.report.plots import drawn_parts, is_wide
 from kernfed.report.svg import plain_text
 
 #: Rows of a table that are shown; a page with more would be slow to open and nobody reads them there.
@@ -79,6 +79,7 @@ def _shown(value: Any) -> Any:
 
 def _section_view(section: Section, name: str, numbers: Any) -> dict[str, Any]:
     figures = [_figure_view(figure, f"f{next(numbers)}") for figure in section.figures]
+    _find_lone(figures)
     return {
         "id": name,
         "title": section.title,
@@ -87,7 +88,9 @@ def _section_view(section: Section, name: str, numbers: Any) -> dict[str, Any]:
         "figures": figures,
         "points": section.points,
         "claims": [asdict(claim) for claim in section.claims],
-        "tables": [view for table in section.tables for view in _table_views(table)],
+        "tables": [
+            {"caption": table.caption, "folded": table.folded, "parts": _table_views(table)} for table in section.tables
+        ],
     }
 
 
@@ -98,10 +101,19 @@ def _figure_view(figure: Figure, name: str) -> dict[str, Any]:
         "title": figure.title,
         "words": figure.words,
         "wide": is_wide(figure),
-        "svg": Markup(draw(figure, name)),
+        "drawings": [(heading, Markup(svg)) for heading, svg in drawn_parts(figure, name)],
         "tables": tables,
         "broad": any(table["broad"] for table in tables),
     }
+
+
+def _find_lone(figures: list[dict[str, Any]]) -> None:
+    """Mark the figures beside which a page of two columns would stay empty: their words stand there instead."""
+    beside = False  # whether the figure before waits for a second one
+    for place, figure in enumerate(figures):
+        last = place + 1 == len(figures) or figures[place + 1]["wide"]
+        figure["lone"] = not figure["wide"] and not beside and last
+        beside = not figure["wide"] and not beside
 
 
 def _table_views(table: PageTable) -> list[dict[str, Any]]:
@@ -134,7 +146,6 @@ def _table_view(table: PageTable, kinds: list[str], widths: list[float]) -> dict
         "columns": list(zip(table.columns, kinds, strict=True)),
         "rows": rows,
         "left_out": max(0, len(table.rows) - MOST_ROWS),
-        "folded": table.folded,
         "stacked": stacked,
         "broad": sum(widths) > _SHEET / 2,
     }

@@ -5,7 +5,18 @@ from typing import Any
 
 import numpy as np
 
-from kernfed.report.content import SHARE, Assumption, Bars, Claim, Fact, HeatMap, PageTable, Section, written
+from kernfed.report.content import (
+    SHARE,
+    Assumption,
+    Bars,
+    Claim,
+    Fact,
+    HeatMap,
+    PageTable,
+    Section,
+    site_table,
+    written,
+)
 from kernfed.report.parts import SENT, Parts, missing_note, missing_tables
 from kernfed.report.rounds import describe_averaging, describe_ridge
 
@@ -25,7 +36,7 @@ def _folding(model: Any) -> Parts:
         Fact("Rows", f"{rows:,}", f"in {sum(member.machines for member in members.values()):,} machines"),
         Fact("Classes", f"{len(model.classes_):,}", f"{model.n_features_in_:,} columns"),
     )
-    table = PageTable(
+    table = site_table(
         ("site", "rows", "classes", "machines"),
         tuple(
             (site, f"{members[site].rows:,}", f"{len(members[site].classes):,}", f"{members[site].machines:,}")

@@ -7,7 +7,19 @@ import numpy as np
 
 from kernfed.guarantees import Bound
 from kernfed.report.assurance import bound_claim
-from kernfed.report.content import BYTES, SHARE, Assumption, Claim, Curves, Fact, PageTable, Section, Series, written
+from kernfed.report.content import (
+    BYTES,
+    SHARE,
+    Assumption,
+    Claim,
+    Curves,
+    Fact,
+    PageTable,
+    Section,
+    Series,
+    site_table,
+    written,
+)
 from kernfed.report.parts import SENT, Parts, missing_tables
 
 #: Who chose a setting.
@@ -151,7 +163,7 @@ def _site_heterogeneity(model: Any) -> tuple[PageTable, ...]:
         for name, s in sorted(sites.items())
     )
     head = ("site", "share", "difference of data", "difference of models", "effective dimension")
-    return (PageTable(head, rows, "How much the sites differ"),)
+    return (site_table(head, rows, "How much the sites differ"),)
 
 
 def describe_averaging(model: Any) -> Parts:
