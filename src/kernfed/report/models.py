@@ -10,9 +10,10 @@ from kernfed.report.content import BYTES, SHARE, Fact, PageTable, ReportData, Se
 from kernfed.report.coverage import coverage_section
 from kernfed.report.evidence import Evidence, model_labels
 from kernfed.report.kinds import DESCRIPTIONS
+from kernfed.report.maps import holders_map, labels_map, winners_map
 from kernfed.report.officer import protection
 from kernfed.report.parts import Parts
-from kernfed.report.sections import accuracy_section, holders_map, labels_map, traffic_section, winners_map
+from kernfed.report.sections import accuracy_section, traffic_section
 
 
 def is_model(value: Any) -> bool:

@@ -1,33 +1,41 @@
-"""Sections that several kinds of report share: accuracy, labels, who decides, traffic."""
+"""Sections that several kinds of report share: accuracy and traffic."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from kernfed.federation.testing.outcomes import Evaluation
 from kernfed.federation.testing.regression import RegressionEvaluation
 from kernfed.report.assurance import CONFIDENCE, all_bounds
-from kernfed.report.content import BYTES, SHARE, Bars, HeatMap, PageTable, Section, written
+from kernfed.report.content import BYTES, MOST_OPEN, SHARE, Bars, PageTable, Section, figure_table, site_table, written
 from kernfed.report.evidence import TRAFFIC_KEYS, Evidence
-
-#: Rows or columns of a heat map that are drawn; the largest ones.
-MOST_DRAWN = 120
+from kernfed.report.maps import confusion_map, error_tables, labels_map
 
 
 def accuracy_section(evidence: Evidence) -> Section | None:
     """Bars per site, sorted, with what each site reaches alone and what is sure; and the confusion matrix."""
     figures: list[Any] = []
     words: list[str] = []
+    tables: tuple[PageTable, ...] = ()
     evaluation = evidence.evaluation
     if evidence.regression is not None:
         return _regression_section(evidence.regression)
     if evaluation is not None:
         figures += _accuracy_figures(evaluation, evidence)
         words.append(_accuracy_words(evaluation))
+        tables = (*error_tables(evaluation), *_tested_tables(evidence))
     elif evidence.alone:
         figures.append(_alone_bars(evidence))
-    return Section("Accuracy", tuple(words), tuple(figures)) if figures else None
+    return Section("Accuracy", tuple(words), tuple(figures), tables=tables) if figures else None
+
+
+def _tested_tables(evidence: Evidence) -> tuple[PageTable, ...]:
+    """Held-out rows of many sites, folded: of few they are drawn."""
+    if len(evidence.tested) <= MOST_OPEN:
+        return ()
+    counts = figure_table(labels_map("What was tested where", evidence.tested, "held-out rows"))
+    return (replace(counts, folded=True),)
 
 
 def _regression_section(evaluation: RegressionEvaluation) -> Section:
@@ -51,7 +59,7 @@ def _regression_section(evaluation: RegressionEvaluation) -> Section:
         (site, f"{sums.rows:,}", written(sums.mean_squared_error), written(sums.mean_absolute_error), written(sums.r2))
         for site, sums in evaluation.sites.items()
     )
-    table = PageTable(("site", "rows", "mean squared error", "mean absolute error", "R²"), rows, "Errors per site")
+    table = site_table(("site", "rows", "mean squared error", "mean absolute error", "R²"), rows, "Errors per site")
     return Section("Errors", (words,), (bars,), tables=(table,))
 
 
@@ -64,12 +72,24 @@ def _accuracy_words(evaluation: Evaluation) -> str:
     text = f"Of {pooled.rows:,} rows that were not used for training, {pooled.correct:,} got their own label."
     if pooled.rows:
         text += f" Probabilities are off by {100 * pooled.calibration_error:.1f} points on average (calibration error)."
+        text += _figure_words(evaluation)
     unknown = int(pooled.confusion[-1].sum())
     if unknown:
         text += f" {unknown:,} rows have a label that the model has never seen, and count as errors."
     if evaluation.missing:
         text += _missing_words(evaluation.missing)
     return text
+
+
+def _figure_words(evaluation: Evaluation) -> str:
+    """Figures that classes of unequal size do not distort, what always saying one class would give, and the alarm."""
+    pooled = evaluation.pooled
+    area = "" if math.isnan(pooled.mean_auc) else f", the mean area under ROC curves {pooled.mean_auc:.3f}"
+    text = f" Balanced accuracy is {pooled.balanced_accuracy:.1%}, mean F1 {pooled.mean_f1:.3f}{area}."
+    largest, share = pooled.majority
+    if largest < len(evaluation.classes_):
+        text += f" Always saying {evaluation.classes_.tolist()[largest]!r} would be right for {share:.1%}."
+    return text if pooled.alarm is None else f"{text} {pooled.alarm}"
 
 
 def _accuracy_figures(evaluation: Evaluation, evidence: Evidence) -> list[Any]:
@@ -98,8 +118,8 @@ def _accuracy_figures(evaluation: Evaluation, evidence: Evidence) -> list[Any]:
     elif evidence.alone:
         figures.append(_alone_bars(evidence))
     if len(evaluation.classes_) > 1 and evaluation.pooled.rows:
-        figures.append(_confusion(evaluation))
-    if len(evidence.tested) > 1:
+        figures.append(confusion_map(evaluation))
+    if 1 < len(evidence.tested) <= MOST_OPEN:
         figures.append(labels_map("What was tested where", evidence.tested, "held-out rows"))
     return figures
 
@@ -119,72 +139,6 @@ def _alone_bars(evidence: Evidence) -> Bars:
         tuple(ordered.values()),
         lines=lines,
         value_name="the site alone",
-    )
-
-
-def _confusion(evaluation: Evaluation) -> HeatMap:
-    counts = evaluation.pooled.confusion
-    names = tuple(str(label) for label in evaluation.classes_.tolist())
-    rows = [*names, "other"] if counts[-1].any() else list(names)
-    totals = counts[: len(rows)].sum(axis=1, keepdims=True)
-    shares = counts[: len(rows)] / np.maximum(totals, 1)
-    off = np.where(np.eye(*shares.shape) == 1, 0, counts[: len(rows)])
-    words = "Each row is a true class; the numbers are per cent of its rows."
-    if off.any():
-        worst = np.unravel_index(int(off.argmax()), off.shape)
-        words += f" The most frequent error: {int(off.max()):,} of class {rows[worst[0]]} taken for {names[worst[1]]}."
-    return HeatMap(
-        "Confusion matrix", words, tuple(rows), names, _tuples(shares), "true class", "predicted class", SHARE, 1.0
-    )
-
-
-def labels_map(title: str, labels: Mapping[str, Mapping[str, int]], what: str) -> HeatMap:
-    """Rows of every class at every site; ``what`` says which rows."""
-    classes = _in_order({name for counts in labels.values() for name in counts})
-    sites = _in_order(labels)
-    values = np.array([[labels[site].get(name, 0) for name in classes] for site in sites], dtype=float)
-    lacking = int((values == 0).sum())
-    words = (
-        f"{what[:1].upper()}{what[1:]} per site and class, {int(values.sum()):,} in all; {lacking:,} of "
-        f"{values.size:,} pairs of a site and a class are empty."
-    )
-    kept = _largest(values.sum(axis=1))
-    if len(kept) < len(sites):
-        words += f" Drawn are the {len(kept)} sites with most of them."
-    return HeatMap(title, words, tuple(sites[i] for i in kept), tuple(classes), _tuples(values[kept]), "site", "class")
-
-
-def holders_map(sites: Sequence[str], classes: Sequence[str], holds: Any) -> HeatMap:
-    """Which site has which class, where no more is known."""
-    values = np.asarray(holds, dtype=float)
-    words = "Dark where a site has rows of a class. How many is known to the site only."
-    return HeatMap(
-        "Who has which class", words, tuple(sites), tuple(classes), _tuples(values), "site", "class", scale=1.6
-    )
-
-
-def winners_map(winners: Mapping[str, Mapping[str, int]]) -> HeatMap:
-    """Per class, the share of answers that each site decided."""
-    classes = [name for name in winners if winners[name]]
-    sites = _in_order({site for counts in winners.values() for site in counts})
-    counts = np.array([[winners[name].get(site, 0) for site in sites] for name in classes], dtype=float)
-    shares = counts / counts.sum(axis=1, keepdims=True)
-    kept = sorted(_largest(counts.sum(axis=0)))
-    busiest = int(counts.sum(axis=0).argmax())
-    words = (
-        f"Of the answers with a class, per cent that each site decided by being the nearest. {sites[busiest]} "
-        f"decided most, {counts[:, busiest].sum() / counts.sum():.0%} of all."
-    )
-    return HeatMap(
-        "Who decides which class",
-        words,
-        tuple(classes),
-        tuple(sites[i] for i in kept),
-        _tuples(shares[:, kept]),
-        "class",
-        "site",
-        SHARE,
-        1.0,
     )
 
 
@@ -247,26 +201,6 @@ def _extremes(what: str, ordered: Mapping[str, float], unit: str) -> str:
     if high == low:  # to the digits that are shown
         return f"{what}: {high} at each of {len(names)} sites."
     return f"{what} is highest at {first} ({high}) and lowest at {last} ({low}), over {len(names)} sites."
-
-
-def _in_order(names: Iterable[str]) -> list[str]:
-    """Numbers by value, other names by their letters."""
-    return sorted(names, key=lambda name: (0, float(name), name) if _is_number(name) else (1, 0.0, name))
-
-
-def _is_number(name: str) -> bool:
-    return name.lstrip("-").isdigit()
-
-
-def _largest(weights: Any) -> list[int]:
-    """Places of the largest weights, in their own order."""
-    if len(weights) <= MOST_DRAWN:
-        return list(range(len(weights)))
-    return sorted(np.argsort(-weights, kind="stable")[:MOST_DRAWN].tolist())
-
-
-def _tuples(values: Any) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(float(value) for value in line) for line in values)
 
 
 def _listed(names: Iterable[str]) -> str:
