@@ -125,7 +125,7 @@ def _choices(receipts: Sequence[Mapping[str, Any]]) -> Section:
         return Section(title, ("Receipts name none.",))
     words = {True: "made anew", False: "as before", None: "with the model, or when next asked"}
     rows = tuple(
-        (str(entry["choice"]), str(entry["of"]), str(entry["value"] or ""), words.get(entry["anew"], "?"))
+        (str(entry["choice"]), str(entry["of"]), str(entry.get("value") or ""), words.get(entry["anew"], "?"))
         for entry in newest["choices"]
     )
     head = ("choice", "of", "value", "made anew?")

@@ -14,11 +14,13 @@ from kernfed.federation.folding.machines import fit_batches, folding_handle, rea
 from kernfed.federation.folding.membership import attack_forgetting
 from kernfed.federation.site import environment
 from kernfed.federation.site.receipt_reading import check_receipts
-from kernfed.federation.site.receipts import PendingReceipt, kept_state, read_secret, row_tag
+from kernfed.federation.site.receipts import PendingReceipt, kept_state, read_secret, row_tag, signed_bytes
 from kernfed.federation.site.verifying import BY_HASH, NOT_COMPARABLE, SAME, Verification, verify
 from kernfed.files import labels_to_values, to_record
 from kernfed.kahm.model import FoldingParameters
 from kernfed.privacy import RecordGaussian
+from kernfed.report.forgetting import forgetting_report
+from kernfed.secure.committee.keys import keep_identity
 
 ROWS = 60
 WIDTH = 4
@@ -267,6 +269,35 @@ def rewritten(site: Site, number: int, **says: Any) -> None:
 def test_a_chain_that_is_computed_anew_has_no_signature(changed: Site, number: int) -> None:
     rewritten(changed, number, forgotten=1)
     assert any("signature" in problem for problem in verified(changed).problems)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        {"ids": 3},
+        {"ids": [3]},
+        {"after": {}},
+        {"after": {"state": "", "kept": [{"name": "folding/x"}]}},
+        {"touched": [{"before": None}]},
+        {"choices": [3]},
+        {"rows": {}},
+    ],
+)
+def test_a_receipt_that_somebody_signed_and_that_is_none_is_a_finding(changed: Site, says: dict[str, Any]) -> None:
+    line = {**receipts(changed)[-1], **says}
+    identity = keep_identity(changed.store.path / "sum.key")
+    rewritten(changed, -1, **says, signature=identity.sign(signed_bytes(line)).hex())
+    result = verified(changed)
+    assert any("does not say its" in problem for problem in result.problems)
+    assert "does not hold" in forgetting_report(result, {}).facts[0].value
+    assert result.to_json()["receipts"] == 1
+
+
+def test_a_damaged_key_keeps_rows_from_being_forgotten_without_a_receipt(changed: Site) -> None:
+    (changed.store.path / "sum.key").write_bytes(b"short")
+    with pytest.raises(kf.errors.StoreError, match="damaged"):
+        forget(changed, 30)
+    assert 30 not in changed.store.read_state()["forgotten"]
 
 
 def test_a_begun_line_that_was_changed_does_not_fit_what_was_signed(changed: Site) -> None:

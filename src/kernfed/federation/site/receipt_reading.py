@@ -64,8 +64,9 @@ def check_receipts(folder: Path, pinned: str | None = None, key: str | None = No
         if raw != (json.dumps(line) + "\n").encode():
             check.problems.append(f"line {number} is not written as it was")
         if line.get("event") in EVENTS:
-            check.problems += [f"line {number}: {problem}" for problem in _wrong(line, previous, key)]
-            check.receipts.append(line)
+            wrong = _wrong(line, previous, key)
+            check.problems += [f"line {number}: {problem}" for problem in wrong]
+            check.receipts += [] if wrong else [line]
         elif line.get("event") == BEGUN and line.get("format") != FORMAT:
             check.problems.append(f"line {number} begins {line.get('format')!r:.40}, expected {FORMAT!r}")
         previous = str(line["chain"])
@@ -79,8 +80,8 @@ def check_receipts(folder: Path, pinned: str | None = None, key: str | None = No
 def _wrong(line: dict[str, Any], previous: str, key: str | None) -> list[str]:
     """What is wrong with a receipt that follows the hash ``previous``."""
     missing = [name for name, kind in _SAYS.items() if not isinstance(line.get(name), kind)]
-    if missing:
-        return [f"the receipt does not say its {missing[0]}"]
+    if missing or not _is_whole(line):
+        return [f"the receipt does not say its {missing[0] if missing else 'states as receipts do'}"]
     problems = []
     if line["follows"] != previous:
         problems.append("the receipt was signed after another line than the one before it")
@@ -93,6 +94,36 @@ def _wrong(line: dict[str, Any], previous: str, key: str | None) -> list[str]:
     if key is not None and line["key"] != key:
         problems.append("the receipt is signed by another key than the one that was noted")
     return problems
+
+
+def _is_whole(line: dict[str, Any]) -> bool:
+    """Whether what a receipt lists is what receipts list: whoever shows it, or compares it, need not ask again."""
+
+    def kept(entry: Any) -> bool:
+        kinds = {"name": str, "generation": int, "digest": str, "content": str}
+        return isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in kinds.items())
+
+    def touched(entry: Any) -> bool:
+        return (
+            isinstance(entry, dict)
+            and all(name in entry and (entry[name] is None or kept(entry[name])) for name in ("before", "after"))
+            and isinstance(entry.get("fitted", ""), int | None)
+        )
+
+    def chosen(entry: Any) -> bool:
+        return (
+            isinstance(entry, dict) and entry.get("anew", "") in (True, False, None) and {"of", "choice"} <= set(entry)
+        )
+
+    return (
+        isinstance(line["after"].get("kept"), list)
+        and isinstance(line["after"].get("state"), str)
+        and all(map(kept, line["after"]["kept"]))
+        and all(map(touched, line["touched"]))
+        and all(map(chosen, line["choices"]))
+        and all(isinstance(tag, str) for tag in line["ids"])
+        and isinstance(line["rows"].get("after"), str)
+    )
 
 
 def _wrong_head(folder: Path, chains: dict[int, str]) -> list[str]:

@@ -137,13 +137,15 @@ class PendingReceipt:
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        # A damaged key is told of now, and not when the rows are gone.
+        self._secret, self._identity = keep_secret(site.store.path), keep_identity(site.store.path / KEY_FILE)
         self._before = self._state()
         self._rows = rows_fingerprint(site)
 
     def write(self, event: str, ids: npt.NDArray[np.int64]) -> None:
         """Write down that rows ``ids`` were forgotten or added, and what that has changed."""
         site, store = self._site, self._site.store
-        secret, identity = keep_secret(store.path), keep_identity(store.path / KEY_FILE)
+        secret, identity = self._secret, self._identity
         before, after, state = self._before, self._state(), store.read_state()
         kept = [entry.to_values() for entry in after.values()]
         body = {
