@@ -32,7 +32,7 @@ $(VENV)/.core: pyproject.toml | $(BIN)/python
 # What the papers depend on is part of what kernfed depends on.
 $(VENV)/.test: pyproject.toml papers/pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet --editable '.[test,fhe,flower,serve,torch,onnx]'
+	$(BIN)/python -m pip install --quiet --editable '.[test,fhe,flower,serve,torch,text,onnx]'
 	$(BIN)/python -m pip install --quiet --no-deps --editable papers
 	@touch $@ $(VENV)/.core
 

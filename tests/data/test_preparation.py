@@ -212,7 +212,7 @@ def test_plain_numbers_need_no_preparation():
 
 
 def test_every_plan_is_read_from_its_own_values(preparation):
-    assert set(kinds(preparation).values()) | {"list"} == set(PLANS)
+    assert set(kinds(preparation).values()) | {"list", "text"} == set(PLANS)
     again = Preparation.from_values(preparation.to_values())
     assert again == preparation
     assert again.digest == preparation.digest

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from kernfed._validation import check_count
+from kernfed.data.encoders import find_encoder
 from kernfed.data.preparation_histogram import Histogram, bins_of
 from kernfed.data.preparation_plans import (
     BooleanPlan,
@@ -17,6 +18,7 @@ from kernfed.data.preparation_plans import (
     NumberPlan,
     OrderedPlan,
     Plan,
+    TextPlan,
     TimePlan,
     bend,
 )
@@ -44,13 +46,14 @@ class Rules:
 
     min_rows : rows of all sites that a category needs to have a column of its own. most_values : columns of categories,
     those of most rows. ordered : words in order, by column. kinds : by column "category", "number" or "drop", against
-    what would be chosen.
+    what would be chosen. texts : encoders by column, for columns of text.
     """
 
     min_rows: int = 10
     most_values: int = 50
     ordered: Mapping[str, Sequence[str]] = field(default_factory=dict)
     kinds: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_count(self.min_rows, "min_rows")
@@ -62,7 +65,7 @@ class Rules:
 
 def choose_plans(statistics: TableStatistics, rules: Rules) -> tuple[Plan, ...]:
     """A plan for every column, in the order of the table; columns that not all sites have are left out."""
-    for name in (*rules.ordered, *rules.kinds):
+    for name in (*rules.ordered, *rules.kinds, *rules.texts):
         if name not in statistics.columns:
             raise InputError(f"there is no column {name!r}; there are {', '.join(map(repr, statistics.columns))}")
     plans = [_rounded(_choose(name, own, rules)) for name, own in statistics.columns.items()]
@@ -80,6 +83,9 @@ def _rounded(plan: Plan) -> Plan:
 def _choose(name: str, own: ColumnStatistics, rules: Rules) -> Plan:
     order, wanted = tuple(rules.ordered.get(name, own.order)), rules.kinds.get(name)
     flagged = own.missing >= rules.min_rows
+    if name in rules.texts:
+        encoder = find_encoder(rules.texts[name])
+        return TextPlan(name, f"text as declared{_gaps(own)}", encoder.name, encoder.digest, encoder.width)
     if own.width:
         why = "embeddings" if own.width > 0 else "lists of different lengths at different sites"
         return ListPlan(name, why, own.width) if own.width > 0 else DropPlan(name, why)

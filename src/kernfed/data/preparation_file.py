@@ -18,6 +18,7 @@ _ABOUT = """\
 # kind = "ordered"   the place among values, which are in order
 # kind = "time"      parts, of "years" (from center over spread, in days), "month", "weekday", "hour"
 # kind = "list"      width numbers as they are
+# kind = "text"      vectors of an encoder, by its name and fingerprint (digest)
 # kind = "drop"      not learned from
 #
 # Where privacy is required, sites tell no statistics: write low and high, values and parts from public knowledge.

@@ -14,12 +14,15 @@ import numpy as np
 from kernfed._plain import read_text
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
 from kernfed.data.columns import RawColumn
+from kernfed.data.encoders import USUAL_ENCODER, check_encoder_name, find_encoder
 from kernfed.errors import InputError
 
 #: Size of a flag: of one category among several, of a missing value, of half the way from false to true.
 FLAG = 0.5
 #: Radius of the circle on which months, weekdays and hours lie.
 CIRCLE = 0.35
+#: Length of the vector of a text: it says as much as about nine columns of numbers.
+TEXT = 3.0
 #: What a category is called that is rare, or was not met before, and one that is missing.
 OTHER, MISSING = "(other)", "(missing)"
 CURVES = ("none", "log")
@@ -276,6 +279,42 @@ class ListPlan(Plan):
 
 
 @dataclass(frozen=True)
+class TextPlan(Plan):
+    """Texts as vectors of length ``TEXT`` by an encoder of this name and fingerprint; a missing text is 0."""
+
+    kind: ClassVar[str] = "text"
+
+    encoder: str = USUAL_ENCODER
+    digest: str = ""
+    width: int = 1
+
+    def outputs(self) -> tuple[str, ...]:
+        """A column for each number of a vector."""
+        return tuple(f"{self.name}[{place}]" for place in range(self.width))
+
+    def apply(self, column: RawColumn) -> FloatArray:
+        """Numbers (n, width); texts that occur twice are encoded once."""
+        encoder = find_encoder(self.encoder)
+        if (encoder.digest, encoder.width) != (self.digest, self.width):
+            raise InputError(
+                f"encoder {self.encoder!r} of column {self.name!r} is another one here: its fingerprint is "
+                f"{encoder.digest}, and {self.digest} was learned with"
+            )
+        codes, words = column.named
+        vectors = np.vstack([TEXT * encoder.encode(words), np.zeros((1, self.width))])
+        return np.asarray(vectors[codes])
+
+    def check(self) -> None:
+        """Refuse names that are no names."""
+        check_encoder_name(self.encoder)
+        check_count(self.width, f"width of column {self.name!r}", at_most=1_000_000)
+
+    def summary(self) -> str:
+        """Which encoder."""
+        return f"text by encoder {self.encoder!r} ({self.digest})"
+
+
+@dataclass(frozen=True)
 class DropPlan(Plan):
     """A column that is not learned from."""
 
@@ -295,7 +334,8 @@ class DropPlan(Plan):
 
 
 PLANS: dict[str, type[Plan]] = {
-    plan.kind: plan for plan in (NumberPlan, BooleanPlan, CategoryPlan, OrderedPlan, TimePlan, ListPlan, DropPlan)
+    plan.kind: plan
+    for plan in (NumberPlan, BooleanPlan, CategoryPlan, OrderedPlan, TimePlan, ListPlan, TextPlan, DropPlan)
 }
 
 

@@ -40,7 +40,7 @@ def read_raw_table(
     path = Path(path)
     wanted = Wanted(features, label, site, ids, persons)
     try:
-        table = _read_arrow(path)
+        table = read_arrow(path)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         if not path.is_file():
             raise DataError(f"{path}: there is no such file") from None
@@ -92,7 +92,7 @@ def is_table(values: Any) -> bool:
     return not isinstance(values, np.ndarray) and (hasattr(type(values), "columns") or hasattr(values, "column_names"))
 
 
-def _read_arrow(path: Path) -> "pa.Table":
+def read_arrow(path: Path) -> "pa.Table":
     """The file as an Arrow table; every column of a CSV file as text."""
     import pyarrow as pa
 

@@ -49,14 +49,16 @@ def agree(
     return agreement.preparation
 
 
-def agree_where_raw(federation: Federation, *, min_replies: int | None = None, timeout: float = 600.0) -> bool:
+def agree_where_raw(
+    federation: Federation, *, rules: Rules | None = None, min_replies: int | None = None, timeout: float = 600.0
+) -> bool:
     """``agree`` where a site has a raw table, also one that was prepared for an earlier model; says whether it did."""
     described = federation.describe(min_replies=0, timeout=timeout)
     schemas = [Schema.from_values(payload.values) for _, payload in described]
     waiting = any(refusal.code == "unprepared" for refusal in described.missing.values())
     if not waiting and not any(schema.scaling.startswith(PREPARED) for schema in schemas):
         return False
-    agree(federation, min_replies=min_replies, timeout=timeout)
+    agree(federation, rules=rules, min_replies=min_replies, timeout=timeout)
     return True
 
 
