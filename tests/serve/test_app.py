@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra serve: pip install -e '.[serve]' in a clone of kernfed")
 
-from kernfed.errors import NotConnected, TooFewReplies
-from kernfed.federation import Fault, Federation, FoldingLearner
+from kernfed.errors import InputError, NotConnected, TooFewReplies
+from kernfed.federation import Fault, Federation, FoldingLearner, conform
 from kernfed.serve.app import make_app
 from kernfed.serve.gateway import Gateway
 from kernfed.serve.requests import Limits
@@ -212,3 +212,22 @@ def test_sites_hear_who_asks_and_the_answer_names_who_is_missing(rng, tmp_path):
     [journal] = tmp_path.glob("*north*/journal")
     asked = [line for line in "".join(map(Path.read_text, journal.iterdir())).splitlines() if '"scores"' in line]
     assert [json.loads(line)["on_behalf_of"] for line in asked] == ["ann"]
+
+
+def test_rows_of_which_the_model_does_not_know_get_no_label(rng):
+    data = {
+        site: (rng.standard_normal((120, 2)) + 1.5 * (np.arange(120) % 2)[:, None], np.arange(120) % 2) for site in "ab"
+    }
+    X = np.vstack([rng.standard_normal((30, 2)) + 0.7, [[90.0, -90.0]]])
+    with Federation.local(data, holdout=0.4) as federation:
+        model = conform(FoldingLearner(hold="machines", batch_size=100).fit(federation), federation)
+        sets, labels = model.predict_set(X, 0.9), model.predict(X, abstain=0.1)
+    with Running(make_app(Gateway(model, abstain=0.1))) as opened:
+        answers = opened.post("/predict", {"rows": X.tolist()}).json()["answers"]
+    assert [one["label"] for one in answers] == labels.tolist()
+    assert [one["abstained"] for one in answers] == np.ma.getmaskarray(labels).tolist()
+    assert [one["set"] for one in answers] == [np.flatnonzero(own).tolist() for own in sets]
+    assert answers[-1]["abstained"]
+    assert answers[-1]["p_value"] < 0.1 < max(one["p_value"] for one in answers)
+    with pytest.raises(InputError, match="kernfed conform"):
+        Gateway(Breaking(None), abstain=0.1)

@@ -39,6 +39,10 @@ def serve(
     rate: Annotated[float, typer.Option(help="Requests of one caller in a second; 0 for any number.", min=0)] = 200.0,
     min_replies: Annotated[int, typer.Option(help="Of a hub's sites, how many must answer.", min=1)] = 1,
     timeout: Annotated[float, typer.Option(help="Seconds that sites have to answer.", min=0.1)] = 10.0,
+    abstain: Annotated[
+        float | None,
+        typer.Option(help="Of a model of `kernfed conform`: the share of wrong labels allowed; unsure rows get none."),
+    ] = None,
     grace: Annotated[float, typer.Option(help="Seconds for what is under way when it is stopped.", min=0)] = 30.0,
     new_token: Annotated[
         str, typer.Option("--new-token", help="Make a token for this caller, write its hash to --tokens, and end.")
@@ -68,10 +72,11 @@ def serve(
     from kernfed.serve.tokens import Tokens
 
     size = round(max_megabytes * 1_000_000)
-    limits = Limits(max_rows, size, rate, max(Limits.waiting, 2 * max_rows), max(Limits.bodies, 2 * size))
+    limits = Limits(max_rows, size, rate, bodies=max(Limits.bodies, 2 * size))
     known = None if tokens is None else Tokens(tokens)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=_FORMAT)
-    gateway = _gateway(model, for_site, credentials, hub, limits=limits, min_replies=min_replies, timeout=timeout)
+    settings = {"limits": limits, "min_replies": min_replies, "timeout": timeout, "abstain": abstain}
+    gateway = _gateway(model, for_site, credentials, hub, **settings)
     with bind(host, port) as listening:
         url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
         kind = type(gateway.model).__name__

@@ -9,16 +9,17 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 
+from kernfed._validation import FloatArray
 from kernfed._version import __version__
 from kernfed.errors import HubUnreachable, InputError, NotConnected, StaleModel, TooFewReplies
 from kernfed.serve.encrypted import EncryptedDesk
 from kernfed.serve.gateway import Gateway, answer_values, plain_labels
 from kernfed.serve.metrics import UNKNOWN
 from kernfed.serve.requests import Rate, RequestError
-from kernfed.serve.rows import ARROW, CSV, JSON
+from kernfed.serve.rows import JSON, KINDS
 from kernfed.serve.schema import PREDICT
 from kernfed.serve.tokens import Tokens
 
@@ -36,6 +37,8 @@ _log.addHandler(logging.NullHandler())
 ANYBODY = "anybody"
 #: Names under which a browser on this machine reaches a gateway without tokens: no page of elsewhere may use it.
 _HERE = ("localhost",)
+#: Seconds that a refused body may still take to arrive.
+_DRAIN = 2.0
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 _SCRIPT = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -65,29 +68,47 @@ class Desk:
         """Count a request of a caller; refuse one too many."""
         self._rate.take(caller)
 
-    async def body(self, request: Request) -> bytes:
-        """The body, if it is not too large, arrives in time, and there is room for it."""
-        limits, parts, size = self._gateway.limits, [], 0
+    async def rows(self, request: Request) -> FloatArray:
+        """The rows of the body, if it is not too large, arrives in time, and there is room for it until it is read."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in KINDS:
+            raise RequestError(415, f"the content type must be one of {', '.join(KINDS)}, got {kind!r:.80}")
         told = request.headers.get("content-length", "")
-        if told.isdecimal() and int(told[:20]) > limits.bytes:
+        if told.isdecimal() and int(told[:20]) > self._gateway.limits.bytes:
             raise self._too_large()
+        body = bytearray()
+        try:
+            await self._receive(request, body)
+            return await self._gateway.read(bytes(body), kind)
+        finally:
+            self._held -= len(body)
+
+    async def _receive(self, request: Request, body: bytearray) -> None:
+        """Put what arrives into ``body``, which counts as held from then on."""
+        limits = self._gateway.limits
         try:
             async with asyncio.timeout(limits.seconds):
                 async for part in request.stream():
-                    size += len(part)
+                    body += part
                     self._held += len(part)
-                    if size > limits.bytes:
+                    if len(body) > limits.bytes:
                         raise self._too_large()
                     if self._held > limits.bodies:
                         raise RequestError(503, "too much is being read already; ask again in a second", wait=1.0)
-                    parts.append(part)
         except ClientDisconnect:
             raise RequestError(400, "the body ended before it was complete") from None
         except TimeoutError:
             raise RequestError(408, f"the body did not arrive within {limits.seconds:g} s") from None
-        finally:
-            self._held -= size
-        return b"".join(parts)
+
+    async def drain(self, request: Request) -> None:
+        """Let a refused body pass, as far as it may be one: who is still sending would not hear why it was refused."""
+        left = self._gateway.limits.bytes
+        with suppress(ClientDisconnect, TimeoutError, RuntimeError):  # gone, slow, or read already
+            async with asyncio.timeout(_DRAIN):
+                async for part in request.stream():
+                    left -= len(part)
+                    if left < 0:
+                        return
 
     def _too_large(self) -> RequestError:
         return RequestError(413, f"a request may have at most {self._gateway.limits.bytes:,} bytes")
@@ -125,13 +146,11 @@ def _add_predict(app: FastAPI, gateway: Gateway, desk: Desk) -> None:
         try:
             caller = desk.caller(request)
             desk.count(caller)
-            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind not in (JSON, CSV, ARROW):
-                raise RequestError(415, f"the content type must be {JSON}, {CSV} or {ARROW}, got {kind!r:.80}")
-            rows = await gateway.read(await desk.body(request), kind)
+            rows = await desk.rows(request)
             answer = await gateway.answer(rows, caller)
         except Exception as error:
             gateway.metrics.ended(caller, _refusal(error).status)
+            await desk.drain(request)
             raise
         values = answer_values(answer, plain_labels(getattr(gateway.model, "classes_", ())))
         gateway.metrics.answered(caller, len(rows), time.monotonic() - started, tuple(answer.missing))
@@ -170,8 +189,7 @@ def _add_encrypted(app: FastAPI, gateway: Gateway, desk: Desk) -> None:
         try:
             caller = desk.caller(request)
             desk.count(caller)
-            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-            rows = await gateway.read(await desk.body(request), kind)
+            rows = await desk.rows(request)
             told = await encrypted.answer(rows, caller, request.headers.get("kernfed-keys", ""))
         except Exception as error:
             gateway.metrics.ended(caller, _refusal(error).status)

@@ -14,8 +14,8 @@ from kernfed.answer import Answer
 from kernfed.errors import InputError
 from kernfed.serve.requests import RequestError
 
-#: Answers (n, ...) by rows; everything else of an answer is of all rows alike.
-_BY_ROW = tuple(field.name for field in fields(Answer) if field.name not in ("sites", "missing"))
+#: What of an answer is of all rows alike; everything else is by row.
+_COMMON = ("sites", "missing")
 #: Characters of the names of all callers of one scoring: sites keep so many.
 _LONGEST_NAMES = 200
 
@@ -32,7 +32,7 @@ class Batcher:
 
     A request that comes alone is scored at once. While one is scored others gather, and where several came together the
     next ones are waited for ``window`` seconds. ``most_rows`` are scored at a time, at least one request; where
-    ``most_waiting`` rows wait the next is refused. ``heard`` is told how many requests and rows each scoring has.
+    ``most_waiting`` numbers wait the next is refused. ``heard`` is told how many requests and rows each scoring has.
     """
 
     def __init__(
@@ -52,9 +52,8 @@ class Batcher:
 
     async def ask(self, rows: FloatArray, caller: str) -> Answer:
         """The answer for rows (n, p)."""
-        waiting = sum(len(one.rows) for one in self._queue)
-        if waiting + len(rows) > self._most_waiting:
-            raise RequestError(503, f"{waiting:,} rows are waiting already; ask again in a second", wait=1.0)
+        if self._queue and sum(one.rows.size for one in self._queue) + rows.size > self._most_waiting:
+            raise RequestError(503, f"{len(self._queue):,} requests are waiting already; ask again later", wait=1.0)
         own = _Waiting(rows, caller, asyncio.get_running_loop().create_future())
         self._queue.append(own)
         if self._working is None or self._working.done():
@@ -117,8 +116,8 @@ class Batcher:
 
 def part_of(answer: Answer, rows: slice) -> Answer:
     """The answer of some of its rows."""
-    known = {name: getattr(answer, name) for name in _BY_ROW if getattr(answer, name) is not None}
-    chosen: dict[str, Any] = {name: values[rows] for name, values in known.items()}
+    known = {one.name: getattr(answer, one.name) for one in fields(answer) if one.name not in _COMMON}
+    chosen: dict[str, Any] = {name: values[rows] for name, values in known.items() if values is not None}
     return replace(answer, **chosen)
 
 

@@ -65,6 +65,8 @@ class GatewayClient:
         self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._open = urllib.request.build_opener(_NoRedirect).open
+        #: The public keys of whoever asked last, and their name: packing some 40 MB takes longer than asking.
+        self._packed: tuple[KeyHolder, bytes, str] | None = None
 
     def needs(self) -> tuple[int, npt.NDArray[Any], int]:
         """What keys are made for: how many sites, and the classes (C,); and rows of one request at most."""
@@ -79,8 +81,11 @@ class GatewayClient:
 
     def decide(self, holder: KeyHolder, classes: npt.NDArray[Any], parts: Iterable[Rows]) -> Decision:
         """Labels of rows, read with the secret key of ``holder``, which stays in this process."""
-        body = pack_keys(holder)
-        name, sets = name_of_keys(body), []
+        if self._packed is None or self._packed[0] is not holder:
+            body = pack_keys(holder)
+            self._packed = (holder, body, name_of_keys(body))
+        _, body, name = self._packed
+        sets: list[npt.NDArray[np.bool_]] = []
         missing: dict[str, str] = {}
         for part in parts:
             told = self._encrypted(part, name, body)

@@ -7,13 +7,14 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from kernfed._validation import FloatArray
+from kernfed._validation import FloatArray, check_number
 from kernfed._version import __version__
 from kernfed.answer import Answer
-from kernfed.errors import MissingSites, NotConnected
+from kernfed.errors import InputError, MissingSites, NotConnected
 from kernfed.federation.asking import Federation
 from kernfed.serve.batching import Batcher
 from kernfed.serve.columns import Columns
+from kernfed.serve.covered import CoveredAnswer, abstained
 from kernfed.serve.metrics import Metrics
 from kernfed.serve.requests import Limits
 from kernfed.serve.rows import read_rows
@@ -25,7 +26,9 @@ _FRESH, _SOON = 5.0, 2.0
 class Gateway:
     """Answers rows with ``model``; scores are the sites' of ``federation``, where the model's machines are there.
 
-    min_replies : sites that must answer; the others are named as missing. timeout : seconds that they have.
+    min_replies : sites that must answer; the others are named as missing. timeout : seconds that they have. abstain :
+    the share of wrong labels that is allowed, of a model that states a coverage: rows of which it does not know the
+    label get none. It costs a second scoring.
     """
 
     def __init__(
@@ -36,12 +39,16 @@ class Gateway:
         limits: Limits | None = None,
         min_replies: int = 1,
         timeout: float = 10.0,
+        abstain: float | None = None,
     ) -> None:
         self._asks = getattr(model, "hold", "machines") == "sites"
         if self._asks and federation is None:
             raise NotConnected("the machines of this model are at its sites: give the credentials of their hub")
         self.model = model if federation is None or not self._asks else model.connect(federation)
         self.federation = federation if self._asks else None
+        self._abstain = None if abstain is None else check_number(abstain, "abstain", above=0, below=1)
+        if abstain is not None and getattr(model, "conformal_", None) is None:
+            raise InputError("this model states no coverage, so that it cannot abstain: use kernfed conform first")
         self.limits = limits or Limits()
         self.columns = Columns.of(model)
         self.metrics = Metrics()
@@ -70,7 +77,7 @@ class Gateway:
         with warnings.catch_warnings():  # one thread scores, so that this changes nothing of others
             warnings.simplefilter("ignore", MissingSites)  # the answer names them
             answer: Answer = model.answer(rows, **self._options)
-        return answer
+            return answer if self._abstain is None else abstained(model, answer, rows, self._abstain, self._options)
 
     async def sites(self) -> dict[str, float | None]:
         """Seconds until each site says that it is there, None of one that does not; asked every few seconds at most."""
@@ -127,7 +134,13 @@ def answer_values(answer: Answer, classes: Sequence[Any]) -> dict[str, Any]:
     if answer.probabilities is not None:
         names = [str(name) for name in classes]
         columns["probabilities"] = [dict(zip(names, own, strict=True)) for own in answer.probabilities.tolist()]
-    for name in ("site", "batch", "part", "score"):
+    if isinstance(answer, CoveredAnswer):
+        columns["label"] = [
+            None if unsure else label for unsure, label in zip(answer.abstained, columns["label"], strict=True)
+        ]
+        columns["abstained"] = answer.abstained.tolist()
+        columns["set"] = [[label for label, inside in zip(classes, own, strict=True) if inside] for own in answer.sets]
+    for name in ("site", "batch", "part", "score", "p_value"):
         values = getattr(answer, name, None)
         if values is not None:
             columns[name] = [_plain(value) for value in values.tolist()]

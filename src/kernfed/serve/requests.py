@@ -18,15 +18,15 @@ class RequestError(KernfedError):
 class Limits:
     """What a caller may ask for.
 
-    rows, bytes : of one request. rate : requests of one caller in a second, 0 for any number. waiting : rows that may
-    wait for their turn, over all callers. bodies : bytes of all requests that are being read. seconds : for a body to
-    arrive.
+    rows, bytes : of one request. rate : requests of one caller in a second, 0 for any number. waiting : numbers in rows
+    that wait for their turn, over all callers. bodies : bytes of all requests that are being read. seconds : for a body
+    to arrive.
     """
 
     rows: int = 10_000
     bytes: int = 16_000_000
     rate: float = 200.0
-    waiting: int = 100_000
+    waiting: int = 20_000_000
     bodies: int = 64_000_000
     seconds: float = 30.0
 

@@ -17,6 +17,12 @@ _ANSWER = {
     "properties": {
         "label": {"description": "The label, or the value of a regression."},
         "probabilities": {"type": "object", "additionalProperties": {"type": "number"}, "description": "By class."},
+        "abstained": {
+            "type": "boolean",
+            "description": "With --abstain: whether the label is null for want of certainty.",
+        },
+        "set": {"type": "array", "description": "With --abstain: the classes among which the true one is."},
+        "p_value": {"type": ["number", "null"], "description": "With --abstain: small where nothing like it was seen."},
         "site": {"type": ["string", "null"], "description": "The site that came nearest in the label's class."},
         "batch": {"type": ["integer", "null"], "description": "Which of its batches."},
         "part": {"type": ["string", "null"], "description": "Of machines and a head together: which part decided."},
