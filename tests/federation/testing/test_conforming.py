@@ -190,6 +190,19 @@ def test_no_coverage_where_rows_may_not_travel_or_none_are_kept(rows):
             kf.conform(learner("folding", "sites").fit(federation), federation)
 
 
+def test_rows_are_scored_by_all_machines_whoever_sends_some(rows):
+    silent = Policy(tasks=("describe", "folding_fit", "held_out_queries", "conform_scores"))
+    with kf.Federation.local(rows[0], holdout=0.5, policies={"s3": silent}) as federation:
+        model = learner("folding", "sites").fit(federation)
+        with pytest.raises(TooFewReplies, match="scores"):
+            kf.conform(model, federation, min_replies=1)
+    shy = Policy(tasks=("describe", "folding_fit", "scores"))
+    with kf.Federation.local(rows[0], holdout=0.5, policies={"s3": shy}) as federation:
+        model = kf.conform(learner("folding", "sites").fit(federation), federation, min_replies=1)
+        assert list(model.conformal_.missing) == ["s3"]
+        assert model.conformal_.sites == 3
+
+
 def test_what_has_no_sets_is_refused(rows, conformed):
     values = {site: (X, X[:, 0]) for site, (X, _) in rows[0].items()}
     with kf.Federation.local(values, holdout=0.2) as other:

@@ -183,7 +183,8 @@ def _conform_scores(model: Any, federation: Federation, options: Any) -> tuple[C
     """Let every site count the answers of all sites to the rows that it keeps aside."""
 
     def answer(rows: FloatArray, **asked: Any) -> FloatArray:
-        probabilities, distances = model.conforming(rows, **asked)
+        # Whoever sends rows, all machines must score them: with fewer it is another model that is counted.
+        probabilities, distances = model.conforming(rows, timeout=asked["timeout"])
         return np.column_stack([probabilities, distances / model.distance_unit])
 
     answered, missing = ask_held_out(model, federation, answer, options)
