@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernfed.cli.console import Json, TextTable, emit, format_seconds, note, progress
-from kernfed.cli.tables import check_output, check_table_output
+from kernfed.cli.tables import check_output, check_table_output, read_queries
 from kernfed.errors import InputError
 
 if TYPE_CHECKING:
     from kernfed.secure import KeyHolder
-    from kernfed.serve.client import Rows
+    from kernfed.serve.client import Decision, Rows
 
 EXAMPLE = "Example: kernfed ask https://gateway.example.org rows.csv --secure bfv --key ann.key --out pred.csv"
 #: Rows of one request, at most: some ciphertexts, and a body that every gateway takes.
@@ -31,7 +31,9 @@ class Secure(StrEnum):
 
 
 def ask(
-    service: Annotated[str, typer.Argument(help="Address of a gateway (kernfed serve --credentials ...).")],
+    service: Annotated[
+        str, typer.Argument(help="Address of a gateway (kernfed serve --credentials ...), or folder of a Flower app.")
+    ],
     rows: Annotated[
         Path | None, typer.Argument(help="Table of rows: CSV, Parquet or Arrow. Without it only --key is made.")
     ] = None,
@@ -42,6 +44,9 @@ def ask(
         typer.Option(help="File of your keys, made where there is none; without it keys are made for this once."),
     ] = None,
     token: Annotated[Path | None, typer.Option(help="File that holds your token of the gateway.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Of a Flower app, the model file to ask with; a gateway has its own.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="CSV or Parquet file to write; default only a summary.")] = None,
     json: Json = False,
 ) -> None:
@@ -50,7 +55,7 @@ def ask(
     You learn, for every row, the set of classes that have the smallest score, and nothing else. The sites, the hub and
     the gateway see the rows. Your policy line for the sites is printed when a key is made.
     """
-    from kernfed.serve.client import GatewayClient, make_or_check
+    from kernfed.serve.client import make_or_check
 
     if bits not in _BITS:
         raise InputError(f"--bits must be 8 or 16, got {bits}")
@@ -58,11 +63,10 @@ def ask(
         raise InputError("name a table of rows, or --key FILE to make keys")
     if out is not None and rows is not None:
         check_table_output(out, rows)
-    client = GatewayClient(service, _read_token(token))
-    sites, classes, most = client.needs()
+    asked = _service(service, token, model)
     with progress("keys"):
         known = _read_key(key)
-        holder = make_or_check(known, sites, len(classes), secure.value, bits)
+        holder = make_or_check(known, asked.sites, len(asked.classes), secure.value, bits)
     if key is not None and known is None:
         _write_key(holder, key)
         note(f'{key} is your secret key. The sites\' policies must name it: keys = ["{holder.site_key_digest}"]')
@@ -72,11 +76,65 @@ def ask(
         return
     started = time.perf_counter()
     with progress("asking"):
-        decision = client.decide(holder, classes, read_parts(rows, min(_AT_ONCE, most)))
+        decision = asked.decide(holder, rows)
     _tell(decision, time.perf_counter() - started, holder, out, json)
 
 
-def _tell(decision: Any, seconds: float, holder: "KeyHolder", out: Path | None, as_json: bool) -> None:
+def _service(service: str, token: Path | None, model: Path | None) -> "_Gateway | _FlowerApp":
+    """Who is asked."""
+    if not Path(service).is_dir():
+        if model is not None:
+            raise InputError("--model is for a Flower app; a gateway has a model of its own")
+        return _Gateway(service, token)
+    if model is None or token is not None:
+        raise InputError(f"{service} is a folder: a Flower app needs --model FILE, and no --token")
+    return _FlowerApp(Path(service), model)
+
+
+class _Gateway:
+    """A gateway, which asks the sites of its hub."""
+
+    def __init__(self, url: str, token: Path | None) -> None:
+        from kernfed.serve.client import GatewayClient
+
+        self._client = GatewayClient(url, _read_token(token))
+        self.sites, self.classes, self._most = self._client.needs()
+
+    def decide(self, holder: "KeyHolder", rows: Path) -> "Decision":
+        return self._client.decide(holder, self.classes, read_parts(rows, min(_AT_ONCE, self._most)))
+
+
+class _FlowerApp:
+    """A deployment of Flower: its run combines, on the SuperLink's machine, and this process alone reads the answer."""
+
+    def __init__(self, app: Path, model: Path) -> None:
+        from kernfed.federation import load
+        from kernfed.federation.folding.secure import check_encryptable
+        from kernfed.kahm.model import FoldingModel
+
+        self._app, self._path, self._model = app, model, load(model)
+        if not isinstance(self._model, FoldingModel) or self._model.hold != "sites":
+            raise InputError(f"{model} must be a folding model whose machines are at its sites")
+        check_encryptable(self._model)
+        self.sites, self.classes = len(self._model.sites), self._model.classes_
+
+    def decide(self, holder: "KeyHolder", rows: Path) -> "Decision":
+        import numpy as np
+
+        from kernfed.cli.flower_run import encrypted_with_flower
+        from kernfed.secure.bundle import pack_keys
+        from kernfed.serve.client import Decision
+
+        queries = read_queries(self._model, rows, None).X
+        message, told = encrypted_with_flower(self._app, self._path, queries, pack_keys(holder))
+        attaining = holder.attaining(message)
+        if len(attaining) != len(queries):
+            raise InputError(f"the answer must be to {len(queries)} rows, it is to {len(attaining)}")
+        labels = np.asarray(self.classes[attaining.argmax(axis=1)])
+        return Decision(labels, attaining.sum(axis=1), dict(told.get("missing", {})))
+
+
+def _tell(decision: "Decision", seconds: float, holder: "KeyHolder", out: Path | None, as_json: bool) -> None:
     import numpy as np
 
     from kernfed.data import write_table

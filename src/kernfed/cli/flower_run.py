@@ -31,7 +31,7 @@ EXAMPLE = "Example: kernfed flower-run app train --set measure=distance --out mo
 _CALL, _LOOK, _LATE_LOOK = 120.0, 20.0, 2.0
 #: Seconds that a SuperLink has to come back, and by which words Flower's command says that it is not there.
 _PATIENCE, _AWAY = 60.0, ("unavailable", "connection refused", "failed to connect")
-_PRODUCTS = ("model", "predictions", "evaluation")
+_PRODUCTS = ("model", "predictions", "evaluation", "answer")
 
 
 class JobKind(StrEnum):
@@ -241,6 +241,35 @@ def predict_with_flower(
     table = pq.read_table(finished.product())
     columns = {name: np.array(table[name].to_pylist()) for name in table.column_names if name != "row"}
     return columns, finished.result
+
+
+def encrypted_with_flower(
+    app: Path, model: Path, rows: Any, keys: bytes, *, timeout: float = 3600.0, report: Callable[[str], None] = note
+) -> tuple[bytes, Mapping[str, Any]]:
+    """An encrypted answer to rows (n, p) of the sites of a deployment, and what ``result.json`` says.
+
+    ``keys`` are the packed public keys of whoever can read it. They and the rows are left beside the results, on the
+    SuperLink's machine, for as long as the run lasts; the secret key does not leave this process.
+    """
+    import numpy as np
+
+    from kernfed.federation import load
+
+    results = Path(_config(app)["results"])
+    results.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="batch-", dir=results) as folder:
+        queries, public = Path(folder) / "queries.npy", Path(folder) / "public.keys"
+        np.save(queries, rows, allow_pickle=False)
+        public.write_bytes(keys)
+        settings = {
+            "job": "predict",
+            "model": str(model.resolve()),
+            "queries": str(queries),
+            "keys": str(public),
+            "sites": ",".join(load(model).sites),
+        }
+        finished = run_app(app, settings, timeout=timeout, report=report)
+    return finished.product().read_bytes(), finished.result
 
 
 # Flower's command ------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from kernfed._validation import check_choice, check_count, check_number
 from kernfed.data import Preparation, Table, read_raw_table, read_table, write_table
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation
+from kernfed.federation.folding.secure import check_encryptable, combined_answer
 from kernfed.federation.preparing.agreeing import agree, use
 from kernfed.federation.settings import Given, Value, make_learner, settings_by_name
 from kernfed.federation.testing.evaluation import evaluate
@@ -26,6 +27,7 @@ from kernfed.federation.testing.outcomes import Evaluation
 from kernfed.federation.testing.predictors import answer_columns, predictor_for
 from kernfed.files import atomic_path, load
 from kernfed.kahm.model import FoldingModel
+from kernfed.secure.bundle import open_keys
 
 #: Settings every job has, with what they are unless they are given. An empty text or 0 stands for "not given".
 COMMON: Mapping[str, Value] = {
@@ -41,6 +43,7 @@ COMMON: Mapping[str, Value] = {
     "model": "",
     "queries": "",
     "features": "",
+    "keys": "",
     "site": "",
     "rows": "",
     "new": "",
@@ -51,6 +54,8 @@ COMMON: Mapping[str, Value] = {
     "preparation": "",
 }
 RESULT = "result.json"
+#: Encrypted queries of one run: some 40 kB of each site for every one.
+MOST_ENCRYPTED = 4096
 
 
 @cache
@@ -229,19 +234,44 @@ def _train(federation: Federation, job: Job) -> dict[str, Any]:
 
 
 def _predict(federation: Federation, job: Job) -> dict[str, Any]:
+    if job.settings["keys"]:
+        return _encrypted(federation, job)
     model = predictor_for(_model(federation, job), job.settings["site"], "the setting site")
     if not hasattr(model, "answer"):
         raise InputError(f"job 'predict' needs a model that predicts, a {type(model).__name__} measures distances")
-    preparation = getattr(model, "preparation", None)
-    if preparation is None:
-        rows: Any = read_table(job.file("queries"), features=job.settings["features"] or None).X
-    else:
-        rows = read_raw_table(job.file("queries"), features=list(preparation.used))
+    rows = _queries(model, job)
     asks = getattr(model, "connection", None) is not None
     answer = model.answer(rows, **(job.asking if asks else {}))
     columns = {"row": np.arange(1, len(rows) + 1), **answer_columns(answer, getattr(model, "classes_", ()))}
     write_table(job.folder / "predictions.parquet", columns)
     return {"predictions": "predictions.parquet", "rows": len(rows), "missing": dict(answer.missing)}
+
+
+def _queries(model: Any, job: Job) -> Any:
+    """Rows to predict; a matrix is taken as prepared already."""
+    place, preparation = job.file("queries"), getattr(model, "preparation", None)
+    if preparation is None or place.suffix.lower() == ".npy":
+        return read_table(place, features=job.settings["features"] or None).X
+    return read_raw_table(place, features=list(preparation.used))
+
+
+def _encrypted(federation: Federation, job: Job) -> dict[str, Any]:
+    """An answer that nobody here can read: the run asks and combines, and the secret key is with whoever started it."""
+    model = _model(federation, job)
+    if not isinstance(model, FoldingModel) or model.connection is None:
+        raise InputError("encrypted answers need a folding model whose machines are at its sites")
+    check_encryptable(model)
+    keys = open_keys(job.file("keys").read_bytes())
+    rows = model._queries(_queries(model, job))
+    if not 1 <= len(rows) <= MOST_ENCRYPTED:
+        raise InputError(f"a run answers 1 to {MOST_ENCRYPTED:,} encrypted queries, got {len(rows):,}")
+    asking = job.asking
+    if job.min_replies is not None:  # what one site alone attains would be told of that site
+        asking["min_replies"] = max(job.min_replies, min(2, len(model.sites)))
+    answer = combined_answer(federation, model, rows, site_key=keys.site_key, server=keys.server, **asking)
+    with atomic_path(job.folder / "answer.kfsm") as temporary:
+        temporary.write_bytes(answer.message)
+    return {"answer": "answer.kfsm", "rows": len(rows), "missing": dict(answer.missing)}
 
 
 def _evaluate(federation: Federation, job: Job) -> dict[str, Any]:
