@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernfed.data.preparation import prepared_rows
 from kernfed.errors import InputError
 from kernfed.federation.site.rows import check_site_rows
 from kernfed.federation.testing.evaluation import evaluate_rows
 from kernfed.federation.testing.outcomes import Evaluation
 from kernfed.federation.testing.predictors import is_regressor
 from kernfed.federation.testing.regression import RegressionEvaluation, regression_rows
+from kernfed.fusion.model import FusionModel
 from kernfed.kahm.model import FoldingModel
 from kernfed.kahm.projection import project
 
@@ -31,7 +33,8 @@ class Evidence:
     accuracy of other methods on the same rows. labels : site -> class -> rows it was trained on, called ``labels_of``,
     where the model does not know. tested : likewise for held-out rows. winners : class -> site -> queries that this
     site decided. regression : sums of errors, for regressors. unbounded : pairs of one of ``checked`` queries and
-    a machine whose memberships have no positive sum. traffic : as ``Traffic.to_json`` gives it.
+    a machine whose memberships have no positive sum. traffic : as ``Traffic.to_json`` gives it. parts : of a fusion,
+    how many labels each of its parts decided.
     """
 
     evaluation: Evaluation | None = None
@@ -46,6 +49,7 @@ class Evidence:
     unbounded: int = 0
     checked: int = 0
     traffic: Sequence[Mapping[str, Any]] = ()
+    parts: Mapping[str, int] = field(default_factory=dict)
 
 
 def gather_evidence(model: Any, rows: Mapping[str, Any], traffic: Iterable[Mapping[str, Any]] = ()) -> Evidence:
@@ -59,17 +63,21 @@ def gather_evidence(model: Any, rows: Mapping[str, Any], traffic: Iterable[Mappi
     tested = evaluate_rows(model, rows)
     counts = {site: count_labels(np.asarray(rows[site][1])) for site in tested.sites}
     known = Evidence(tested, tested=counts, traffic=sent)
-    if not isinstance(model, FoldingModel):
+    folding = model.folding if isinstance(model, FusionModel) else model
+    if not isinstance(folding, FoldingModel):
         return known
+    numbers = {site: prepared_rows(model.preparation, part[0]) for site, part in rows.items()}
     alone = {}
-    for site in sorted(set(rows) & set(model.sites)):
-        X, y = rows[site][:2]
-        own = check_site_rows(X, y, None, site)
+    for site in sorted(set(rows) & set(folding.sites)):
+        own = check_site_rows(numbers[site], rows[site][1], None, site)
         if len(own.y):
-            alone[site] = float((model.local(site).predict(own.X) == own.y).mean())
-    queries = np.concatenate([np.asarray(part[0]) for part in rows.values()])
-    unbounded, checked = count_unbounded(model, queries[:_CHECKED])
-    return replace(known, alone=alone, winners=count_winners(model, queries), unbounded=unbounded, checked=checked)
+            alone[site] = float((folding.local(site).predict(own.X) == own.y).mean())
+    queries = np.concatenate([np.asarray(X) for X in numbers.values()])
+    unbounded, checked = count_unbounded(folding, queries[:_CHECKED])
+    told = replace(known, alone=alone, unbounded=unbounded, checked=checked)
+    if isinstance(model, FusionModel) and model.ridge is not None:
+        return replace(told, parts=Counter(model.explain(queries).part.tolist()))
+    return replace(told, winners=count_winners(folding, queries))
 
 
 def count_unbounded(model: FoldingModel, queries: npt.NDArray[Any]) -> tuple[int, int]:
@@ -102,6 +110,7 @@ def count_winners(model: FoldingModel, queries: npt.NDArray[Any]) -> dict[str, d
 
 def model_labels(model: Any) -> dict[str, dict[str, int]]:
     """Rows of each class at each site as the machines in the model tell; empty where these are elsewhere."""
+    model = model.folding if isinstance(model, FusionModel) else model
     if not isinstance(model, FoldingModel) or model.banks_ is None:
         return {}
     by_site: dict[str, dict[str, int]] = {}

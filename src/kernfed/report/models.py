@@ -1,14 +1,16 @@
 """Reports of models: of each kind what can be shown, and of the rest where it is."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from kernfed.errors import InputError
 from kernfed.privacy.audit_report import stated_epsilon
 from kernfed.promise import Terms, delta_words
 from kernfed.report.assurance import bounds_section, privacy_section
-from kernfed.report.content import BYTES, SHARE, Fact, PageTable, ReportData, Section, written
+from kernfed.report.content import BYTES, SHARE, Bars, Fact, PageTable, ReportData, Section, written
 from kernfed.report.coverage import coverage_section
 from kernfed.report.evidence import Evidence, model_labels
+from kernfed.report.fused import PART_WORDS
 from kernfed.report.kinds import DESCRIPTIONS
 from kernfed.report.maps import holders_map, labels_map, winners_map
 from kernfed.report.officer import protection
@@ -43,16 +45,30 @@ def model_report(model: Any, evidence: Evidence | None = None, *, title: str = "
 
 def _who_section(model: Any, known: Evidence) -> Section | None:
     """Who was trained on which class, and who decides where sites do."""
-    figures = []
+    figures: list[Any] = []
+    machines = getattr(model, "folding", None) or model
     trained = known.labels or model_labels(model)
     if trained:
         figures.append(labels_map("Who has which class", trained, known.labels_of))
-    elif hasattr(model, "holds"):
-        figures.append(holders_map(model.sites, [str(label) for label in model.classes_.tolist()], model.holds))
+    elif hasattr(machines, "holds"):
+        classes = [str(label) for label in machines.classes_.tolist()]
+        figures.append(holders_map(machines.sites, classes, machines.holds))
+    if known.parts:
+        figures.append(_parts_bars(known.parts))
     if any(known.winners.values()):
         figures.append(winners_map(known.winners))
-    title = "Who has what, and who decides" if any(known.winners.values()) else "Who has what"
+    decides = known.parts or any(known.winners.values())
+    title = "Who has what, and who decides" if decides else "Who has what"
     return Section(title, figures=tuple(figures)) if figures else None
+
+
+def _parts_bars(parts: Mapping[str, int]) -> Bars:
+    """Which part of a fusion the labels come from."""
+    total = sum(parts.values())
+    ordered = sorted(parts, key=lambda part: (-parts[part], part))
+    words = f"Of {total:,} labels, per cent that each part decided: {PART_WORDS[ordered[0]]} in most cases."
+    names = tuple(PART_WORDS[part] for part in ordered)
+    return Bars("Which part decides", words, names, tuple(parts[part] / total for part in ordered), value_name="labels")
 
 
 def _making_section(parts: Parts) -> Section:

@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernfed.report.content import Claim, Fact, PageTable, Section
+from kernfed.report.content import Claim, Fact, PageTable, Section, site_table
+
+#: Columns of the table of sites that took no part.
+MISSING_COLUMNS = ("site", "why it took no part")
 
 
 @dataclass(frozen=True)
@@ -53,4 +56,4 @@ def missing_note(missing: Mapping[str, str]) -> str:
 def missing_tables(missing: Mapping[str, str]) -> tuple[PageTable, ...]:
     """Which sites took no part, and why; nothing where all did."""
     rows = tuple((str(site), str(reason)) for site, reason in missing.items())
-    return (PageTable(("site", "why it took no part"), rows, "Missing sites"),) if rows else ()
+    return (site_table(MISSING_COLUMNS, rows, "Missing sites"),) if rows else ()

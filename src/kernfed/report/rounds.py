@@ -29,6 +29,8 @@ _BY = {
     "sums": "the sums alone",
     "median": "the median distance of rows",
 }
+#: Bandwidths up to which all are shown at once.
+_FEW_WIDTHS = 6
 #: Why training ended: in a sentence, and beside the number of rounds.
 _ENDED = {
     "rounds": ("as all rounds asked for were done", "all that were asked for"),
@@ -116,7 +118,8 @@ def _ridge_sections(model: Any) -> tuple[Section, ...]:
                 [entry.bytes_down for entry in history],
             )
         )
-    if model.path_:
+    figures += _choice_curves(model)
+    if model.path_ and not model.choices_.errors:
         points = [(candidate, loss) for candidate, loss in sorted(model.path_.items()) if candidate > 0]
         words = f"Leave-one-out error of {len(points)} candidates; chosen was {model.regularization_:g}."
         figures.append(
@@ -129,7 +132,32 @@ def _ridge_sections(model: Any) -> tuple[Section, ...]:
                 log_x=True,
             )
         )
-    return (Section("Training", figures=tuple(figures)),) if figures else ()
+    tables = _width_tables(model)
+    return (Section("Training", figures=tuple(figures), tables=tables),) if figures or tables else ()
+
+
+def _choice_curves(model: Any) -> tuple[Curves, ...]:
+    """What decided between the candidates of the regularisation, where the labels of left-out rows did."""
+    errors = [(candidate, pair) for candidate, pair in sorted(model.choices_.errors.items()) if candidate > 0]
+    if not errors:
+        return ()
+    words = (
+        f"Of rows predicted without themselves, for {len(errors)} candidates, the mean negative log-likelihood, which "
+        f"decides; chosen was {model.regularization_:g}."
+    )
+    losses = _series("negative log-likelihood", [(candidate, loss) for candidate, (loss, _) in errors])
+    return (Curves("Choice of the regularisation", words, (losses,), "regularisation", "loss per row", log_x=True),)
+
+
+def _width_tables(model: Any) -> tuple[PageTable, ...]:
+    """Bandwidths that were tried, best first."""
+    widths = sorted(model.choices_.widths.items(), key=lambda item: item[1])
+    rows = tuple(
+        ("one unit" if scale == "entries" else "their spreads", f"{width:g}", written(loss))
+        for (scale, width), loss in widths
+    )
+    head = ("columns divided by", "bandwidth, in median distances", "loss that decides")
+    return (PageTable(head, rows, "Bandwidths that were tried", folded=len(rows) > _FEW_WIDTHS),) if rows else ()
 
 
 def _ridge_claims(model: Any) -> tuple[Claim, ...]:
