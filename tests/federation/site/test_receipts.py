@@ -12,13 +12,14 @@ import kernfed as kf
 from kernfed.federation import Payload, Policy, Site, SiteStore
 from kernfed.federation.folding.machines import fit_batches, folding_handle, read_machines
 from kernfed.federation.folding.membership import attack_forgetting
+from kernfed.federation.folding.recipe import Recipe
 from kernfed.federation.site import environment
 from kernfed.federation.site.receipt_reading import check_receipts
 from kernfed.federation.site.receipts import PendingReceipt, kept_state, read_secret, row_tag, signed_bytes
 from kernfed.federation.site.verifying import BY_HASH, NOT_COMPARABLE, SAME, Verification, verify
 from kernfed.files import labels_to_values, to_record
 from kernfed.kahm.model import FoldingParameters
-from kernfed.privacy import RecordGaussian
+from kernfed.privacy import RecordGaussian, RecordMoments
 from kernfed.report.forgetting import forgetting_report
 from kernfed.secure.committee.keys import keep_identity
 
@@ -202,8 +203,8 @@ def test_another_machine_is_not_comparable_and_never_a_finding(changed: Site, mo
 
     from kernfed.federation.folding import receipting
 
-    def last_bit(rows: Any, parameters: Any, labels: Any, batches: Any) -> Any:
-        made = fit_batches(rows, parameters, labels, batches)
+    def last_bit(*arguments: Any, **options: Any) -> Any:
+        made = fit_batches(*arguments, **options)
         made.machines[0].mean[0] = np.nextafter(made.machines[0].mean[0], np.inf)
         return made
 
@@ -388,12 +389,10 @@ def test_a_model_file_descends_from_receipts_or_does_not(tmp_path: Path, hold: s
 
 @pytest.mark.filterwarnings("ignore::kernfed.errors.LedgerNotKept")
 def test_where_privacy_is_required_receipts_stay_and_tell_what_the_ledger_says(tmp_path: Path) -> None:
-    from kernfed.federation.folding.recipe import Recipe
-
     site = site_at(tmp_path, PRIVATE)
     recipe = Recipe(RecordGaussian(2.0, 1e-6, 5.0)).to_values()
     train(site, recipe=recipe)
-    assert [entry.verdict for entry in verified(site).remade] == [BY_HASH]
+    assert [entry.verdict for entry in verified(site).remade] == [SAME]
     forget(site, 4)
     (receipt,) = receipts(site)
     assert receipt["ledger"][0] == 1
@@ -401,6 +400,26 @@ def test_where_privacy_is_required_receipts_stay_and_tell_what_the_ledger_says(t
     assert deleted["after"] is None  # made, and charged, when somebody asks
     assert {entry["anew"] for entry in receipt["choices"] if entry["of"] == deleted["name"]} == {None}
     assert verified(site).problems == []
+
+
+@pytest.mark.filterwarnings("ignore::kernfed.errors.LedgerNotKept")
+@pytest.mark.parametrize(
+    "mechanism", [RecordGaussian(2.0, 1e-6, 5.0), RecordMoments(2.0, 1e-6, 3, radius=5.0)], ids=["rows", "moments"]
+)
+def test_machines_of_released_rows_are_made_again_of_what_was_released(tmp_path: Path, mechanism: Any) -> None:
+    site = site_at(tmp_path)
+    recipe = Recipe(mechanism, rows_per_class=12).to_values()
+    train(site, recipe=recipe)
+    forget(site, 4)
+    train(site, recipe=recipe)
+    charges = site.store.read_state()["ledger"]["count"]
+    result = verified(site)
+    assert result.problems == []
+    assert [entry.verdict for entry in result.remade] == [SAME]
+    assert site.store.read_state()["ledger"]["count"] == charges
+    for name in site.store.names("releases"):
+        site.store.delete("releases", name)
+    assert [entry.verdict for entry in verified(site).remade] == [BY_HASH]
 
 
 def test_factors_of_ridge_are_on_the_receipt_as_deleted(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """What receipts say of machines: their digest, what was chosen with rows in sight, and the same machines made again."""
 
 import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,17 @@ from kernfed.federation.folding.machines import (
     machines_of_record,
     record_of_machines,
 )
+from kernfed.federation.folding.recipe import Recipe, read_recipe
+from kernfed.federation.folding.released import fabricated_rows, fingerprint
+from kernfed.federation.release.kept import read_release
+from kernfed.federation.release.permit import name_by_row, name_of_once
 from kernfed.federation.site.receipts import Kept, ReceiptBook
+from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
 from kernfed.files import Record, content_digest, labels_from_values
 from kernfed.kahm.model import FoldingModel
 from kernfed.kahm.packing import pack_machines
+from kernfed.privacy import RecordMoments
 
 
 def describe(name: str, record: Record) -> Kept:
@@ -68,16 +76,39 @@ def remake(site: Site, record: Record) -> Record | str:
     """The record of machines fitted from scratch on the rows held now, with the division that it records."""
     kept = machines_of_record(record)
     if kept.private is not None:
-        return "it is made of what was released, which is drawn once and not drawn again"
+        return _remake_released(site, kept, kept.private)
     rows = site.rows(every_class=True)
     if not holds_same_rows(kept, rows):
         raise StoreError("it is made of rows that the site does not hold any more, or holds otherwise")
-    made = fit_batches(rows, kept.parameters, list(kept.labels), list(kept.batches))
-    return record_of_machines(
-        SiteMachines(
-            kept.parameters, made.machines, made.labels, made.batches, kept.generation, kept.data, None, kept.origin
-        )
-    )
+    return _fitted_again(kept, rows, None)
+
+
+def _remake_released(site: Site, kept: SiteMachines, private: Mapping[str, Any]) -> Record | str:
+    """Machines fitted again on what was released of the rows: it was drawn once, and the store has it."""
+    recipe = read_recipe(private["recipe"])
+    if recipe.labels is not None and not recipe.by_row:
+        return "moments by randomised labels are not made again"
+    rows = site.rows(every_class=recipe.labels is not None)
+    if fingerprint(site, rows, randomized=recipe.labels is not None) != kept.data:
+        return "the site's rows have changed since, and what is released of them may have"
+    mechanism = recipe.mechanism
+    moments = isinstance(mechanism, RecordMoments)
+    release = read_release(site, name_of_once(mechanism, rows) if moments else name_by_row(mechanism))
+    if release is None:
+        return "what was released of the rows is not kept any more"
+    if isinstance(mechanism, RecordMoments):
+        return _fitted_again(kept, fabricated_rows(site.name, recipe, mechanism, release, kept.parameters.seed), recipe)
+    arrays = release.arrays
+    if not np.isin(kept.ids, arrays["ids"]).all():
+        return "what was released of the rows is not kept any more"
+    return _fitted_again(kept, Rows(arrays["rows"], np.zeros(len(arrays["ids"])), arrays["ids"]), recipe)
+
+
+def _fitted_again(kept: SiteMachines, rows: Rows, recipe: Recipe | None) -> Record:
+    """The record of machines of the same membership, fitted from scratch; labels are those of the membership."""
+    shape = None if recipe is None else recipe.shape
+    made = fit_batches(rows, kept.parameters, list(kept.labels), list(kept.batches), shape=shape)
+    return record_of_machines(replace(kept, machines=made.machines, labels=made.labels, batches=made.batches))
 
 
 def trace(model: Any, site: str) -> tuple[tuple[str, int], str] | None:

@@ -99,8 +99,13 @@ def _fabricated(permit: Permit, recipe: Recipe, mechanism: RecordMoments, rows: 
     def compute(ledger: Ledger) -> Record:
         return moments_to_record(mechanism.release(rows.X, rows.y, ledger=ledger, ids=rows.people).classes)
 
-    classes = moments_from_record(permit.once(rows, compute))
-    draws = int(generator(seed, permit.site.name, "fabricate").integers(2**31))
+    return fabricated_rows(permit.site.name, recipe, mechanism, permit.once(rows, compute), seed)
+
+
+def fabricated_rows(site: str, recipe: Recipe, mechanism: RecordMoments, release: Record, seed: int) -> Rows:
+    """Rows of the moments in a release of a site, the same whenever they are made."""
+    classes = moments_from_record(release)
+    draws = int(generator(seed, site, "fabricate").integers(2**31))
     X, y = fabricate_rows(classes, recipe.rows_per_class, radius=mechanism.radius, seed=draws)
     return Rows(X, y, np.arange(len(y), dtype=np.int64))
 

@@ -67,7 +67,7 @@ class Permit:
         draws, and returns what is to be kept. ``key`` tells apart releases of one mechanism, such as two features of
         the same rows.
         """
-        name = digest({"mechanism": mechanism_to_values(self.mechanism), "key": key, "data": rows.digest})
+        name = name_of_once(self.mechanism, rows, key)
         with self.site.store.locked():
             record = read_release(self.site, name)
             if record is None:
@@ -86,7 +86,7 @@ class Permit:
         changed since. Where privacy is required one changed row has all of them drawn again, so that nobody sees which.
         """
         used = self.mechanism if mechanism is None else mechanism
-        name = digest({"mechanism": mechanism_to_values(used), "key": ""})
+        name = name_by_row(used)
         marks = row_marks(rows.X)
         with self.site.store.locked():
             known = rows_of(read_release(self.site, name))
@@ -116,6 +116,16 @@ class Permit:
             return compute(open_ledger(self.site, rows, thorough=True))
         except BudgetExceeded as error:
             raise Refused("budget", f"site {self.site.name!r} does not release this: {error}") from None
+
+
+def name_of_once(mechanism: Mechanism, rows: Rows, key: str = "") -> str:
+    """Name in the store of what was released of all ``rows`` together."""
+    return digest({"mechanism": mechanism_to_values(mechanism), "key": key, "data": rows.digest})
+
+
+def name_by_row(mechanism: Mechanism) -> str:
+    """Name in the store of rows that were released by themselves."""
+    return digest({"mechanism": mechanism_to_values(mechanism), "key": ""})
 
 
 @contextmanager
