@@ -2,6 +2,7 @@
 
 import io
 import json
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
@@ -231,3 +232,10 @@ def test_rows_of_which_the_model_does_not_know_get_no_label(rng):
     assert answers[-1]["p_value"] < 0.1 < max(one["p_value"] for one in answers)
     with pytest.raises(InputError, match="kernfed conform"):
         Gateway(Breaking(None), abstain=0.1)
+
+
+def test_what_is_no_http_is_refused(client):
+    for words in (b"\x16\x03\x01\x02\x00\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"y" * 100_000, b"POST /predict\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", client.port), timeout=30) as connection:
+            connection.sendall(words)
+            assert connection.recv(100).startswith(b"HTTP/1.1 400 ")

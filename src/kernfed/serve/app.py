@@ -37,8 +37,8 @@ _log.addHandler(logging.NullHandler())
 ANYBODY = "anybody"
 #: Names under which a browser on this machine reaches a gateway without tokens: no page of elsewhere may use it.
 _HERE = ("localhost",)
-#: Seconds that a refused body may still take to arrive.
-_DRAIN = 2.0
+#: Seconds that a refused body may still take to arrive, and that may pass between two parts of it.
+_DRAIN, _PAUSE = 2.0, 0.05
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 _SCRIPT = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -102,13 +102,14 @@ class Desk:
 
     async def drain(self, request: Request) -> None:
         """Let a refused body pass, as far as it may be one: who is still sending would not hear why it was refused."""
-        left = self._gateway.limits.bytes
+        left, ends = self._gateway.limits.bytes, time.monotonic() + _DRAIN
         with suppress(ClientDisconnect, TimeoutError, RuntimeError):  # gone, slow, or read already
-            async with asyncio.timeout(_DRAIN):
+            async with asyncio.timeout(_PAUSE) as patience:
                 async for part in request.stream():
                     left -= len(part)
-                    if left < 0:
+                    if left < 0 or time.monotonic() > ends:
                         return
+                    patience.reschedule(asyncio.get_running_loop().time() + _PAUSE)
 
     def _too_large(self) -> RequestError:
         return RequestError(413, f"a request may have at most {self._gateway.limits.bytes:,} bytes")

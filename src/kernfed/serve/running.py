@@ -44,8 +44,9 @@ def configuration(app: Any, *, grace: float) -> uvicorn.Config:
     """How the application is served; when it is stopped, what is under way has ``grace`` seconds."""
     return uvicorn.Config(
         app,
+        http="h11",  # which bounds the size of headers
         ws="none",
-        log_level="warning",
+        log_level="error",  # whoever sends what is no HTTP must not fill the log
         access_log=False,
         server_header=False,
         limit_concurrency=_CONNECTIONS,
