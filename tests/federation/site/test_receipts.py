@@ -384,6 +384,21 @@ def test_a_model_file_descends_from_receipts_or_does_not(tmp_path: Path, hold: s
         assert not verify(store, model=tmp_path / "wrong.kfd", name="a").holds, position
 
 
+def test_a_head_from_before_rows_were_forgotten_is_a_finding(tmp_path: Path) -> None:
+    federation = kf.Federation.local({"a": some_rows(40), "b": some_rows(30, seed=1)}, store=tmp_path / "stores")
+    head = kf.RidgeLearner("exact", n_components=8, regularization=0.1, bandwidth=1.0)
+    folding = kf.FoldingLearner(batch_size=10, partition="order", scale=None)
+    before = kf.FusionLearner(folding, head, weight=0.5).fit(federation)
+    store, place = SiteStore(tmp_path / "stores" / "site-a"), tmp_path / "model.kfd"
+    before.save(place)
+    after = before.forget("a", rows=[3])
+    assert any("still holds a head of then" in told for told in verify(store, model=place, name="a").problems)
+    after.save(place)
+    assert verify(store, model=place, name="a").problems == []
+    head.fit(federation).save(place)
+    assert any("does not say of which rows" in told for told in verify(store, model=place, name="a").notes)
+
+
 # Privacy and other methods ----------------------------------------------------------------------------------------
 
 

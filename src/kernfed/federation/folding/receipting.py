@@ -21,7 +21,7 @@ from kernfed.federation.folding.recipe import Recipe, read_recipe
 from kernfed.federation.folding.released import fabricated_rows, fingerprint
 from kernfed.federation.release.kept import read_release
 from kernfed.federation.release.permit import name_by_row, name_of_once
-from kernfed.federation.site.receipts import Kept, ReceiptBook
+from kernfed.federation.site.receipts import Kept, ReceiptBook, Trace
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
 from kernfed.files import Record, content_digest, labels_from_values
@@ -111,7 +111,7 @@ def _fitted_again(kept: SiteMachines, rows: Rows, recipe: Recipe | None) -> Reco
     return record_of_machines(replace(kept, machines=made.machines, labels=made.labels, batches=made.batches))
 
 
-def trace(model: Any, site: str) -> tuple[tuple[str, int], str] | None:
+def trace(model: Any, site: str) -> Trace | None:
     """Handle and generation of a site's machines that a model refers to, and the digest of those that it holds."""
     if not isinstance(model, FoldingModel) or site not in model.members_:
         return None
@@ -119,7 +119,7 @@ def trace(model: Any, site: str) -> tuple[tuple[str, int], str] | None:
     if model.banks_ is not None:
         bank = model.banks_[site]
         content = _content(pack_machines(bank.machines), np.asarray(bank.groups, dtype=np.int64))
-    return (f"{FOLDER}/{model.handle}", model.members_[site].generation), content
+    return Trace((f"{FOLDER}/{model.handle}", model.members_[site].generation), content)
 
 
 BOOK = ReceiptBook(FOLDER, describe, remake, trace, "kernfed.federation.folding.membership:attack_forgetting")

@@ -1,15 +1,17 @@
 """What receipts say of machines and a head together: a site keeps the machines, as it does without a head."""
 
+from dataclasses import replace
 from typing import Any
 
 from kernfed.federation.folding.receipting import trace as trace_machines
-from kernfed.federation.site.receipts import ReceiptBook
+from kernfed.federation.site.receipts import ReceiptBook, Trace
 from kernfed.fusion.model import FusionModel
 
 
-def trace(model: Any, site: str) -> tuple[tuple[str, int], str] | None:
-    """What the machines of the model refer to."""
-    return trace_machines(model.folding, site) if isinstance(model, FusionModel) else None
+def trace(model: Any, site: str) -> Trace | None:
+    """What the machines of the model refer to; its head is made of the rows, too."""
+    machines = trace_machines(model.folding, site) if isinstance(model, FusionModel) else None
+    return None if machines is None else replace(machines, head=model.ridge is not None)
 
 
 BOOK = ReceiptBook(trace=trace, elsewhere=("weight of machines against a head",))

@@ -79,12 +79,25 @@ class Kept:
 
 
 @dataclass(frozen=True)
+class Trace:
+    """What a model file refers to at a site: handle and generation as in ``Kept.key``.
+
+    ``content`` is the digest of what it holds of that itself, "" for nothing. ``head`` says whether it holds something
+    else that was made of the site's rows, which nobody can hold against a receipt.
+    """
+
+    key: tuple[str, int]
+    content: str = ""
+    head: bool = False
+
+
+@dataclass(frozen=True)
 class ReceiptBook:
     """What a method tells receipts of the records in one folder of the store.
 
     describe : (name, record) -> ``Kept``. remake : (site, record) -> the record made again from the rows that the site
     holds now, or the reason in words why it is not; it raises ``StoreError`` where rows are others than then. trace :
-    (model, site's name) -> key and content of what a model file refers to, or None. attack : "module:name" of (site,
+    (model, site's name) -> ``Trace`` of a model file, or None. attack : "module:name" of (site,
     record, rows, seed) -> membership attacks on rows before and after they are forgotten, or None. elsewhere : what is
     chosen with rows in sight, and kept with the model and not at the site.
     """
@@ -92,7 +105,7 @@ class ReceiptBook:
     folder: str = ""
     describe: Callable[[str, Record], Kept] | None = None
     remake: Callable[[Site, Record], Record | str] | None = None
-    trace: Callable[[Any, str], tuple[tuple[str, int], str] | None] | None = None
+    trace: Callable[[Any, str], Trace | None] | None = None
     attack: str = ""
     elsewhere: tuple[str, ...] = ()
 

@@ -22,6 +22,7 @@ from kernfed.federation.site.receipts import (
     SECRET_FILE,
     Kept,
     ReceiptBook,
+    Trace,
     kept_state,
     read_secret,
     receipt_books,
@@ -270,33 +271,37 @@ def _descent(result: Verification, kept: Mapping[str, Kept], place: Path) -> Non
     trace = next((trace for trace in traces if trace is not None), None)
     if trace is None:
         kind = type(model).__name__
-        result.model = f"{place.name}, a {kind}, refers to nothing that site {result.site!r} keeps"
+        result.model = (
+            f"{place.name}, a {kind}, refers to nothing that site {result.site!r} keeps, and does not say of which "
+            "rows it was made: make it again after rows were forgotten"
+        )
         (result.problems if hasattr(model, "members_") else result.notes).append(result.model)
         return
-    key, content = trace
-    now = next((entry for entry in kept.values() if entry.key == key), None)
-    if now is not None and content in ("", now.content):
+    now = next((entry for entry in kept.values() if entry.key == trace.key), None)
+    line = _last_line_with(result.check.receipts, trace)
+    if now is not None and trace.content in ("", now.content):
         result.model = f"{place.name} descends from the state in force"
+        if trace.head and line is not None and line["event"] == "forgotten":
+            result.notes.append(f"nobody can tell whether its head was made before line {line['n']}: make it again")
         return
-    line = _last_line_with(result.check.receipts, key, content)
     if line is None:
         result.model = f"{place.name} descends from no state of site {result.site!r} that is kept or on a receipt"
         result.problems.append(result.model)
         return
     older = f"{place.name} is from before line {line['n']}, by which rows were {line['event']}"
-    if content:
-        result.model = f"{older}: it still holds machines of then"
+    if trace.content or trace.head:
+        result.model = f"{older}: it still holds {'machines' if trace.content else 'a head'} of then"
         result.problems.append(result.model)
     else:
         result.model = f"{older}: the site does not answer for it any more"
         result.notes.append(result.model)
 
 
-def _last_line_with(receipts: list[dict[str, Any]], key: tuple[str, int], content: str) -> dict[str, Any] | None:
+def _last_line_with(receipts: list[dict[str, Any]], trace: Trace) -> dict[str, Any] | None:
     """The newest receipt that changed what a model refers to."""
     newest: dict[str, Any] | None = None
     for receipt in receipts:
         before = [entry["before"] for entry in receipt["touched"] if entry["before"] is not None]
-        if any(_key(old) == key and content in ("", old["content"]) for old in before):
+        if any(_key(old) == trace.key and trace.content in ("", old["content"]) for old in before):
             newest = receipt
     return newest
