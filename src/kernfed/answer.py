@@ -20,6 +20,8 @@ class Answer:
     score : (n,) the score that decided: of that batch, or the smallest in the row
     sites, missing : sites that answered this question, and those that did not, with reasons
     part : (n,) of machines and a head together, which part the label comes from
+    distance : (n,) of models with machines, the smallest score of any class, whatever the prior: how far the query is
+    from everything known; infinite where no machine was asked
     """
 
     labels: npt.NDArray[Any]
@@ -31,6 +33,7 @@ class Answer:
     sites: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     part: npt.NDArray[Any] | None = None
+    distance: FloatArray | None = None
 
 
 def answer_of_scores(classes: npt.NDArray[Any], scores: FloatArray, probabilities: FloatArray) -> Answer:

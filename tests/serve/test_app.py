@@ -42,6 +42,7 @@ def test_rows_are_answered_as_the_model_answers(client, small):
         zip(expected.site.tolist(), expected.batch.tolist(), strict=True)
     )
     assert [one["score"] for one in answers] == expected.score.tolist()
+    assert [one["distance"] for one in answers] == model.scores(X).min(axis=1).tolist()
     assert told.json()["sites"] == ["north", "south"]
     assert told.json()["missing"] == {}
     sink, table = io.BytesIO(), pa.table(dict(zip("abc", X.T, strict=True)))

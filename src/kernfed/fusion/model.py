@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray
-from kernfed.abstain import Abstaining, Conformal
+from kernfed.abstain import Abstaining, Conformal, strangeness
 from kernfed.answer import Answer
 from kernfed.data.preparation import Preparation
 from kernfed.errors import InputError, NotConnected
@@ -228,7 +228,8 @@ class FusionModel(Savable, Abstaining):
         missing = {} if parts.by_site is None else parts.by_site.missing
         best = scores[np.arange(len(winners)), winners]
         part = None if self.ridge is None else self._deciding(parts, winners)
-        return Answer(self.classes_[winners], likely, scores, site, batch, best, answered, missing, part)
+        far = parts.scores.min(axis=1)
+        return Answer(self.classes_[winners], likely, scores, site, batch, best, answered, missing, part, far)
 
     def scores(self, X: npt.ArrayLike, *, prior: Prior = None, **options: Any) -> FloatArray:
         """Scores (n, C) in the order of ``classes_``: SMALLER is better; negative logits times the temperature."""
@@ -259,13 +260,13 @@ class FusionModel(Savable, Abstaining):
         return self._scored(self._parts(X, prior, **options), prior)[1]
 
     def conforming(self, X: npt.ArrayLike, **options: Any) -> tuple[FloatArray, FloatArray | None]:
-        """Probabilities (n, C) of both parts, whatever ``visit_`` is, and the smallest score (n,) of the machines."""
+        """Probabilities (n, C) of both parts, whatever ``visit_`` is, and the strangeness (n,) by the machines."""
         prior = self.prior if self.conformal_ is None else self.conformal_.prior
         whole = replace(self, visit_=Visit(), prior=prior)
         if self.folding is None:
             return whole.predict_proba(X, **options), None
         parts = whole._parts(X, None, **options)
-        return whole._scored(parts, None)[1], parts.scores.min(axis=1)
+        return whole._scored(parts, None)[1], strangeness(parts.scores)
 
     @property
     def distance_unit(self) -> float:

@@ -36,9 +36,10 @@ class EncryptedDesk:
 
     def _model(self) -> FoldingModel:
         """The model, if its answers can be computed on encrypted scores of sites."""
-        model = self._gateway.model
+        model, kind = self._gateway.model, type(self._gateway.model).__name__
         if self._gateway.federation is None or not isinstance(model, FoldingModel):
-            raise RequestError(422, "encrypted answers need a folding model whose machines are at the sites of a hub")
+            told = f"encrypted answers need a folding model whose machines are at the sites of a hub, this is a {kind}"
+            raise RequestError(422, f"{told}: train with --learner folding --measure rms")
         check_encryptable(model)
         return model
 

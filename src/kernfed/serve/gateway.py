@@ -113,6 +113,7 @@ class Gateway:
             "columns": list(self.columns.names),
             "width": self.columns.width,
             "classes": plain_labels(getattr(model, "classes_", ())),
+            "distance_unit": getattr(model, "distance_unit", None),
             "asks_sites": self.federation is not None,
             "sites": sites,
             "missing_in_training": dict(getattr(model, "missing_", {})),
@@ -140,7 +141,7 @@ def answer_values(answer: Answer, classes: Sequence[Any]) -> dict[str, Any]:
         ]
         columns["abstained"] = answer.abstained.tolist()
         columns["set"] = [[label for label, inside in zip(classes, own, strict=True) if inside] for own in answer.sets]
-    for name in ("site", "batch", "part", "score", "p_value"):
+    for name in ("site", "batch", "part", "score", "distance", "p_value"):
         values = getattr(answer, name, None)
         if values is not None:
             columns[name] = [_plain(value) for value in values.tolist()]

@@ -26,9 +26,10 @@ _ANSWER = {
         "site": {"type": ["string", "null"], "description": "The site that came nearest in the label's class."},
         "batch": {"type": ["integer", "null"], "description": "Which of its batches."},
         "part": {"type": ["string", "null"], "description": "Of machines and a head together: which part decided."},
-        "score": {
+        "score": {"type": ["number", "null"], "description": "The score that decided; smaller is better."},
+        "distance": {
             "type": ["number", "null"],
-            "description": "How far the row is from what decided; smaller is nearer.",
+            "description": "Of models with machines: how far the row is from everything known; /about has the unit.",
         },
     },
 }
