@@ -1,6 +1,9 @@
 """``kernfed verify``: receipts of a site, from its store, its table and a model file."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +92,40 @@ def test_a_site_without_receipts_says_so(tmp_path: Path) -> None:
     code, output = run(tmp_path)
     assert code == 0
     assert "there are no receipts" in output
+
+
+def test_a_service_has_its_rows_in_its_settings(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = tmp_path / "site.toml"
+    settings.write_text("")
+    columns = np.loadtxt(place / "a.csv", delimiter=",", skiprows=1)
+    store = SiteStore(place / "stores" / "site-a")
+    site = Site("a", columns[:, :-1], columns[:, -1].astype(int), store=store, policy=Policy.open())
+    monkeypatch.setattr("kernfed.federation.engines.nats_settings.read_service", lambda _: (site, None, ""))
+    code, output = run(settings, "--json")
+    assert code == 0
+    assert {entry["verdict"] for entry in json.loads(output)["remade"]} == {"same"}
+    code, output = run(settings, "--data", place / "a.csv", "--label", "y")
+    assert code == 2
+    assert "leave --data out" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Nehalem", "Haswell"])
+def test_other_routines_of_blas_are_not_comparable_and_never_a_finding(place: Path, kind: str) -> None:
+    command = [
+        "-m",
+        "kernfed",
+        "verify",
+        place / "stores" / "site-a",
+        "--data",
+        place / "a.csv",
+        "--label",
+        "y",
+        "--json",
+    ]
+    environment = {**os.environ, "OPENBLAS_CORETYPE": kind}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {entry["verdict"] for entry in json.loads(done.stdout)["remade"]} <= {"same", "not comparable"}
