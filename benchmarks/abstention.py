@@ -32,7 +32,7 @@ from timing import machine_facts
 import kernfed as kf
 from kernfed.abstain import probability_bins
 from kernfed.cli.console import TextTable, show
-from kernfed.errors import KernfedError
+from kernfed.errors import DatasetNotFoundError
 
 try:
     from crepes import ConformalClassifier
@@ -93,16 +93,17 @@ def sets(quick: bool) -> Iterator[tuple[str, Rows]]:
     yield "digits", (np.concatenate([digits.x_train, digits.x_test]), np.concatenate([digits.y_train, digits.y_test]))
     cancer = load_breast_cancer()
     yield "breast cancer", ((cancer.data - cancer.data.mean(axis=0)) / cancer.data.std(axis=0), cancer.target)
-    if not quick and (letter := available("letter")) is not None:
+    if not quick and (letter := available("letter", "none")) is not None:
         rows = np.random.default_rng(0).permutation(len(letter.y_train))[:5000]
-        yield "letter, 5,000 rows", (letter.x_train[rows], letter.y_train[rows])
+        X = letter.x_train[rows].astype(np.float64)
+        yield "letter, 5,000 rows", ((X - X.mean(axis=0)) / X.std(axis=0), letter.y_train[rows])
 
 
-def available(name: str) -> Any:
-    """A data set in the unit cube, None where its file is not there."""
+def available(name: str, scaling: str = "unit") -> Any:
+    """A data set, None where its file is not there."""
     try:
-        return kf.data.load_dataset(name, scaling="unit")
-    except (KernfedError, OSError):
+        return kf.data.load_dataset(name, scaling=scaling)
+    except DatasetNotFoundError:
         return None
 
 

@@ -8,7 +8,8 @@ that of the theorem, with sets that are larger by at most the rows of one bin.
 Two scores of a row x are counted by its true class y:
 
 - ``log((1 - p_y) / p_y)`` of the model's probability, in ``BINS`` bins: 1 - p_y, spread out where models are sure;
-- ``min_c D_c(x) / unit`` of the folding measures, in ``RATIO_BINS`` bins of 1/64 octave: how far the nearest class is.
+- the strangeness of x by the folding measures, in ``RATIO_BINS`` bins of 1/64 octave: how far the nearest class is, and
+  how much nearer than the others.
 """
 
 import math
@@ -27,7 +28,7 @@ from kernfed.prior import Prior, check_prior, prior_from_values, prior_to_values
 
 #: Bins of the log-odds against the true class, which reach from -40 to 40; a probability of 1 has -36.7 or less.
 BINS, _REACH = 2000, 40.0
-#: Bins of the distance over the unit: 64 in an octave, from 2^-12 to 2^20.
+#: Bins of the strangeness over the unit: 64 in an octave, from 2^-12 to 2^20.
 RATIO_BINS, _PER_OCTAVE, _SMALLEST = 2048, 64, -12
 #: For whom a coverage holds.
 CONDITIONS = ("class", "site", "new site")
@@ -51,8 +52,25 @@ def probability_bins(probabilities: FloatArray) -> npt.NDArray[np.intp]:
     return np.clip(np.floor((odds + _REACH) * (BINS / (2 * _REACH))), 0, BINS - 1).astype(np.intp)
 
 
+def strangeness(scores: FloatArray) -> FloatArray:
+    """``d (d / m)^2`` (n,), with d the smallest and m the mean of a row's scores (n, C); absent classes do not count.
+
+    The distance d alone is small for rows of little content, such as images with little ink. A row of a known kind is
+    much nearer to its own class than to others, a stranger is not: on images the square of that ratio told two to three
+    times as many strangers, elsewhere as many as d. With one class it is d.
+
+    >>> strangeness(np.array([[1.0, 3.0], [2.0, 2.0], [2.0, np.inf]])).tolist()
+    [0.25, 2.0, 2.0]
+    """
+    known = np.isfinite(scores)
+    nearest = np.where(known, scores, np.inf).min(axis=1)
+    mean = np.where(known, scores, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    share = np.where(known.any(axis=1), nearest, 1.0) / np.where(mean > 0, mean, 1.0)
+    return np.asarray(nearest * np.square(share))
+
+
 def ratio_bins(ratios: FloatArray) -> npt.NDArray[np.intp]:
-    """Bins of distances over the unit (n,); what is farther than 2^20 units is in the last one.
+    """Bins of strangeness over the unit (n,); what has more than 2^20 units is in the last one.
 
     >>> ratio_bins(np.array([0.0, 1.0, np.inf])).tolist()
     [0, 768, 2047]
@@ -90,10 +108,10 @@ class Conformal:
     """Histograms of rows that were kept aside, and what they are of.
 
     counts : (C + 1, BINS) rows by class and bin of their odds, of all sites; the last line has labels the model does
-    not know. nearest : (C, RATIO_BINS) rows by class and bin of their distance; None for models without machines.
+    not know. nearest : (C, RATIO_BINS) rows by class and bin of their strangeness; None for models without machines.
     by_site : (BINS + 1,) rows of every site, at last those in no set; {} where only sums over sites were seen.
     shares : (BINS,) sum over sites of the share of each site's rows in a bin, and ``sites`` how many sites that are.
-    unit : of distances. prior : for which shares of classes the probabilities are. missing : sites that did not take
+    unit : of strangeness. prior : for which shares of classes the probabilities are. missing : sites that did not take
     part, with reasons.
     """
 
@@ -152,8 +170,8 @@ class Conformal:
         below = np.cumsum(weights @ self.counts[:-1])
         return np.array([_first(below, coverage * (below[-1] + weight)) for weight in weights], dtype=np.intp)
 
-    def p_values(self, distances: FloatArray, conditional: str | None = None) -> FloatArray:
-        """P-values (n,) of queries whose nearest class is at ``distances`` (n,): ``(1 + #{rows as far}) / (n + 1)``.
+    def p_values(self, strange: FloatArray, conditional: str | None = None) -> FloatArray:
+        """P-values (n,) of queries by their strangeness (n,): ``(1 + #{rows as strange}) / (n + 1)``.
 
         Of rows drawn as those kept aside at most a share e has a p-value of e or less. For "class" that holds in every
         class: the largest p-value over the rows of each.
@@ -165,13 +183,13 @@ class Conformal:
         groups = self.nearest if conditional == "class" else self.nearest.sum(axis=0, keepdims=True)
         beyond = groups[:, ::-1].cumsum(axis=1)[:, ::-1]
         table = ((1 + beyond) / (1 + groups.sum(axis=1, keepdims=True))).max(axis=0)
-        return np.asarray(table[ratio_bins(distances / self.unit)])
+        return np.asarray(table[ratio_bins(strange / self.unit)])
 
     def answers(
         self,
         classes: npt.NDArray[Any],
         probabilities: FloatArray,
-        distances: FloatArray | None,
+        strange: FloatArray | None,
         abstain: float,
         prior: Prior = None,
     ) -> "np.ma.MaskedArray[Any, Any]":
@@ -179,8 +197,8 @@ class Conformal:
         check_number(abstain, "abstain", above=0, below=1)
         sets = probability_bins(probabilities) <= self.thresholds(classes, 1 - abstain, prior=prior)
         unsure = sets.sum(axis=1) != 1
-        if distances is not None:
-            unsure |= self.p_values(distances) <= abstain
+        if strange is not None:
+            unsure |= self.p_values(strange) <= abstain
         return np.ma.MaskedArray(classes[sets.argmax(axis=1)], mask=unsure)
 
     def _ranked(self) -> IntArray:
@@ -299,7 +317,7 @@ class Abstaining(ABC):
 
     @abstractmethod
     def conforming(self, X: npt.ArrayLike, **options: Any) -> tuple[FloatArray, FloatArray | None]:
-        """Probabilities (n, C) as they were counted, and distances (n,) of the nearest class, None without machines."""
+        """Probabilities (n, C) as they were counted, and the strangeness (n,) of rows, None without machines."""
 
     def predict_set(
         self,
@@ -321,15 +339,15 @@ class Abstaining(ABC):
         return np.asarray(probability_bins(self.conforming(X, **options)[0]) <= limits)
 
     def p_values(self, X: npt.ArrayLike, *, conditional: str | None = None, **options: Any) -> FloatArray:
-        """P-values (n,) of "nothing like this was ever seen", by the distance of the nearest class.
+        """P-values (n,) of "nothing like this was ever seen", by the distance of the nearest class among all.
 
         At most a share e of rows like those kept aside has a p-value of e or less; with ``conditional="class"`` at most
         that share of every class.
         """
-        told, (_, distances) = self._conformed(), self.conforming(X, **options)
-        if distances is None:
+        told, (_, strange) = self._conformed(), self.conforming(X, **options)
+        if strange is None:
             raise InputError("a model without machines cannot tell what is unlike everything; use predict_set")
-        return told.p_values(distances, conditional)
+        return told.p_values(strange, conditional)
 
     def abstaining(
         self, X: npt.ArrayLike, abstain: float, prior: Prior = None, **options: Any

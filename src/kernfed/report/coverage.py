@@ -29,7 +29,7 @@ def coverage_section(model: Any) -> Section | None:
     if record.nearest is not None:
         smallest = 1 / (1 + int(record.nearest.sum()))
         words.append(
-            "Queries that are farther from every class than these rows get a small p-value, at least "
+            "Queries that are stranger to all classes than these rows get a small p-value, at least "
             f"{smallest:.2g}; of rows drawn as these at most 1 in 100 has one of 0.01 or less."
         )
     if record.missing:

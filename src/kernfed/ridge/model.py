@@ -133,7 +133,7 @@ class RidgeModel(Predictor, Abstaining):
         return super().predict(X, prior=prior) if abstain is None else self.abstaining(X, abstain, prior)
 
     def conforming(self, X: npt.ArrayLike, **options: Any) -> tuple[FloatArray, FloatArray | None]:
-        """Probabilities (n, C), and no distances."""
+        """Probabilities (n, C), and nothing of strangers."""
         prior = self.prior if self.conformal_ is None else self.conformal_.prior
         return replace(self, prior=prior).predict_proba(X, **options), None
 

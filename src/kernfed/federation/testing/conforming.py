@@ -96,17 +96,17 @@ def sure_columns(
             "that it was not trained on"
         )
     record, classes = model.conformal_, model.classes_
-    likely, distances = model.conforming(X, **options)
+    likely, strange = model.conforming(X, **options)
     columns: dict[str, npt.NDArray[Any]] = {}
     if abstain is not None:
-        answers = record.answers(classes, likely, distances, abstain)
+        answers = record.answers(classes, likely, strange, abstain)
         columns["answer"] = np.where(answers.mask, "", answers.data.astype(str))
     if coverage is not None:
         sets = probability_bins(likely) <= record.thresholds(classes, coverage)
         names = classes.astype(str)
         columns["set"] = np.array([" | ".join(names[own]) for own in sets], dtype=object)
-    if distances is not None:
-        columns["p-value"] = record.p_values(distances)
+    if strange is not None:
+        columns["p-value"] = record.p_values(strange)
     return columns
 
 
@@ -168,8 +168,8 @@ def _count(model: Any, rows: Rows) -> tuple[IntArray, IntArray]:
     classes = model.classes_
     if not len(rows.y):
         return count_scores(np.zeros(0, dtype=np.intp), np.zeros((0, len(classes))), None)
-    probabilities, distances = model.conforming(rows.X)
-    ratios = None if distances is None else distances / model.distance_unit
+    probabilities, strange = model.conforming(rows.X)
+    ratios = None if strange is None else strange / model.distance_unit
     return count_scores(_numbers(classes, rows.y), probabilities, ratios)
 
 
@@ -184,8 +184,8 @@ def _conform_scores(model: Any, federation: Federation, options: Any) -> tuple[C
 
     def answer(rows: FloatArray, **asked: Any) -> FloatArray:
         # Whoever sends rows, all machines must score them: with fewer it is another model that is counted.
-        probabilities, distances = model.conforming(rows, timeout=asked["timeout"])
-        return np.column_stack([probabilities, distances / model.distance_unit])
+        probabilities, strange = model.conforming(rows, timeout=asked["timeout"])
+        return np.column_stack([probabilities, strange / model.distance_unit])
 
     answered, missing = ask_held_out(model, federation, answer, options)
     count, classes = len(model.classes_), labels_to_values(model.classes_)
