@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray
-from kernfed.abstain import Abstaining, Conformal
+from kernfed.abstain import Abstaining, Conformal, strangeness
 from kernfed.answer import Answer
 from kernfed.data.preparation import Preparation
 from kernfed.errors import InputError, NotConnected
@@ -260,13 +260,13 @@ class FusionModel(Savable, Abstaining):
         return self._scored(self._parts(X, prior, **options), prior)[1]
 
     def conforming(self, X: npt.ArrayLike, **options: Any) -> tuple[FloatArray, FloatArray | None]:
-        """Probabilities (n, C) of both parts, whatever ``visit_`` is, and the smallest score (n,) of the machines."""
+        """Probabilities (n, C) of both parts, whatever ``visit_`` is, and the strangeness (n,) by the machines."""
         prior = self.prior if self.conformal_ is None else self.conformal_.prior
         whole = replace(self, visit_=Visit(), prior=prior)
         if self.folding is None:
             return whole.predict_proba(X, **options), None
         parts = whole._parts(X, None, **options)
-        return whole._scored(parts, None)[1], parts.scores.min(axis=1)
+        return whole._scored(parts, None)[1], strangeness(parts.scores)
 
     @property
     def distance_unit(self) -> float:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from kernfed._median import median_by_rows
 from kernfed._validation import FloatArray, check_rows
-from kernfed.abstain import Abstaining, Conformal
+from kernfed.abstain import Abstaining, Conformal, strangeness
 from kernfed.answer import Answer
 from kernfed.data.preparation import Preparation, prepared_rows
 from kernfed.errors import InputError, NotConnected
@@ -277,14 +277,14 @@ class FoldingModel(Savable, Abstaining):
         return softmin(self._moved(self.scores(X, **options), prior), self.temperature_)
 
     def conforming(self, X: npt.ArrayLike, **options: Any) -> tuple[FloatArray, FloatArray | None]:
-        """Probabilities (n, C) at the temperature of the sites, and the smallest score (n,) of each query.
+        """Probabilities (n, C) at the temperature of the sites, and the strangeness (n,) of each query.
 
         A temperature that was fitted to the rows kept aside would let these know of their own labels.
         """
         scores = self.scores(X, **options)
         prior = self.prior if self.conformal_ is None else self.conformal_.prior
         plain = replace(self, calibrated_=None, prior=prior)
-        return softmin(plain._moved(scores, None), plain.temperature_), scores.min(axis=1)
+        return softmin(plain._moved(scores, None), plain.temperature_), strangeness(scores)
 
     @property
     def distance_unit(self) -> float:
