@@ -102,7 +102,7 @@ def test_help_reads_the_same_with_and_without_a_terminal(terminal):
     environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=True)
     assert ("\u256d" in done.stdout) is terminal
-    for words in ("[required]", "[default: folding]", "x>=1"):
+    for words in ("[required]", "[default: fusion]", "x>=1"):
         assert words in done.stdout
     assert "\\[" not in done.stdout
 
@@ -152,7 +152,13 @@ def test_demo_process_prints_one_json_object():
     accuracy = {result["what"]: result["accuracy"] for result in found["results"]}
     assert accuracy["together, one round"] > 0.96
     assert accuracy["each site alone, mean"] < 0.4
-    assert {entry["task"] for entry in found["traffic"]} == {"describe", "folding_fit", "scores", "forget_model"}
+    assert {entry["task"] for entry in found["traffic"]} == {
+        "describe",
+        "folding_choose",
+        "folding_fit",
+        "scores",
+        "forget_model",
+    }
 
 
 def test_bad_input_process_ends_with_code_2_and_a_sentence():

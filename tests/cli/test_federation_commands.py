@@ -127,7 +127,8 @@ def test_plan_counts_what_training_and_queries_send(tables):
     few = json.loads(run(*words, "--queries", "10", "--json").stdout)
     many = json.loads(run(*words, "--queries", "1010", "--json").stdout)
     assert many["bytes_up"] - few["bytes_up"] >= 1000 * 3 * 10 * 8
-    assert {entry["information"] for entry in few["exchanges"]} == {"schema", "counts", "scores"}
+    told = json.loads(run(*words, "--learner", "folding", "--queries", "10", "--json").stdout)
+    assert {entry["information"] for entry in told["exchanges"]} == {"schema", "counts", "scores", "statistics"}
     machines = json.loads(run(*words, "--hold", "machines", "--json").stdout)
     assert "rows" in {entry["information"] for entry in machines["exchanges"]}
     assert "No differential privacy" in run(*words).stdout

@@ -46,10 +46,10 @@ def test_plan_and_train_have_the_same_options():
 @pytest.mark.parametrize(
     "options",
     [
-        ("--learner", "ridge", "--method", "exact", "--components", "20"),
+        ("--learner", "ridge", "--method", "exact", "--components", "20", "--regularization", "0.1"),
         ("--learner", "ridge", "--method", "exact", "--features-kind", "given", "--regularization", "0.1"),
         ("--learner", "personal", "--gains", "no"),
-        ("--hold", "machines", "--batch-size", "10", "--partition", "kmeans"),
+        ("--learner", "folding", "--hold", "machines", "--batch-size", "10", "--partition", "kmeans"),
     ],
 )
 def test_what_is_planned_is_what_is_trained(folder, options):
@@ -97,7 +97,7 @@ def test_a_rehearsed_plan_says_so():
 
 @pytest.mark.usefixtures("folder")
 def test_a_plan_is_of_the_job_that_train_runs(folder):
-    settings = ("--batch-size", "100", "--partition", "order", "--scale", "none")
+    settings = ("--learner", "folding", "--batch-size", "100", "--partition", "order", "--scale", "none")
     told = json.loads(run("plan", *TABLE, *settings, "--json").stdout)["exchanges"]
     run("train", *TABLE, *settings, "--out", "same.kfd", "--traffic", "same.json")
     left = json.loads((folder / "same.json").read_text())
@@ -108,8 +108,9 @@ def test_a_plan_is_of_the_job_that_train_runs(folder):
 
 
 def test_a_plan_of_what_is_still_to_choose_is_the_most_it_can_come_to(folder):
-    told = json.loads(run("plan", *TABLE, "--json").stdout)["exchanges"]
-    run("train", *TABLE, "--out", "auto.kfd", "--traffic", "auto.json")
+    words = (*TABLE, "--learner", "folding")
+    told = json.loads(run("plan", *words, "--json").stdout)["exchanges"]
+    run("train", *words, "--out", "auto.kfd", "--traffic", "auto.json")
     for planned, sent in zip(told, json.loads((folder / "auto.json").read_text()), strict=True):
         assert all(planned[name] == sent[name] for name in ("site", "task", "information", "messages"))
         assert planned["bytes_down"] >= sent["bytes_down"]
@@ -117,7 +118,8 @@ def test_a_plan_of_what_is_still_to_choose_is_the_most_it_can_come_to(folder):
 
 
 def test_machines_may_stay_in_the_stores(folder):
-    done = run("train", *TABLE, "--hold", "sites", "--store", "stores", "--out", "m.kfd", "--traffic", "t.json")
+    words = ("--learner", "folding", "--hold", "sites", "--store", "stores")
+    done = run("train", *TABLE, *words, "--out", "m.kfd", "--traffic", "t.json")
     assert done.stderr == "The machines are at the sites, in stores: the file alone cannot answer.\n"
     assert {entry["information"] for entry in json.loads((folder / "t.json").read_text())} == {
         "schema",
@@ -135,8 +137,11 @@ def test_machines_may_stay_in_the_stores(folder):
 def test_a_model_whose_machines_are_elsewhere_says_what_to_do():
     run("train", *TABLE, "--hold", "sites", "--store", "stores", "--out", "m.kfd")
     for words, way in (
-        (("predict", "m.kfd", "rows.csv"), "let them answer with --flower DIR"),
-        (("evaluate", "m.kfd", *TABLE), "let them test it with kernfed flower-run DIR evaluate --set model=m.kfd"),
+        (("predict", "m.kfd", "rows.csv"), "let them answer with --credentials FILE of a hub, or --flower DIR"),
+        (
+            ("evaluate", "m.kfd", *TABLE),
+            "let them test it with --credentials FILE of a hub, or kernfed flower-run DIR evaluate --set model=m.kfd",
+        ),
     ):
         done = run(*words, code=2)
         assert done.stderr.startswith("kernfed: m.kfd: the machines of this model are at its sites: " + way)

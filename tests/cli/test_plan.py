@@ -38,7 +38,7 @@ def test_queries_are_those_that_sites_answer(rows):
 
 def test_the_plan_is_of_what_train_does_unless_told(rows, tmp_path):
     """The question carries the steps of smoothing, so a plan of other steps would have another size."""
-    options = ("--privacy", "record-gaussian", "--epsilon", "3", "--radius", "2")
+    options = ("--learner", "folding", "--privacy", "record-gaussian", "--epsilon", "3", "--radius", "2")
     told = json.loads(plan(rows, *options, "--queries", "0", "--json").stdout)
     table = kf.data.read_table(rows, label="y")
     mechanism = kf.privacy.RecordGaussian(3, 1e-5, 2)

@@ -34,7 +34,8 @@ USELESS = {
     "record-gaussian": {"bounds", "d", "basis"},
     "record-moments": {"bounds", "d", "smoothing"},
 }
-COMMANDS = {"plan": (), "train": ("--out", "model.kfd"), "audit": ("--trials", "20")}
+FOLDING = ("--learner", "folding")
+COMMANDS = {"plan": FOLDING, "train": (*FOLDING, "--out", "model.kfd"), "audit": ("--trials", "20")}
 
 
 @pytest.fixture(scope="module")

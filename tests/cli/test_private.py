@@ -49,6 +49,7 @@ def words(folder, command, *more):
         "y",
         "--site",
         "site",
+        *(() if command == "audit" else ("--learner", "folding")),
         *more,
     ]
 

@@ -95,7 +95,7 @@ def test_what_is_prepared_can_be_edited_and_trained_with():
 def test_a_plan_counts_what_preparing_exchanges():
     words = ("--data", "rows.csv", *TABLE, *MACHINES)
     planned = json.loads(run("plan", *words, "--json").stdout)["exchanges"]
-    run("train", *words, "--out", "m.kfd", "--traffic", "t.json")
+    run("train", *words, "--holdout", "0", "--out", "m.kfd", "--traffic", "t.json")
     with Path("t.json").open() as file:
         sent = json.load(file)
     keys = ("site", "task", "information", "messages")

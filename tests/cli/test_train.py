@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import kernfed
 from kernfed.cli import app
+from kernfed.cli.console import format_bytes
 from kernfed.cli.tables import check_output
 from kernfed.data import read_table, write_table
 
@@ -39,11 +40,11 @@ def train(*options, code=0):
         (("--aggregate", "odd", "--k", "2"), "'odd' is not one of 'min', 'kth'"),
         (("--measure", "foo"), "Invalid value for '--measure': 'foo' is not one of 'rms', 'product', 'min', 'max'"),
         (("--learner", "forest"), "'forest' is not one of 'folding', 'ridge', 'personal'"),
-        (("--rounds", "3"), "--rounds is for --learner ridge, not for folding; leave it out"),
-        (("--learner", "ridge", "--k", "2"), "--k is for --learner folding, not for ridge; leave it out"),
-        (("--learner", "personal", "--epsilon", "2"), "--epsilon is for --learner folding, not for personal"),
+        (("--learner", "folding", "--rounds", "3"), "--rounds is for --learner ridge or fusion, not for folding"),
+        (("--learner", "ridge", "--k", "2"), "--k is for --learner folding or fusion, not for ridge; leave it out"),
+        (("--learner", "personal", "--epsilon", "2"), "--epsilon is for --learner folding or fusion, not for personal"),
         (("--hold", "sites"), "--hold sites needs --store DIR"),
-        (("--learner", "ridge", "--bandwidth", "wide"), "--bandwidth must be median or a number, got 'wide'"),
+        (("--learner", "ridge", "--bandwidth", "wide"), "--bandwidth must be auto, median or a number, got 'wide'"),
         (("--learner", "ridge", "--task", "infer"), "--task must be one of 'classify', 'regress', got 'infer'"),
         (("--smoothing", "none"), "--smoothing needs --privacy"),
         (("--basis", "random"), "--basis needs --privacy record-moments"),
@@ -94,7 +95,7 @@ def test_a_place_where_one_may_write_is_left_as_it_is(folder):
 def test_kth_counts_from_the_second_unless_told(folder):
     for options, k in ((("--trusted-classes", "0,1"), 2), (("--k", "1"), 1)):
         train("--out", "model.kfd", "--aggregate", "kth", "--site", "site", *options)
-        assert kernfed.load(folder / "model.kfd").parameters.k == k
+        assert kernfed.load(folder / "model.kfd").folding.parameters.k == k
 
 
 @pytest.mark.usefixtures("folder")
@@ -129,11 +130,11 @@ def test_what_left_the_sites_is_written_as_reports_read_it(folder):
     table = read_table(folder / "rows.csv", features="f0:f2", label="y", site="site")
     sites = {name: (table.X[table.site == name], table.y[table.site == name]) for name in ("n", "s")}
     with kernfed.Federation.local(sites, columns=table.columns) as federation:
-        kernfed.FoldingLearner(hold="machines").fit(federation)
+        kernfed.FusionLearner(hold="machines").fit(federation)
         expected = federation.traffic
     assert json.loads((folder / "traffic.json").read_text()) == expected.to_json()
     assert {entry["site"] for entry in expected.to_json() if entry["information"] == "rows"} == {"n", "s"}
-    assert f"{expected.bytes_up / 1000:.1f} kB left the sites; wrote traffic.json" in said
+    assert f"{format_bytes(expected.bytes_up)} left the sites; wrote traffic.json" in said
     told = json.loads(train(*options, "--json").stdout)
     assert (told["traffic"], told["bytes_up"], told["bytes_down"]) == (
         "traffic.json",

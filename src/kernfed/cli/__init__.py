@@ -12,9 +12,11 @@ from kernfed.cli import (
     audit,
     bench,
     change,
+    compare,
     conform,
     data,
     demo,
+    embed,
     evaluate,
     flower_app,
     flower_run,
@@ -55,6 +57,8 @@ ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True}
 command = partial(app.command, cls=Command)
 command("demo", epilog=demo.EXAMPLE)(demo.demo)
 command("prepare", epilog=prepare.EXAMPLE)(prepare.prepare)
+command("compare", epilog=compare.EXAMPLE)(compare.compare)
+command("embed", epilog=embed.EXAMPLE)(embed.embed)
 command("plan", cls=LearningCommand, epilog=plan.EXAMPLE)(plan.plan)
 command("train", cls=LearningCommand, epilog=train.EXAMPLE)(train.train)
 command("predict", epilog=predict.EXAMPLE)(predict.predict)

@@ -77,7 +77,22 @@ def _show(tested: Any, as_json: bool) -> None:
     told = tested.to_json()
     if classes and tested.pooled.rows:
         told |= majority_of(tested)
+        views += ["", _class_table(tested.classes_, tested.pooled)]
         views += ["", f"All sites: accuracy {tested.accuracy:.2%}, {majority_words(told)}."]
         if tested.accuracy < told["majority_share"]:
             views.append("The model is worse than always saying the same.")
+        views += [] if told["alarm"] is None else [told["alarm"]]
     emit(told, as_json, *views)
+
+
+def _class_table(classes: Any, pooled: Any) -> TextTable:
+    """Recall, F1 and area under the ROC curve of each class, those with the smallest recall first where there are many.
+
+    A dot where no row was of the class.
+    """
+    counts = pooled.confusion[:-1].sum(axis=1)
+    ordered = list(zip(classes.tolist(), counts.tolist(), pooled.recall, pooled.f1, pooled.auc, strict=True))
+    if len(ordered) > _SHOWN_CLASSES:
+        ordered.sort(key=lambda line: 2.0 if line[2] != line[2] else line[2])
+    rows = [(str(name), f"{count:,}", *("." if v != v else f"{v:.4f}" for v in own)) for name, count, *own in ordered]
+    return TextTable(("class", "rows", "recall", "F1", "AUC"), rows).shortened(_SHOWN_CLASSES + 1)

@@ -56,6 +56,7 @@ def train_at_hub(
     asked: Mapping[str, int | None],
     *,
     preparation: str,
+    texts: dict[str, str],
     traffic: Path | None,
     as_json: bool,
 ) -> None:
@@ -69,7 +70,7 @@ def train_at_hub(
     started = time.perf_counter()
     with hub_federation(credentials, hub, asked["seed"] or 0) as federation, progress("training"):
         try:
-            prepare_sites(federation, preparation, asked["min_replies"])
+            prepare_sites(federation, preparation, asked["min_replies"], texts)
             model = learner.fit(federation, min_replies=asked["min_replies"])
         finally:  # what left the sites must be known even where training failed
             if traffic is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kernfed.federation.settings import Setting
 
 #: The learner where none is named.
-USUAL_LEARNER = "folding"
+USUAL_LEARNER = "fusion"
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,8 @@ class Learning:
 class LearningCommand(Command):
     """A command with the settings of all learners as options; what was given is a ``Learning`` in ``ctx.obj``."""
 
+    usual_learner = USUAL_LEARNER
+
     def get_params(self, ctx: Any) -> list[Any]:
         """The command's own options, those of learners, and --help."""
         *own, asking_for_help = super().get_params(ctx)
@@ -62,7 +64,7 @@ class LearningCommand(Command):
     def invoke(self, ctx: Any) -> Any:
         """Run the command, with the settings that were given in ``ctx.obj``."""
         given = {option.name: ctx.params.pop(option.name) for option in self._learning}
-        learner = given.pop("learner", USUAL_LEARNER)
+        learner = given.pop("learner", self.usual_learner)
         values = {name.replace("_", "-"): value for name, value in given.items() if value is not None}
         ctx.obj = Learning(learner, values)
         return super().invoke(ctx)
@@ -82,7 +84,9 @@ class LearningCommand(Command):
 
 
 class ReleasingCommand(LearningCommand):
-    """A command with the settings of a mechanism only."""
+    """A command with the settings of a mechanism only, which machines are the first to use."""
+
+    usual_learner = "folding"
 
     @cached_property
     def _learning(self) -> list[Any]:

@@ -7,7 +7,14 @@ import typer
 
 from kernfed.cli.console import Json, emit, format_bytes, progress
 from kernfed.cli.privacy import statement
-from kernfed.cli.raw import PreparationOption, agreed, learning_for_labels, read_rows_or_raw
+from kernfed.cli.raw import (
+    PreparationOption,
+    TextColumns,
+    agreed,
+    learning_for_labels,
+    read_rows_or_raw,
+    text_encoders,
+)
 from kernfed.cli.tables import (
     DataFile,
     Features,
@@ -53,6 +60,7 @@ def plan(
     seed: Seed = 0,
     ids: RowIds = None,
     preparation: PreparationOption = "auto",
+    text: TextColumns = None,
     json: Json = False,
 ) -> None:
     """Dry run of `kernfed train`: which messages, how many bytes, and what they would tell. Nothing is trained.
@@ -68,7 +76,7 @@ def plan(
     rows = read_rows_or_raw(data, preparation, private="privacy" in ctx.obj.values, **columns)
     learning, _ = learning_for_labels(ctx.obj, rows.y, label)
     learning = learning.usually(hold="machines" if queries is None else "sites")
-    table, preparing = _prepared(rows, preparation, seed)
+    table, preparing = _prepared(rows, (preparation, text_encoders(text, preparation)), seed)
     learner = learning.make(table)
     hold = getattr(learner, "hold", "machines")
     if hold == "machines" and queries is not None:
@@ -106,7 +114,7 @@ def plan(
     )
 
 
-def _prepared(rows: Any, preparation: str, seed: int) -> tuple[Any, Iterable[Any]]:
+def _prepared(rows: Any, preparation: tuple[str, dict[str, str]], seed: int) -> tuple[Any, Iterable[Any]]:
     """The table as numbers, and what its sites would exchange to agree on a preparation where it is raw."""
     from kernfed.data import RawTable
     from kernfed.federation import Federation
@@ -114,11 +122,13 @@ def _prepared(rows: Any, preparation: str, seed: int) -> tuple[Any, Iterable[Any
     if not isinstance(rows, RawTable):
         return rows, ()
     with Federation.local(raw_rows_by_site(rows), seed=seed) as federation:
-        return prepared_table(rows, agreed(federation, preparation)), federation.traffic
+        return prepared_table(rows, agreed(federation, *preparation)), federation.traffic
 
 
 def _terms(learner: Any, width: int) -> Any:
     """What a learner that releases rows would promise, or None."""
+    if hasattr(learner, "parts"):  # of a fusion, which releases as its machines do
+        learner = learner.parts()[0]
     recipe = learner.recipe() if hasattr(learner, "recipe") else None
     return None if recipe is None else recipe.terms(width)
 

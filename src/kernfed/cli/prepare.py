@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from kernfed.cli.console import Json, TextTable, emit, note, progress
+from kernfed.cli.raw import TextColumns, text_encoders
 from kernfed.cli.tables import DataFile, Features, RowIds, SiteColumn, check_outputs, site_places
 from kernfed.errors import InputError
 
@@ -28,6 +29,7 @@ def prepare(
         list[str] | None,
         typer.Option(help="Of a column against what would be chosen: name=category, number or drop; repeatable."),
     ] = None,
+    text: TextColumns = None,
     min_rows: Annotated[int, typer.Option(help="Rows that a word needs to have a column of its own.", min=1)] = 10,
     out: Annotated[Path | None, typer.Option(help="TOML file to write, for `kernfed train --preparation`.")] = None,
     json: Json = False,
@@ -43,7 +45,9 @@ def prepare(
     from kernfed.data.preparation_units import suspect_units
 
     check_outputs({"--out": out}, data)
-    rules = Rules(min_rows, ordered=_orders(ordered or []), kinds=_pairs("--kind", kind or []))
+    rules = Rules(
+        min_rows, ordered=_orders(ordered or []), kinds=_pairs("--kind", kind or []), texts=text_encoders(text, "auto")
+    )
     with progress(f"reading {data}"):
         table = read_raw_table(data, features=features, label=label, site=site, ids=ids)
         every = np.arange(len(table))

@@ -20,6 +20,13 @@ PreparationOption = Annotated[
         help="auto (where columns are not all complete numbers), none, or a file of `kernfed prepare`.",
     ),
 ]
+TextColumns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--text",
+        help="Column of text to learn from: NAME, or NAME=ENCODER for a folder in KERNFED_ENCODERS; repeatable.",
+    ),
+]
 #: More different whole numbers than the first are classes only if somebody says so; so are more than the second where
 #: fewer rows than the third share one, on average.
 _MANY, _SOME, _ROWS_EACH = 50, 20, 10
@@ -59,25 +66,40 @@ def read_rows_or_raw(
     return table
 
 
-def agreed(federation: Any, preparation: str) -> "Preparation":
+def text_encoders(given: list[str] | None, preparation: str) -> dict[str, str]:
+    """Encoders of columns of text by column; refused where a preparation that is there already decides."""
+    from kernfed.data.encoders import USUAL_ENCODER, find_encoder
+
+    if given and preparation != "auto":
+        raise InputError("--text is for --preparation auto; a file of `kernfed prepare --text` says it itself")
+    texts = {}
+    for word in given or []:
+        column, _, encoder = word.partition("=")
+        texts[column] = find_encoder(encoder or USUAL_ENCODER).name
+    return texts
+
+
+def agreed(federation: Any, preparation: str, texts: dict[str, str] | None = None) -> "Preparation":
     """The preparation that the sites of ``federation`` use from now on: of a file, or of their statistics."""
-    from kernfed.data import Preparation
+    from kernfed.data import Preparation, Rules
     from kernfed.federation.preparing import agree, use
 
     if preparation == "auto":
-        return agree(federation)
+        return agree(federation, rules=Rules(texts=texts or {}))
     chosen = Preparation.load(preparation)
     use(federation, chosen)
     return chosen
 
 
-def prepare_sites(federation: Any, preparation: str, min_replies: int | None = None) -> None:
+def prepare_sites(
+    federation: Any, preparation: str, min_replies: int | None = None, texts: dict[str, str] | None = None
+) -> None:
     """Let sites elsewhere use the preparation of a file, or agree on one where they have raw tables."""
-    from kernfed.data import Preparation
+    from kernfed.data import Preparation, Rules
     from kernfed.federation.preparing import agree_where_raw, use
 
     if preparation == "auto":
-        agree_where_raw(federation, min_replies=min_replies)
+        agree_where_raw(federation, rules=Rules(texts=texts or {}), min_replies=min_replies)
     elif preparation != "none":
         use(federation, Preparation.load(preparation), min_replies=min_replies)
 
@@ -119,26 +141,26 @@ def _task(given: Any, y: Any, label: str) -> tuple[str, str]:
 
 
 def majority_of(outcome: Any) -> dict[str, Any]:
-    """Of an evaluation the class of most rows, its share, and the mean of the recalls of all classes."""
-    import numpy as np
-
-    confusion = outcome.pooled.confusion
-    counts = confusion.sum(axis=1)
-    recalls = np.diagonal(confusion)[counts[:-1] > 0] / counts[:-1][counts[:-1] > 0]
+    """Of an evaluation the class of most rows, its share, and figures that classes of unequal size do not distort."""
+    pooled = outcome.pooled
     names = [*outcome.classes_.tolist(), "a class that the model does not know"]
-    largest = int(counts.argmax())
+    largest, share = pooled.majority
     return {
         "majority": names[largest],
-        "majority_share": float(counts[largest] / counts.sum()),
-        "balanced_accuracy": float(recalls.mean()) if len(recalls) else None,
+        "majority_share": share,
+        "balanced_accuracy": pooled.balanced_accuracy,
+        "auc": pooled.mean_auc,
+        "f1": pooled.mean_f1,
+        "alarm": pooled.alarm,
     }
 
 
 def majority_words(told: dict[str, Any]) -> str:
-    """Balanced accuracy, and what always saying the largest class would give."""
+    """Balanced accuracy, area under the curve, and what always saying the largest class would give."""
+    area = "" if told["auc"] != told["auc"] else f", AUC {told['auc']:.4f}"
     return (
-        f"balanced accuracy {told['balanced_accuracy']:.2%}; always saying {told['majority']!r} would be right for "
-        f"{told['majority_share']:.2%}"
+        f"balanced accuracy {told['balanced_accuracy']:.2%}{area}; always saying {told['majority']!r} would be right "
+        f"for {told['majority_share']:.2%}"
     )
 
 

@@ -13,12 +13,14 @@ from kernfed.cli.hub_jobs import CredentialsFile, HubAddress, MinReplies, refuse
 from kernfed.cli.privacy import statement
 from kernfed.cli.raw import (
     PreparationOption,
+    TextColumns,
     agreed,
     imbalance,
     learning_for_labels,
     majority_of,
     majority_words,
     read_rows_or_raw,
+    text_encoders,
 )
 from kernfed.cli.tables import (
     Features,
@@ -43,9 +45,13 @@ Of a table with words, dates and gaps: kernfed train --data patients.csv --label
 With privacy: kernfed train --data emb.parquet --label y --out model.kfd --privacy record-moments --epsilon 3 --radius 1
 --store releases
 
+Of text: kernfed train --data posts.csv --text post --label group --site forum --out model.kfd
+
 Of another learner: kernfed train --data emb.parquet --label y --out model.kfd --learner ridge --components 300"""
 #: Sites that are listed.
 _SHOWN = 20
+#: Share of rows that is kept aside unless something else is asked for. Of few rows none is: the model needs them more.
+HOLDOUT, _FEW = 0.1, 100
 
 
 def train(
@@ -62,9 +68,15 @@ def train(
     ] = None,
     ids: RowIds = None,
     preparation: PreparationOption = "auto",
+    text: TextColumns = None,
     holdout: Annotated[
-        float, typer.Option(help="Share of rows that each site keeps aside to test the model on.", min=0, max=0.9)
-    ] = 0.0,
+        float | None,
+        typer.Option(
+            help=f"Share of rows that each site keeps aside to test the model on; {HOLDOUT}, or 0 with --privacy.",
+            min=0,
+            max=0.9,
+        ),
+    ] = None,
     traffic: Annotated[
         Path | None, typer.Option(help="JSON file to write with what left each site, for `kernfed report --traffic`.")
     ] = None,
@@ -79,11 +91,13 @@ def train(
     differential privacy, and contain that. With --credentials the sites of a hub train, and keep their machines.
     """
     check_outputs({"--out": out, "--traffic": traffic}, data)
+    texts = text_encoders(text, preparation)
     if credentials is not None:
         here = {"--data": data, "--label": label, "--site": site, "--features": features, "--store": store, "--id": ids}
         refuse_with_hub(here)
         asked = {"seed": seed, "min_replies": min_replies}
-        train_at_hub(ctx.obj, out, credentials, hub, asked, preparation=preparation, traffic=traffic, as_json=json)
+        raw: Any = {"preparation": preparation, "texts": texts}
+        train_at_hub(ctx.obj, out, credentials, hub, asked, **raw, traffic=traffic, as_json=json)
         return
     data, label = require_rows(data, label)
     if store is not None and store.exists() and not store.is_dir():
@@ -94,9 +108,11 @@ def train(
         rows = read_rows_or_raw(data, preparation, private=private, **columns)
     learning, what_for = learning_for_labels(ctx.obj, rows.y, label)
     learning = learning.usually(hold="machines")
+    if holdout is None:  # what a test tells of raw rows is not covered by a privacy that was asked for
+        holdout = 0.0 if private or len(rows) < _FEW else HOLDOUT
     started = time.perf_counter()
     with progress("training"):
-        fitted = _fit(learning, rows, preparation, seed=seed, store=store, holdout=holdout)
+        fitted = _fit(learning, rows, (preparation, texts), seed=seed, store=store, holdout=holdout)
     model, table, sent = fitted.model, fitted.table, fitted.traffic
     seconds = time.perf_counter() - started
     model.save(out)
@@ -142,9 +158,19 @@ def _about(model: Any, table: Any) -> dict[str, Any]:
         "features": table.columns,
         "left_out": table.left_out,
         "unprotected": getattr(model, "unprotected_", ()),
-        "parameters": (model.parameters if hasattr(model, "parameters") else model.problem).to_values(),
+        "parameters": _parameters(model),
         "privacy": None if model.privacy is None else statement(model.privacy),
     }
+
+
+def _parameters(model: Any) -> dict[str, Any]:
+    """What a model was made with; of a fusion by part."""
+    if hasattr(model, "weight_"):
+        parts = {name: getattr(model, name) for name in ("folding", "ridge")}
+        own = {"weight": model.weight_, "temperature": model.temperature_}
+        return own | {name: part.parameters.to_values() for name, part in parts.items() if part is not None}
+    values: dict[str, Any] = (model.parameters if hasattr(model, "parameters") else model.problem).to_values()
+    return values
 
 
 @dataclass(frozen=True)
@@ -157,7 +183,15 @@ class _Fitted:
     tested: dict[str, Any]
 
 
-def _fit(learning: Any, rows: Any, preparation: str, *, seed: int, store: Path | None, holdout: float) -> _Fitted:
+def _fit(
+    learning: Any,
+    rows: Any,
+    preparation: tuple[str, dict[str, str]],
+    *,
+    seed: int,
+    store: Path | None,
+    holdout: float,
+) -> _Fitted:
     """Let the sites of a table agree on a preparation where it is raw, and learn from them."""
     from kernfed.data import RawTable
     from kernfed.federation import Federation
@@ -170,13 +204,32 @@ def _fit(learning: Any, rows: Any, preparation: str, *, seed: int, store: Path |
     with Federation.local(parts, **options) as federation, warnings.catch_warnings():
         for said in (UnprotectedClasses, LedgerNotKept):  # by remarks
             warnings.simplefilter("ignore", said)
-        table = prepared_table(rows, agreed(federation, preparation)) if raw else rows
+        table = prepared_table(rows, agreed(federation, *preparation)) if raw else rows
         learner = learning.make(table)
         if store is None and getattr(learner, "hold", "machines") == "sites":
             raise InputError("--hold sites needs --store DIR: without it the machines are gone when this command ends")
         model = learner.fit(federation)
-        tested = _test(model, federation) if holdout else {}
-        return _Fitted(model, table, federation.traffic, tested)
+        if not holdout:
+            return _Fitted(model, table, federation.traffic, {})
+        model, calibrated = _calibrated(model, federation)
+        return _Fitted(model, table, federation.traffic, {**_test(model, federation), "calibrated": calibrated})
+
+
+def _calibrated(model: Any, federation: Any) -> tuple[Any, bool]:
+    """A model whose probabilities fit rows that it did not see, and whether they do.
+
+    Fusions have fitted their temperature to left-out rows already, and so have models of released rows.
+    """
+    from kernfed.errors import KernfedError
+    from kernfed.federation import calibrate
+    from kernfed.kahm import FoldingModel
+
+    if not isinstance(model, FoldingModel) or model.privacy is not None:
+        return model, hasattr(model, "choice_")
+    try:
+        return calibrate(model, federation), True
+    except KernfedError:  # sites that kept nothing aside, of classes that the model knows
+        return model, False
 
 
 def _test(model: Any, federation: Any) -> dict[str, Any]:
@@ -196,7 +249,8 @@ def _compared(tested: dict[str, Any]) -> list[str]:
         return []
     if "r2" in tested:
         return [f"On {tested['tested']:,} held-out rows: R2 {tested['r2']:.4f}; always saying the mean would give 0."]
-    return [f"On {tested['tested']:,} held-out rows: accuracy {tested['accuracy']:.2%}; {majority_words(tested)}."]
+    lines = [f"On {tested['tested']:,} held-out rows: accuracy {tested['accuracy']:.2%}; {majority_words(tested)}."]
+    return lines if tested["alarm"] is None else [*lines, tested["alarm"]]
 
 
 def _prepared(model: Any) -> list[str]:
@@ -210,7 +264,7 @@ def _prepared(model: Any) -> list[str]:
 
 def _sites(model: Any, table: Any) -> TextTable:
     """What each site brought; of machines also how many."""
-    if hasattr(model, "members_"):
+    if getattr(model, "members_", None):
         members = sorted(model.members_.items())
         rows = [(name, f"{one.rows:,}", f"{len(one.classes)}", f"{one.machines:,}") for name, one in members]
         return TextTable(("site", "rows", "classes", "machines"), rows)
@@ -224,7 +278,7 @@ def _remarks(model: Any, table: Any, store: Path | None) -> list[str]:
     remarks = imbalance(table.y) if classes else []
     if 2 * classes > rows > 2:
         remarks.append(f"{classes} classes in {rows} rows: a label that is a quantity cannot be learned as classes.")
-    if hasattr(model, "members_"):
+    if getattr(model, "members_", None):
         exposed = model.exposure()
         remarks += [] if exposed is None else [f"Not protected: {exposed}."]
         if model.hold == "sites":

@@ -46,7 +46,7 @@ def plan_learner(
     """The traffic of training the learner of method ``name`` on ``{site: (X, y)}`` and of then scoring ``queries``."""
     own = learner_settings(name).plan
     if not own or getattr(learner, "sum", None) is not None:  # how many messages a masked sum takes is its own matter
-        return Plan(rehearse(learner, rows, columns, seed=seed), exact=False)
+        return Plan(rehearse(learner, rows, columns, queries=queries, seed=seed), exact=False)
     schemas = {}
     for site, (X, y) in rows.items():
         labels, counts = np.unique(y, return_counts=True)
@@ -55,12 +55,22 @@ def plan_learner(
 
 
 def rehearse(
-    learner: Any, rows: Mapping[str, tuple[FloatArray, npt.NDArray[Any]]], columns: Sequence[str] = (), *, seed: int = 0
+    learner: Any,
+    rows: Mapping[str, tuple[FloatArray, npt.NDArray[Any]]],
+    columns: Sequence[str] = (),
+    *,
+    queries: int = 0,
+    seed: int = 0,
 ) -> Traffic:
-    """Traffic of a training on made-up rows: sizes are those of the real one, rounds those that such rows need."""
+    """Traffic of a training on made-up rows: sizes are those of the real one, rounds those that such rows need.
+
+    Machines that leave their sites have as many rows as theirs; queries are put where sites answer them.
+    """
     stand_ins = {}
+    leave = getattr(learner, "hold", "sites") == "machines"
     for site, (X, y) in sorted(rows.items()):
-        kept = np.union1d(np.arange(min(len(y), REHEARSED)), np.unique(y, return_index=True)[1])
+        most = len(y) if leave else REHEARSED
+        kept = np.union1d(np.arange(min(len(y), most)), np.unique(y, return_index=True)[1])
         stand_ins[site] = (generator(seed, site, "rehearsal").normal(size=(len(kept), X.shape[1])), y[kept])
     with (
         TemporaryDirectory(prefix="kernfed-plan-") as folder,
@@ -68,5 +78,8 @@ def rehearse(
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore", KernfedWarning)  # they would be about made-up rows
-        learner.fit(federation)
+        model = learner.fit(federation)
+        if queries and getattr(model, "connection", None) is not None:
+            width = next(iter(rows.values()))[0].shape[1]
+            model.scores(generator(seed, "", "rehearsal").normal(size=(queries, width)))
         return federation.traffic

@@ -85,7 +85,7 @@ class FusionLearner(Learner):
         if self.task == "regress":
             head, _ = ridge.fit_with_sums(federation, min_replies=min_replies, timeout=timeout)
             return FusionModel(
-                None, head, prior=head.prior, missing_=head.missing_, exchanges_=_asked(federation) - before
+                None, _timeless(head), prior=head.prior, missing_=head.missing_, exchanges_=_asked(federation) - before
             )
         machines = folding.fit(federation, min_replies=min_replies, timeout=timeout)
         if self.privacy is not None:
@@ -109,9 +109,8 @@ class FusionLearner(Learner):
             if len(told) < len(machines.sites):  # something else than that nobody allows sums
                 raise
             return replace(model, headless_=told, temperature_=machines.temperature_)
-        return self.weighed(
-            federation, replace(model, ridge=head, headless_=dict(head.missing_), prior=head.prior), fitted, timeout
-        )
+        model = replace(model, ridge=_timeless(head), headless_=dict(head.missing_), prior=head.prior)
+        return self.weighed(federation, model, fitted, timeout)
 
     def weighed(self, federation: Federation, model: FusionModel, fitted: Progress, timeout: float) -> FusionModel:
         """The model with weight and temperature, and with which queries travel."""
@@ -123,6 +122,11 @@ class FusionLearner(Learner):
         weight, temperature, choice = choose_weight(weighing, given, head)
         model = replace(model, weight_=weight, temperature_=temperature, choice_=choice)
         return replace(model, visit_=choose_visit(weighing, model)) if self.visit == "unsure" else model
+
+
+def _timeless(head: RidgeModel) -> RidgeModel:
+    """The head without how long its rounds took, so that the same rows give the same file."""
+    return replace(head, history_=tuple(replace(entry, seconds=0.0) for entry in head.history_))
 
 
 def _asked(federation: Federation) -> int:

@@ -28,8 +28,9 @@ OWN = (
 _SHARED = ("hold", "privacy", "task")
 _FOLDING = tuple(setting for setting in FOLDING.table if setting.name not in _SHARED)
 _RIDGE = tuple(setting for setting in RIDGE.table if setting.name not in {own.name for own in FOLDING.table} | {"task"})
-_BOTH = tuple(
-    setting for table in (FOLDING.table, RIDGE.table) for setting in table if setting.name in ("hold", "task")
+_BOTH = (
+    *(setting for setting in FOLDING.table if setting.name in ("hold", "privacy")),
+    *(setting for setting in RIDGE.table if setting.name == "task"),
 )
 
 
