@@ -16,8 +16,10 @@ _CPU_FILE = Path("/proc/cpuinfo")
 
 @cache
 def environment() -> dict[str, str]:
-    """Processor, BLAS with the kind of processor it was built for and chose, numpy and scipy, in words."""
-    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas" and "torch" not in pool["filepath"]]
+    """Processor, BLAS with the routines that it chose for it, numpy and scipy, in words."""
+    every = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    # Others that are loaded by chance, with torch or a library of images, compute nothing here.
+    pools = [pool for pool in every if "numpy" in pool["filepath"] or "scipy" in pool["filepath"]] or every
     blas = {f"{pool['internal_api']} {pool['version']} {pool.get('architecture', '')}".strip() for pool in pools}
     return {
         "cpu": f"{platform.machine()} {_processor()}".strip(),
