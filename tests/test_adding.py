@@ -1,9 +1,13 @@
-"""A stranger adds a method in a package of their own: an entry point declares it; sites, files and policies find it."""
+"""A stranger adds things in a package of their own: entry points declare them; sites, files and policies find them."""
 
+import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
+
+import pytest
 
 METHOD = '''
 """Means of columns over sites: the smallest method there is."""
@@ -104,3 +108,52 @@ def test_a_method_of_another_package_is_found_by_its_entry_point(tmp_path: Path)
     (about / "entry_points.txt").write_text("[kernfed.methods]\ntoy = toy_means:METHOD\n")
     run(USE, tmp_path, str(tmp_path / "model.kfd"))
     assert run(READ, tmp_path, str(tmp_path / "model.kfd")) == "[10.0, 12.0]"
+
+
+# The page for those who extend it ---------------------------------------------------------------------------------
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
+TABLE = """
+import sys
+from kernfed_papers.runner import find_experiment
+
+print(find_experiment("nearest-means").run(0, True)[0].ours > 70)
+"""
+
+
+@pytest.fixture(scope="module")
+def extension(tmp_path_factory):
+    """A package of the files on the page, installed as far as entry points are concerned."""
+    folder = tmp_path_factory.mktemp("extension")
+    text = PAGE.read_text(encoding="utf-8")
+    for name, code in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, flags=re.DOTALL):
+        (folder / name).write_text(code, encoding="utf-8")
+    (declared,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    groups = tomllib.loads(declared)["project"]["entry-points"]
+    lines = [line for group, own in groups.items() for line in (f"[{group}]", *(f"{k} = {v}" for k, v in own.items()))]
+    about = folder / "nearest_means-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: nearest-means\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_every_example_of_the_page_is_a_file(extension):
+    names = {path.name for path in extension.glob("*.py")}
+    assert names == {"nearest_means.py", "by_parity.py", "nearest_table.py", "letters.py", "use.py"}
+    assert len(names) == PAGE.read_text(encoding="utf-8").count("```python")
+
+
+def test_the_examples_of_the_page_work_together(extension):
+    tested, encoded = run((extension / "use.py").read_text(encoding="utf-8"), extension).splitlines()
+    assert int(re.fullmatch(r"held-out rows at the sites: (\d+)%", tested)[1]) > 80
+    assert encoded == "(2, 26)"
+    page = (extension / "report.html").read_text(encoding="utf-8")
+    assert "A NearestMeans classifies into 4 classes." in page
+    assert "Confusion matrix" in page
+
+
+@pytest.mark.slow  # imports every experiment there is
+def test_a_table_of_another_package_is_run_by_its_id(extension):
+    pytest.importorskip("kernfed_papers", reason="the papers are a package of their own: pip install --editable papers")
+    assert run(TABLE, extension) == "True"

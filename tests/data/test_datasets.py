@@ -17,7 +17,7 @@ from kernfed.data import (
 )
 from kernfed.data.catalog import BROUGHT, ENTRIES
 from kernfed.data.datasets import describe_file, folder_words, list_brought
-from kernfed.errors import DataError, DatasetNotFoundError
+from kernfed.errors import DataError, DatasetNotFoundError, InputError
 
 NAMES = [
     "digits",
@@ -265,3 +265,46 @@ def test_real_domains(features, width):
     assert {name: y.shape for name, (_, y) in office.domains.items()} == {name: (n,) for name, n in sizes.items()}
     assert len(office.class_names) == 10
     assert max(np.abs(x).max() for x, _ in office.domains.values()) <= 1
+
+
+# A file of one's own ----------------------------------------------------------------------------------------------
+
+
+def own_file(path, **changed):
+    arrays = {"x_train": np.ones((3, 2, 2)), "y_train": np.array([0, 2, 1]), "x_test": np.zeros((1, 2, 2))}
+    np.savez(path, **{**arrays, "y_test": np.array([1]), **changed})
+    return path
+
+
+def test_a_data_set_of_ones_own_is_loaded_by_its_path(tmp_path):
+    path = own_file(tmp_path / "mine.npz", class_names=np.array(["a", "b", "c"]))
+    for given in (path, str(path)):
+        data = load_dataset(given, scaling="times10")
+        assert (data.name, data.class_names) == ("mine", ("a", "b", "c"))
+        assert data.x_train.tolist() == [[10.0] * 4] * 3
+        assert data.y_train.tolist() == [0, 2, 1]
+        assert data.x_test.shape == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"y_train": np.array([0, -1, 1])}, "class numbers y_train"),
+        ({"y_train": np.array([0, 1])}, "class numbers y_train"),
+        ({"y_test": np.array([0.5])}, "class numbers y_test"),
+        ({"x_train": np.array(["a", "b", "c"])}, "rows x_train"),
+        ({"x_train": np.ones((0, 2, 2)), "y_train": np.zeros(0, int)}, "rows x_train"),
+        ({"x_test": np.zeros((1, 5))}, "as many columns to test as to train"),
+        ({"class_names": np.array(["a"])}, "a name for each of 3 classes"),
+    ],
+)
+def test_a_file_that_is_no_data_set_is_refused_by_what_is_wrong(tmp_path, changed, words):
+    with pytest.raises(DataError, match=words):
+        load_dataset(own_file(tmp_path / "mine.npz", **changed))
+
+
+def test_a_path_to_nothing_and_what_cannot_be_verified_are_refused(tmp_path):
+    with pytest.raises(DatasetNotFoundError, match="there is no file"):
+        load_dataset(tmp_path / "none.npz")
+    with pytest.raises(InputError, match="leave it out for one of your own"):
+        load_dataset(own_file(tmp_path / "mine.npz"), verify=True)

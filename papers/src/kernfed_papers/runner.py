@@ -1,6 +1,7 @@
 """Find experiments, run them, measure, and keep what came out.
 
 A module of ``kernfed_papers.experiments`` that has ``EXPERIMENTS`` (a tuple) adds them; nobody else needs to know.
+Other packages declare such a tuple as an entry point of the group ``kernfed.experiments``.
 """
 
 import datetime
@@ -16,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,8 @@ __all__ = [
 
 #: Short names of the papers, in the order in which they are listed.
 PAPERS = ("SFM", "DP-KAHM", "GIKM", "FedNewton", "KME")
+#: Entry points by which other packages declare experiments: a name, and a tuple of them.
+ENTRY_POINTS = "kernfed.experiments"
 
 
 @dataclass(frozen=True)
@@ -161,11 +165,14 @@ def _place(experiment: Experiment) -> tuple[int, list[tuple[str, int]], str]:
 
 def list_experiments() -> tuple[Experiment, ...]:
     """All experiments: by paper, then by table and figure."""
+    modules = [module.name for module in pkgutil.iter_modules(package.__path__, package.__name__ + ".")]
+    tuples = {name: getattr(importlib.import_module(name), "EXPERIMENTS", ()) for name in modules}
+    tuples |= {entry.value: entry.load() for entry in entry_points(group=ENTRY_POINTS)}
     experiments: dict[str, Experiment] = {}
-    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        for experiment in getattr(importlib.import_module(module.name), "EXPERIMENTS", ()):
+    for place, declared in tuples.items():
+        for experiment in declared:
             if experiment.id in experiments:
-                raise InputError(f"two experiments have the id {experiment.id!r}; the second is in {module.name}")
+                raise InputError(f"two experiments have the id {experiment.id!r}; the second is in {place}")
             experiments[experiment.id] = experiment
     return tuple(sorted(experiments.values(), key=_place))
 

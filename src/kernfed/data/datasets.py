@@ -172,13 +172,18 @@ def list_datasets() -> list[DatasetInfo]:
     return infos
 
 
-def load_dataset(name: str, *, scaling: str = "none", verify: bool = False) -> Dataset:
-    """Load a data set by name (see :func:`list_datasets`); images are flattened.
+def load_dataset(name: str | os.PathLike[str], *, scaling: str = "none", verify: bool = False) -> Dataset:
+    """Load a data set by name (see :func:`list_datasets`), or your own from the path of an npz file.
+
+    Images are flattened. A file of your own has the arrays ``x_train``, ``y_train``, ``x_test`` and ``y_test`` with
+    class numbers from 0, and perhaps ``class_names``; there is nothing to ``verify`` it by.
 
     ``scaling``: "none" gives the values of the file as float32; "unit" divides pixels by the top of their
     range; "tanh" does so and applies tanh (features that are not pixels: tanh alone); "times10" multiplies
     by ten. ``verify`` compares the file with its known SHA-256 first.
     """
+    if isinstance(name, os.PathLike) or name.endswith(".npz"):
+        return _load_own(Path(name), scaling, verify)
     if name == OFFICE:
         raise InputError(f"{OFFICE} has domains instead of training and test rows; use load_domains({OFFICE!r})")
     check_choice(name, "name", ("digits", *ENTRIES))
@@ -197,6 +202,40 @@ def load_dataset(name: str, *, scaling: str = "none", verify: bool = False) -> D
             raise DataError(f"{file.path}: expected {entry.n_classes} class_names, got {len(names)}")
     (x_train, y_train), (x_test, y_test) = parts
     return Dataset(name, x_train, y_train, x_test, y_test, names, f"{entry.origin}; scaling: {scaling}")
+
+
+def _load_own(path: Path, scaling: str, verify: bool) -> Dataset:
+    """A data set in a file that nobody here knows, checked."""
+    check_choice(scaling, "scaling", ("none", "tanh", "times10"))
+    if verify:
+        raise InputError(f"{path}: verify compares files whose SHA-256 is known; leave it out for one of your own")
+    if not path.is_file():
+        raise DatasetNotFoundError(
+            f"there is no file {path}; expected an npz file with x_train, y_train, x_test, y_test"
+        )
+    with open_npz(path) as file:
+        (x_train, y_train), (x_test, y_test) = (_own_part(file, part) for part in ("train", "test"))
+        count = 1 + max(int(y_train.max()), int(y_test.max(initial=0)))
+        names = tuple(str(value) for value in (file["class_names"] if "class_names" in file else range(count)))
+    if x_test.shape[1] != x_train.shape[1] or len(names) < count:
+        raise DataError(
+            f"{path}: expected as many columns to test as to train and a name for each of {count} classes, got "
+            f"{x_test.shape[1]}, {x_train.shape[1]} and {len(names)} names"
+        )
+    scaled = [_scaled(x, scaling, None) for x in (x_train, x_test)]
+    return Dataset(path.stem, scaled[0], y_train, scaled[1], y_test, names, f"{path.name}; scaling: {scaling}")
+
+
+def _own_part(file: Arrays, part: str) -> tuple[npt.NDArray[Any], IntArray]:
+    """Rows (n, p) and class numbers (n,) of a part; training needs rows."""
+    x, y = _array(file, f"x_{part}"), _array(file, f"y_{part}")
+    numbers = x.dtype.kind in "biuf" and y.dtype.kind in "iu"
+    if not numbers or x.ndim < 2 or y.shape != x.shape[:1] or (y < 0).any() or (part == "train" and not len(y)):
+        raise DataError(
+            f"{file.path}: expected rows x_{part} (n, ...) of numbers and class numbers y_{part} (n,) from 0, got "
+            f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
+        )
+    return x.reshape(len(x), int(np.prod(x.shape[1:]))), y.astype(np.int64)
 
 
 def load_domains(

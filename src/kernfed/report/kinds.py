@@ -18,6 +18,22 @@ def _classifier(model: Any) -> Parts:
     return Parts("A classifier of one site", lead, facts, (SENT["machines"],), model.get_params())
 
 
+def describe_other(model: Any) -> Parts:
+    """A model of another package, by what models have in common: classes, columns, sites and parameters."""
+    classes = len(getattr(model, "classes_", ()))
+    what = f"classifies into {classes} classes" if classes else "predicts values"
+    columns = int(getattr(model, "n_features_in_", 0))
+    missing = getattr(model, "missing_", {})
+    facts = (
+        *((Fact("Classes", f"{classes:,}"),) if classes else ()),
+        *((Fact("Columns", f"{columns:,}", missing_note(missing) if missing else ""),) if columns else ()),
+    )
+    given = model.get_params() if hasattr(model, "get_params") else {}
+    words = "What its sites sent, and what its file holds, the package says that it comes from."
+    name = type(model).__name__
+    return Parts(name, f"A {name} {what}.", facts, (words,), given, tables=missing_tables(missing))
+
+
 def _personal(model: Any) -> Parts:
     groups = model.groups_
     order = sorted(range(len(model.sites)), key=lambda place: (groups[model.sites[place]], model.sites[place]))

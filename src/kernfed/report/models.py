@@ -11,7 +11,7 @@ from kernfed.report.content import BYTES, SHARE, Bars, Fact, PageTable, ReportDa
 from kernfed.report.coverage import coverage_section
 from kernfed.report.evidence import Evidence, model_labels
 from kernfed.report.fused import PART_WORDS
-from kernfed.report.kinds import DESCRIPTIONS
+from kernfed.report.kinds import DESCRIPTIONS, describe_other
 from kernfed.report.maps import holders_map, labels_map, winners_map
 from kernfed.report.officer import protection
 from kernfed.report.parts import Parts
@@ -19,16 +19,18 @@ from kernfed.report.sections import accuracy_section, traffic_section
 
 
 def is_model(value: Any) -> bool:
-    """Whether there is a report of such a model."""
-    return type(value).__name__ in DESCRIPTIONS
+    """Whether there is a report of such a model: one of this package, or of another that predicts."""
+    return type(value).__name__ in DESCRIPTIONS or callable(getattr(value, "predict", None))
 
 
 def model_report(model: Any, evidence: Evidence | None = None, *, title: str = "") -> ReportData:
-    """The report of any model of this package, with the ``evidence`` there is."""
+    """The report of a model of this or another package, with the ``evidence`` there is."""
     if not is_model(model):
-        raise InputError(f"model must be one of {', '.join(DESCRIPTIONS)}, got {type(model).__name__}")
+        raise InputError(
+            f"model must be one of {', '.join(DESCRIPTIONS)}, or have a method predict, got {type(model).__name__}"
+        )
     known = evidence or Evidence()
-    parts = DESCRIPTIONS[type(model).__name__](model)
+    parts = DESCRIPTIONS.get(type(model).__name__, describe_other)(model)
     sections = (
         accuracy_section(known),
         _who_section(model, known),
