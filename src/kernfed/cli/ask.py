@@ -114,7 +114,9 @@ class _FlowerApp:
 
         self._app, self._path, self._model = app, model, load(model)
         if not isinstance(self._model, FoldingModel) or self._model.hold != "sites":
-            raise InputError(f"{model} must be a folding model whose machines are at its sites")
+            kind = type(self._model).__name__
+            told = f"{model} must be a folding model whose machines are at its sites, not a {kind}"
+            raise InputError(f"{told}: train with learner folding and measure rms")
         check_encryptable(self._model)
         self.sites, self.classes = len(self._model.sites), self._model.classes_
 

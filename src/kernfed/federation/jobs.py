@@ -259,7 +259,8 @@ def _encrypted(federation: Federation, job: Job) -> dict[str, Any]:
     """An answer that nobody here can read: the run asks and combines, and the secret key is with whoever started it."""
     model = _model(federation, job)
     if not isinstance(model, FoldingModel) or model.connection is None:
-        raise InputError("encrypted answers need a folding model whose machines are at its sites")
+        told = f"encrypted answers need a folding model whose machines are at its sites, got a {type(model).__name__}"
+        raise InputError(f"{told}: train with learner folding and measure rms")
     check_encryptable(model)
     keys = open_keys(job.file("keys").read_bytes())
     rows = model._queries(_queries(model, job))
