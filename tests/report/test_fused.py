@@ -39,6 +39,10 @@ def test_the_parts_their_weight_and_its_errors_are_told(fusion):
     privacy = " ".join(report.section("Privacy").words)
     assert f"{fusion.choice_.rows} training rows of 3 sites travelled" in privacy
     assert "no rows" not in privacy  # the machines hold them, so the file does
+    lies = report.section("Guarantees").claims[0]
+    assert lies.statement.startswith("Of the machines alone: A single wrong site can decide")
+    alone = model_report(replace(fusion, ridge=None)).section("Guarantees").claims[0]
+    assert alone.statement.startswith("A single wrong site can decide")
 
 
 def test_who_is_not_in_the_head_is_named_with_the_reason(fusion):

@@ -1,9 +1,10 @@
 """What is particular to a fusion of machines and a head: its parts, the weight between them, and who is in which."""
 
+from dataclasses import replace
 from typing import Any
 
 from kernfed.fusion.model import FusionChoice, FusionModel
-from kernfed.report.content import SHARE, Curves, Fact, PageTable, Section, Series, site_table, written
+from kernfed.report.content import SHARE, Claim, Curves, Fact, PageTable, Section, Series, site_table, written
 from kernfed.report.machines import describe_folding
 from kernfed.report.parts import MISSING_COLUMNS, SENT, Parts, missing_note, missing_tables
 from kernfed.report.rounds import describe_ridge
@@ -36,9 +37,22 @@ def describe_fusion(model: FusionModel) -> Parts:
         _sent(model),
         _settings(model, machines, head),
         sections,
-        tuple(claim for part in inner for claim in part.claims),
+        (*_machine_claims(model, machines), *(() if head is None else head.claims)),
         _tables(model, machines, head),
         tuple(paper for part in inner for paper in part.papers),
+    )
+
+
+def _machine_claims(model: FusionModel, machines: Parts | None) -> tuple[Claim, ...]:
+    """What holds for machines, said of their part only where the head has a word, too."""
+    claims = () if machines is None else machines.claims
+    if model.ridge is None:
+        return claims
+    return tuple(
+        replace(
+            claim, title=f"{claim.title}: the machines' part", statement=f"Of the machines alone: {claim.statement}"
+        )
+        for claim in claims
     )
 
 
