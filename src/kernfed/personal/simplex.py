@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
+import scipy  # its parts are loaded when they are used
 
 from kernfed._threads import in_threads
 from kernfed._validation import FloatArray, check_rows

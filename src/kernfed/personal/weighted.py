@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
+import scipy  # its parts are loaded when they are used
 
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr
+import scipy  # its parts are loaded when they are used
 
 from kernfed._validation import check_number
 from kernfed.errors import InputError
@@ -216,7 +216,8 @@ def repeated(event: Event, count: int, *, together: bool) -> Event:
 def gaussian_delta(mu: float, epsilon: npt.ArrayLike) -> Floats:
     """``Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)``, in logarithms."""
     epsilon = np.asarray(epsilon, dtype=np.float64)
-    first, second = log_ndtr(mu / 2 - epsilon / mu), epsilon + log_ndtr(-mu / 2 - epsilon / mu)
+    log_normal = scipy.special.log_ndtr
+    first, second = log_normal(mu / 2 - epsilon / mu), epsilon + log_normal(-mu / 2 - epsilon / mu)
     return np.asarray(np.exp(first) * -np.expm1(np.minimum(second - first, 0.0)))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.fft import idct
+import scipy  # its parts are loaded when they are used
 
 from kernfed._random import generator
 from kernfed._validation import check_choice, check_count
@@ -80,7 +80,7 @@ def _cosine_basis(shape: tuple[int, ...], dimension: int) -> Floats:
     # In units of each axis's highest frequency, by length, then by index.
     squared = np.square(frequencies / np.array(shape)[:, None]).sum(axis=0).round(12)
     lowest = np.argsort(squared, kind="stable")[:dimension]
-    axes = [idct(np.eye(side), axis=0, norm="ortho") for side in shape]
+    axes = [scipy.fft.idct(np.eye(side), axis=0, norm="ortho") for side in shape]
     columns = np.ones((1, dimension))
     for axis, index in zip(axes, frequencies[:, lowest], strict=True):
         columns = (columns[:, None, :] * axis[None, :, index]).reshape(-1, dimension)
