@@ -322,8 +322,8 @@ def main() -> None:
             told[name] = work[name]()
             show_part(name, told[name])
             note(f"{name}: {format_seconds(time.monotonic() - start)}")
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "serve.json").write_text(json.dumps(told, indent=1) + "\n")
+            options.out.mkdir(parents=True, exist_ok=True)
+            (options.out / "serve.json").write_text(json.dumps(told, indent=1) + "\n")
 
 
 if __name__ == "__main__":
