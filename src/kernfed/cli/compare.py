@@ -39,8 +39,8 @@ _TESTED = 0.25
 _GROUPS = {
     "nothing": "without learning",
     "alone": "one site alone",
-    "together": "together, rows stay",
-    "pooled": "pooled, rows leave",
+    "together": "together",
+    "pooled": "pooled",
 }
 _COLOURS = {"nothing": "#999999", "alone": "#c98f3c", "together": "#2f6f9f", "pooled": "#7a7f87"}
 

@@ -137,10 +137,13 @@ def _told(learner: Any, traffic: Iterable[Any], terms: Any) -> str:
     """What would leave, in words."""
     if getattr(learner, "hold", "") == "machines" and getattr(learner, "sum", None) is None:
         return "the rows themselves, inside machines" if terms is None else "released rows, inside machines"
-    if getattr(learner, "hold", "") == "sites" and getattr(learner, "sum", None) is None:
-        return "class counts and scores of queries"
     kinds = {entry.information for entry in traffic}
-    return ", ".join(words for kind, words in _WORDS.items() if kind in kinds)
+    if getattr(learner, "hold", "") == "sites" and kinds <= {"schema", "counts", "scores"}:
+        return "class counts and scores of queries"
+    told = [words for kind, words in _WORDS.items() if kind in kinds]
+    if "rows" in kinds:  # of a fusion that holds its machines at the sites: those that weigh its parts
+        told[-1] = "some rows, without labels, as queries"
+    return ", ".join(told)
 
 
 def _promised(learner: Any, terms: Any, sites: int) -> list[str]:
