@@ -82,7 +82,7 @@ def test_where_no_site_allows_sums_the_model_is_machines_alone(
         np.testing.assert_array_equal(loaded.predict_proba(queries), model.predict_proba(queries))
 
 
-def test_forgetting_is_fitting_anew_with_the_recorded_choices(data: Data, queries: npt.NDArray[np.float64]) -> None:
+def test_forgetting_is_fitting_anew_with_the_recorded_choices(data: Data) -> None:
     X, y = data["b"]
     ids, gone = np.arange(len(y)), np.array([1, 5, 9])
     kept = ~np.isin(ids, gone)
@@ -126,7 +126,7 @@ def test_a_site_may_leave_and_come(data: Data, queries: npt.NDArray[np.float64])
         np.testing.assert_allclose(back.scores(queries), before, atol=1e-9)
 
 
-def test_a_sure_head_answers_without_the_sites(data: Data, queries: npt.NDArray[np.float64]) -> None:
+def test_a_sure_head_answers_without_the_sites(data: Data) -> None:
     with kf.Federation.local(data) as federation:
         model = learner(visit="unsure").fit(federation)
         assert model.visit_.travelled is not None
