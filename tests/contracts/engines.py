@@ -286,7 +286,7 @@ class EngineContract(ABC):
             pytest.importorskip("tenseal", reason="extra [fhe] not installed")
         queries = np.concatenate([X[:3] for X, _ in data.values()])
         with Federation(self.engine(data)) as federation:
-            model = FoldingLearner().fit(federation)
+            model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
             index = classify(model.scores_by_site(queries), scheme="plain", bits=8)
             assert (model.predict(queries, secure=scheme) == model.classes_[index]).all()
 
@@ -343,7 +343,7 @@ class EngineContract(ABC):
         """16 MB down; some MB up, equal to the bit to machines fitted here."""
         X, y = rng.standard_normal((800, 100)), np.repeat([0, 1], 400)
         with Federation(self.engine({"alpha": (X, y), "bravo": (X, y)})) as federation:
-            model = FoldingLearner(batch_size=100).fit(federation)
+            model = FoldingLearner(batch_size=100, partition="order", scale=None).fit(federation)
             question = Payload(values={"handle": model.handle, "generation": {"alpha": 1, "bravo": 1}})
             found = federation.ask("machines", question)["bravo"].arrays
             batches = [X[y == label][part] for label in (0, 1) for part in split_rows(X[y == label], 100, "order", rng)]

@@ -239,7 +239,7 @@ def test_what_a_task_raises_reaches_the_operator_and_nothing_of_others(
         ({"label": 5}, "label in the node's configuration must be text, got 5"),
         ({"store": ""}, "store in the node's configuration must be text, got ''"),
         ({"policy": "/none.toml"}, "no policy file at /none.toml"),
-        ({"holdout": 2.0}, "holdout must be < 1"),
+        ({"holdout": 2.0}, "holdout in the node's configuration must be < 1, got 2.0"),
         ({"colour": "red"}, "unknown setting 'colour' in the node's configuration"),
     ],
 )
@@ -264,7 +264,9 @@ def test_without_a_policy_only_schema_and_scores_leave(data: Data, tmp_path: Pat
             "b",
             "c",
         )
-        with pytest.raises(TooFewReplies, match="allows describe, folding_choose, folding_fit, scores, prepare, not 'machines'"):
+        with pytest.raises(
+            TooFewReplies, match="allows describe, folding_choose, folding_fit, scores, prepare, not 'machines'"
+        ):
             FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
                 federation
             )

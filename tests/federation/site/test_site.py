@@ -244,7 +244,9 @@ def test_ids_of_questions_cannot_leave_the_store(site: Site, tmp_path: Path, id:
         assert len(site.rows().ids) == 13
     files = {str(place.relative_to(tmp_path / "site")) for place in tmp_path.rglob("*") if place.is_file()}
     journal = {f"journal/{name}" for name in ("000000000001.jsonl", "head", "lock")}
-    (answer,) = files - {"lock", "state.json", "rows.safetensors"} - journal
+    receipts = {f"receipts/{name}" for name in ("000000000001.jsonl", "head", "lock")}
+    own = {"lock", "state.json", "rows.safetensors", "receipts.key", "sum.key"}
+    (answer,) = files - own - journal - receipts
     assert re.fullmatch(r"answers/[0-9a-f]{16}\.safetensors", answer)
 
 

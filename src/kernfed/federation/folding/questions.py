@@ -51,12 +51,6 @@ class Training:
             check_number(float(values["temperature"]), "temperature", above=0)
         for name in ("generation", "machines", "rows"):
             check_count(values[name], name)
-        counts = values.get("counts")
-        if counts is not None and (
-            len(counts) != len(held) or sum(check_count(n, "counts") for n in counts) != values["rows"]
-        ):
-            told = f"the {values['rows']} rows of {len(held)} classes, got {counts[:20]}"
-            raise InputError(f"counts must add up to {told}")
         if self.terms is not None:
             self.terms.check_told(values["privacy"])
         if described is not None and (held != list(described.classes) or values["rows"] != described.n_rows):
@@ -64,6 +58,12 @@ class Training:
                 f"the site described {described.n_rows} rows of classes {list(described.classes)[:20]}, "
                 f"and models {values['rows']} of {held[:20]}"
             )
+        counts = values.get("counts")
+        if counts is not None and (
+            len(counts) != len(held) or sum(check_count(n, "counts") for n in counts) != values["rows"]
+        ):
+            told = f"the {values['rows']} rows of {len(held)} classes, got {counts[:20]}"
+            raise InputError(f"counts must add up to {told}")
 
 
 def query_chunks(queries: int, width: int) -> list[tuple[int, int]]:

@@ -4,10 +4,11 @@ import hashlib
 import json
 import platform
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
-import scipy.linalg
+import scipy
 from threadpoolctl import threadpool_info
 
 #: Where Linux says which processor it runs on.
@@ -17,6 +18,7 @@ _CPU_FILE = Path("/proc/cpuinfo")
 @cache
 def environment() -> dict[str, str]:
     """Processor, BLAS with the routines that it chose for it, numpy and scipy, in words."""
+    import_module("scipy.linalg")  # its BLAS counts; a site that only answers queries need not load it
     every = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
     # Others that are loaded by chance, with torch or a library of images, compute nothing here.
     pools = [pool for pool in every if "numpy" in pool["filepath"] or "scipy" in pool["filepath"]] or every
