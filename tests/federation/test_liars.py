@@ -122,7 +122,9 @@ def test_folding_no_site_decides_the_temperature_by_its_rows(engine: Any, temper
         return Payload({}, {**payload.values, "counts": [10**9] * 10})
 
     def trained(payload: Payload) -> Payload:
-        return Payload({}, {**payload.values, "rows": 10**10, "counts": [10**9] * 10, "temperature": f"{temperature:.16e}"})
+        return Payload(
+            {}, {**payload.values, "rows": 10**10, "counts": [10**9] * 10, "temperature": f"{temperature:.16e}"}
+        )
 
     model = FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(
         told({"describe": many, "folding_fit": trained}, engine)
