@@ -325,8 +325,8 @@ def test_a_superlink_that_was_restarted_is_named(
 
 
 def test_settings_take_the_type_the_app_gives_them(app: Path) -> None:
-    found = parse_settings(app, ["batch-size=7", "timeout=5", "sites=a,b", "rows=1=2"])
-    assert found == {"batch-size": 7, "timeout": 5.0, "sites": "a,b", "rows": "1=2"}
+    found = parse_settings(app, ["batch-size=7", "k=3", "timeout=5", "sites=a,b", "rows=1=2"])
+    assert found == {"batch-size": "7", "k": 3, "timeout": 5.0, "sites": "a,b", "rows": "1=2"}
     for word, told in (("colour=1", "--set must be NAME=VALUE"), ("measure", "--set must be"), ("k=x", "k must be")):
         with pytest.raises(ValueError, match=told):
             parse_settings(app, [word])

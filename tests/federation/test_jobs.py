@@ -56,7 +56,7 @@ def test_jobs_train_predict_evaluate_forget(data: Data, tmp_path: Path) -> None:
     np.save(tmp_path / "queries.npy", queries)
     results = tmp_path / "results"
     with Federation.flower(over_files(data, tmp_path, holdout=0.25)) as federation:
-        run_job(federation, job(results, "1", measure="distance", batch_size=8))
+        run_job(federation, job(results, "1", measure="distance", batch_size=8, partition="order", scale="none"))
         model = str(results / "1" / "model.kfd")
         before = len(federation.engine._grid.pushed)  # type: ignore[attr-defined]
         run_job(federation, job(results, "2", job="predict", model=model, queries=str(tmp_path / "queries.npy")))
@@ -179,7 +179,7 @@ def test_jobs_with_personal(data: Data, tmp_path: Path, settings: dict[str, Any]
         ({"components": -1}, "components must be >= 1"),
         ({"gains": "perhaps"}, "gains must be one of"),
         ({"regularization": "much"}, "regularization must be a number"),
-        ({"batch-size": 8}, "batch-size is for learner folding, not for personal; leave it out"),
+        ({"batch-size": 8}, "batch-size is for learner folding or fusion, not for personal; leave it out"),
         ({"bandwidth": "wide"}, "bandwidth must be median or a number"),
         ({"task": "rank"}, "task must be one of"),
     ],
@@ -230,7 +230,8 @@ def test_serve_does_the_job_of_the_run(data: Data, tmp_path: Path, capsys: pytes
         ({"colour": 1}, "unknown setting 'colour'"),
         ({"results": "here"}, "results must be an absolute path"),
         ({"timeout": "long"}, "timeout must be float, got 'long'"),
-        ({"batch-size": True}, "batch-size must be int, got True"),
+        ({"batch-size": True}, "batch-size must be str, got True"),
+        ({"k": True}, "k must be int, got True"),
         ({"seed": -1}, "seed must be >= 0"),
     ],
 )

@@ -17,7 +17,9 @@ from kernfed.federation.settings import (
     settings_by_name,
 )
 
-LEARNERS = ("folding", "ridge", "personal")
+LEARNERS = ("folding", "ridge", "personal", "fusion")
+#: Those whose settings are all their own; the fusion's are those of its parts, too.
+PLAIN = ("folding", "ridge", "personal")
 #: What stands behind several settings, and is none of the learner by itself.
 JOINT = {"epsilon", "delta", "bounds", "d", "radius", "dimension", "basis", "label-epsilon", "classes"}
 
@@ -31,7 +33,7 @@ def test_every_method_that_learns_declares_its_settings():
     assert all(isinstance(learner_settings(name), LearnerSettings) for name in LEARNERS)
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("learner", PLAIN)
 def test_what_is_told_as_default_is_what_the_learner_does(learner):
     known = parameters(learner)
     for setting in learner_settings(learner).table:
@@ -50,19 +52,43 @@ def test_nothing_given_is_the_learner_itself(learner):
     assert make_learner(learner, Given()).get_params() == usual.get_params()
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
-def test_each_setting_reaches_the_learner(learner):
-    usual = make_learner(learner, Given()).get_params()
+#: Values that differ from what is usual, of settings that are texts without a list of choices.
+OTHERS = {"weights": "local", "batch-size": "7"}
+
+
+def other_values(learner):
+    """Each setting that stands for itself, with another value than the usual one."""
     for setting in learner_settings(learner).table:
         if setting.name in (*JOINT, "privacy", "smoothing", "k", "trusted-classes"):
             continue
         other = next((choice for choice in setting.choices if choice != setting.usual), None)
         if other is None:
-            other = (
-                setting.usual + 1 if isinstance(setting.usual, int) else {"weights": "local"}.get(setting.name, "0.5")
-            )
-        changed = make_learner(learner, Given({setting.name: other})).get_params()
-        assert {name for name in usual if usual[name] != changed[name]} == {setting.argument}
+            other = setting.usual + 1 if isinstance(setting.usual, int) else OTHERS.get(setting.name, "0.5")
+        yield setting, other
+
+
+def differing(usual, changed):
+    usual, changed = usual.get_params(deep=False), changed.get_params(deep=False)
+    return {name for name in usual if usual[name] != changed[name]}
+
+
+@pytest.mark.parametrize("learner", PLAIN)
+def test_each_setting_reaches_the_learner(learner):
+    for setting, other in other_values(learner):
+        changed = make_learner(learner, Given({setting.name: other}))
+        assert differing(make_learner(learner, Given()), changed) == {setting.argument}
+
+
+def test_each_setting_of_a_fusion_reaches_it_or_the_part_it_is_of():
+    usual = make_learner("fusion", Given())
+    for setting, other in other_values("fusion"):
+        changed = make_learner("fusion", Given({setting.name: other}))
+        if setting.argument in parameters("fusion"):
+            assert differing(usual, changed) == {setting.argument}
+            continue
+        (part,) = differing(usual, changed)
+        assert part == ("folding" if setting.name in learner_settings("folding").names else "ridge")
+        assert differing(make_learner(part, Given()), getattr(changed, part)) == {setting.argument}
 
 
 @pytest.mark.parametrize(("text", "labels"), [("3, cat", ("3", "cat")), ("all", "all")])
@@ -74,13 +100,13 @@ def test_trusted_classes_are_labels_by_commas(text, labels):
 @pytest.mark.parametrize(
     ("learner", "values", "told"),
     [
-        ("folding", {"rounds": 3}, "--rounds is for --learner ridge, not for folding; leave it out"),
+        ("folding", {"rounds": 3}, "--rounds is for --learner ridge or fusion, not for folding; leave it out"),
         ("ridge", {"gains": "no"}, "--gains is for --learner personal, not for ridge"),
-        ("personal", {"batch-size": 3}, "--batch-size is for --learner folding, not for personal"),
-        ("folding", {"components": 3}, "--components is for --learner ridge or personal, not for folding"),
-        ("forest", {}, "--learner must be one of 'folding', 'ridge', 'personal', got 'forest'"),
+        ("personal", {"batch-size": 3}, "--batch-size is for --learner folding or fusion, not for personal"),
+        ("folding", {"components": 3}, "--components is for --learner ridge or personal or fusion, not for folding"),
+        ("forest", {}, "--learner must be one of 'folding', 'ridge', 'personal', 'fusion', got 'forest'"),
         ("folding", {"measure": "far"}, "--measure must be one of"),
-        ("folding", {"batch-size": -1}, "--batch-size must be >= 1, got -1"),
+        ("folding", {"batch-size": -1}, "--batch-size must be auto or a number >= 1, got -1"),
         ("folding", {"k": 3}, "--k needs --aggregate kth"),
         ("folding", {"trusted-classes": "a"}, "--trusted-classes needs --aggregate kth"),
         ("ridge", {"regularization": "1,few"}, "--regularization must be auto, a number, or several"),
