@@ -46,7 +46,8 @@ def test_plan_and_train_have_the_same_options():
 @pytest.mark.parametrize(
     "options",
     [
-        ("--learner", "ridge", "--method", "exact", "--components", "20", "--regularization", "0.1"),
+        # How many bandwidths are tried is for the rows to say: it is given here.
+        ("--learner", "ridge", "--components", "20", "--bandwidth", "2.5", "--regularization", "0.1"),
         ("--learner", "ridge", "--method", "exact", "--features-kind", "given", "--regularization", "0.1"),
         ("--learner", "personal", "--gains", "no"),
         ("--learner", "folding", "--hold", "machines", "--batch-size", "10", "--partition", "kmeans"),

@@ -19,7 +19,7 @@ def rows():
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("ridge", {"method": "exact", "components": 12}),
+        ("ridge", {"method": "exact", "components": 12, "bandwidth": "2.5"}),
         ("ridge", {"method": "fedavg", "components": 12, "rounds": 2}),
         ("ridge", {"method": "exact", "features-kind": "given", "task": "regress"}),
         ("personal", {"gains": "no"}),
@@ -28,7 +28,7 @@ def rows():
 def test_a_rehearsal_counts_what_the_training_sends(rows, name, values):
     learner = make_learner(name, Given(values))
     planned = plan_learner(name, learner, rows)
-    assert not planned.exact
+    assert (planned.exact, planned.rehearsed) == (False, True)
     with kf.Federation.local(rows) as federation:
         learner.fit(federation)
         real = federation.traffic
@@ -40,23 +40,39 @@ def test_a_rehearsal_counts_what_the_training_sends(rows, name, values):
 
 
 def test_a_method_that_knows_its_messages_is_exact(rows):
-    learner = make_learner("folding", Given())
+    learner = make_learner("folding", Given({"batch-size": "100", "partition": "order", "scale": "none"}))
     planned = plan_learner("folding", learner, rows, queries=5)
-    assert planned.exact
+    assert (planned.exact, planned.rehearsed) == (True, False)
     with kf.Federation.local(rows) as federation:
         learner.fit(federation).predict(np.zeros((5, 4)))
         assert planned.traffic.to_json() == federation.traffic.to_json()
 
 
+def test_what_sites_have_still_to_choose_is_planned_at_its_most(rows):
+    learner = make_learner("folding", Given())
+    planned = plan_learner("folding", learner, rows, queries=5)
+    assert (planned.exact, planned.rehearsed) == (False, False)
+    with kf.Federation.local(rows) as federation:
+        learner.fit(federation).predict(np.zeros((5, 4)))
+        real = federation.traffic
+    for entry, sent in zip(planned.traffic.to_json(), real.to_json(), strict=True):
+        for key in ("site", "task", "information", "messages", "scalars_up"):
+            assert entry[key] == sent[key]
+        for key in ("bytes_up", "bytes_down"):
+            assert sent[key] <= entry[key] <= sent[key] + 200
+
+
 def test_rows_are_not_looked_at(rows):
-    learner = make_learner("ridge", Given({"method": "exact", "components": 12}))
+    learner = make_learner("ridge", Given({"method": "exact", "components": 12, "bandwidth": "2.5"}))
     blank = {name: (np.full_like(X, np.nan), y) for name, (X, y) in rows.items()}
     assert rehearse(learner, blank).to_json() == rehearse(learner, rows).to_json()
 
 
 def test_every_class_is_there_however_few_rows_are_made_up(rows, monkeypatch):
     monkeypatch.setattr("kernfed.federation.planning.REHEARSED", 1)
-    learner = make_learner("ridge", Given({"method": "exact", "components": 12}))
+    # Given, not chosen: of so few rows other candidates are tried.
+    given = {"method": "exact", "components": 12, "bandwidth": "2.5", "regularization": "0.1"}
+    learner = make_learner("ridge", Given(given))
     whole = plan_learner("ridge", learner, rows).traffic
     with kf.Federation.local(rows) as federation:
         learner.fit(federation)

@@ -100,7 +100,7 @@ def plan(
         "left_out": table.left_out,
         "privacy": "none" if terms is None else statement(terms),
     }
-    size = format_bytes(traffic.bytes_up) if planned.exact else f"About {format_bytes(traffic.bytes_up)}"
+    about = "" if planned.exact else "About " if planned.rehearsed else "At most "
     rehearsed = "Rehearsed with made-up rows of the same shape: real ones may need more rounds, or fewer."
     emit(
         result,
@@ -108,8 +108,8 @@ def plan(
         str(traffic),
         "",
         columns_line(table),
-        f"{size} would leave the sites: {_told(learner, traffic, terms)}.",
-        *([] if planned.exact else [rehearsed]),
+        f"{about}{format_bytes(traffic.bytes_up)} would leave the sites: {_told(learner, traffic, terms)}.",
+        *([rehearsed] if planned.rehearsed else []),
         *_promised(learner, terms, len({entry.site for entry in traffic})),
     )
 

@@ -1,7 +1,8 @@
 """What a learner would send and receive, before anything is asked of a site.
 
-A method that knows its messages beforehand declares a plan of its own, to the byte. Every other learner is rehearsed:
-it is run, in this process, on made-up rows of the same shape with the sites' own labels, and its traffic is the plan.
+A method that knows its messages beforehand declares a plan of its own, to the byte; what sites have still to choose
+(the learner is ``undecided``) is counted at the most it can come to. Every other learner is rehearsed: it is run, in
+this process, on made-up rows of the same shape with the sites' own labels, and its traffic is the plan.
 """
 
 import warnings
@@ -28,10 +29,11 @@ REHEARSED = 500
 
 @dataclass(frozen=True)
 class Plan:
-    """What would be exchanged. ``exact`` is False where it was rehearsed: bytes are then about right."""
+    """What would be exchanged: to the byte where ``exact``, about right where it was ``rehearsed``, else at most."""
 
     traffic: Traffic
     exact: bool
+    rehearsed: bool = False
 
 
 def plan_learner(
@@ -46,12 +48,12 @@ def plan_learner(
     """The traffic of training the learner of method ``name`` on ``{site: (X, y)}`` and of then scoring ``queries``."""
     own = learner_settings(name).plan
     if not own or getattr(learner, "sum", None) is not None:  # how many messages a masked sum takes is its own matter
-        return Plan(rehearse(learner, rows, columns, queries=queries, seed=seed), exact=False)
+        return Plan(rehearse(learner, rows, columns, queries=queries, seed=seed), exact=False, rehearsed=True)
     schemas = {}
     for site, (X, y) in rows.items():
         labels, counts = np.unique(y, return_counts=True)
         schemas[site] = Schema(X.shape[1], tuple(labels.tolist()), tuple(counts.tolist()), tuple(columns))
-    return Plan(resolve(own)(learner, schemas, queries, seed=seed), exact=True)
+    return Plan(resolve(own)(learner, schemas, queries, seed=seed), exact=not getattr(learner, "undecided", False))
 
 
 def rehearse(

@@ -105,6 +105,12 @@ class FoldingLearner(Learner):
         """What sites choose from, checked."""
         return candidates(self.scale, self.batch_size, self.partition)
 
+    @property
+    def undecided(self) -> bool:
+        """Whether sites have to be asked for units or batches before they model; never under privacy."""
+        tried = self.candidates() if self.recipe() is None else ()
+        return len(tried) > 1 or any(one.scale is not None for one in tried)
+
     def parameters(
         self, seed: int = 0, chosen: Candidate | None = None, scale: Scaling | None = None
     ) -> FoldingParameters:

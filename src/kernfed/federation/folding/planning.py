@@ -51,7 +51,7 @@ def plan_folding(
         note = partial(_note, traffic, site, caller)
         counts = schema.counts if recipe is None or recipe.by_row else (recipe.rows_per_class,) * len(schema.counts)
         note(*schema_question(request), Payload(values=schema.to_values()))
-        if any(one.scale is not None for one in tried) or len(tried) > 1:
+        if learner.undecided:
             note(
                 "folding_choose",
                 choice_question(learner.parameters(seed), tried),
@@ -75,7 +75,7 @@ def plan_folding(
 
 def _largest(learner: FoldingLearner, tried: Sequence[Candidate], width: int, seed: int) -> FoldingParameters:
     """Parameters that take most room: the longest numbers, columns before entries, and most machines."""
-    if not any(one.scale is not None for one in tried) and len(tried) <= 1:
+    if not learner.undecided:
         return learner.parameters(seed)
     smallest = min(tried, key=lambda one: (one.batch_size, -len(one.partition)))
     number = -1.2345678901234567e-100
