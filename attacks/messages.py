@@ -5,7 +5,7 @@ import shutil
 import signal
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 
 import kernfed as kf
 from kernfed.federation import Federation, LocalEngine, Policy, Refusal, Site
+from kernfed.federation.preparing import agree
 from kernfed.federation.protocol.message import Payload, Question, decode_question, decode_reply, encode_question
 from kernfed.federation.protocol.task import task_names
 from kernfed.kernels.fourier import FourierFeatures
@@ -37,12 +38,26 @@ class Recorder(LocalEngine):
         self, data: bytes | Mapping[str, bytes], sites: Sequence[str], timeout: float
     ) -> Mapping[str, bytes | Refusal]:
         """Note the question, and carry it."""
+        self._note(data, sites)
+        return super().carry(data, sites, timeout)
+
+    def deliver(
+        self,
+        data: bytes | Mapping[str, bytes],
+        sites: Sequence[str],
+        timeout: float,
+        take: Callable[[str, bytes | Refusal], None],
+    ) -> None:
+        """Note the question, and deliver it."""
+        self._note(data, sites)
+        super().deliver(data, sites, timeout, take)
+
+    def _note(self, data: bytes | Mapping[str, bytes], sites: Sequence[str]) -> None:
         if ASKED in sites:
             asked = data if isinstance(data, bytes) else data[ASKED]
             known = self.asked.setdefault(decode_question(asked).task, [])
             if len(known) < 5:
                 known.append(asked)
-        return super().carry(data, sites, timeout)
 
     @property
     def asked(self) -> dict[str, list[bytes]]:
@@ -54,9 +69,10 @@ class Recorder(LocalEngine):
 
 @dataclass(frozen=True)
 class World:
-    """Rows of the sites, the folder of their stores, and what they were asked."""
+    """Rows of the sites, names of their columns, the folder of their stores, and what they were asked."""
 
     rows: dict[str, Any]
+    columns: tuple[str, ...]
     folder: Path
     asked: dict[str, list[bytes]]
 
@@ -65,7 +81,7 @@ class World:
         shutil.copytree(self.folder, copy)
         policies = dict.fromkeys(self.rows, _POLICY)
         engine = LocalEngine.from_data(
-            self.rows, seed=3, store=copy, holdout=0.2, columns=models.NAMES, policies=policies
+            self.rows, seed=3, store=copy, holdout=0.2, columns=self.columns, policies=policies
         )
         return engine.site(ASKED)
 
@@ -162,14 +178,20 @@ def _after(site: Site, data: bytes, question: Question | None) -> tuple[str, str
 
 def _worlds(folder: Path) -> list[World]:
     sites, queries = models.rows()
+    asking: dict[str, tuple[Any, Callable[[Federation, Any], None]]] = {
+        "labels": (sites, _ask_labels),
+        "values": (models.values_of(sites), _ask_values),
+        "private": (sites, _ask_private),
+        "sums": (models.rows(names=("east", "north", "south", "upper", "west"))[0], _ask_sums),
+        "tables": (models.tables_of(sites), _ask_tables),
+    }
     worlds = []
-    for name, rows in (("labels", sites), ("values", models.values_of(sites)), ("private", sites)):
-        engine = Recorder.from_data(rows, seed=3, store=folder / name, holdout=0.2, columns=models.NAMES)
+    for name, (rows, ask) in asking.items():
+        columns = () if name == "tables" else models.NAMES  # a table has its own
+        engine = Recorder.from_data(rows, seed=3, store=folder / name, holdout=0.2, columns=columns)
         assert isinstance(engine, Recorder)
-        {"labels": _ask_labels, "values": _ask_values, "private": _ask_private}[name](
-            Federation(engine, seed=3), queries
-        )
-        worlds.append(World(rows, folder / name, engine.asked))
+        ask(Federation(engine, seed=3), queries)
+        worlds.append(World(rows, columns, folder / name, engine.asked))
     return worlds
 
 
@@ -182,12 +204,16 @@ def _ask_labels(federation: Federation, queries: Any) -> None:
     for one in (held, model):
         kf.evaluate(one, federation)
         kf.calibrate(one, federation)
+        kf.conform(one, federation)
     model.predict_proba(queries)
     model.predict(queries, secure="plain")
     for method in ("conjugate", "newton", "exact", "dkrr", "fedavg", "fedprox"):
         ridge = kf.RidgeLearner(method, n_components=8, regularization=[1e-3, 1e-2], rounds=2)
         kf.evaluate(ridge.fit(federation), federation)
     kf.RidgeLearner(features="given", diagnose=True).fit(federation)
+    kf.RidgeLearner(n_components=8, bandwidth=2.0, regularization=1e-2, head="logistic", rounds=2).fit(federation)
+    head = kf.RidgeLearner(n_components=8, bandwidth=2.0, regularization=1e-2)
+    kf.FusionLearner(kf.FoldingLearner(), head, visit="unsure").fit(federation)
     for weights, kind in (("auto", "ridge"), ("means", "ridge"), ("printed", "logistic")):
         kf.PersonalLearner(weights, model=kind, kernel_components=20, steps=5).fit(federation)
     _ask_outside(federation)
@@ -228,3 +254,21 @@ def _ask_private(federation: Federation, queries: Any) -> None:
     kf.RidgeLearner("exact", n_components=8, bandwidth=2.0, privacy=ridge).fit(federation)
     embedding = kf.privacy.RecordEmbedding(9.0, 1e-5, FourierFeatures(5, 20, 1.0, kind="paired"))
     kf.PersonalLearner((0.0, 0.5), model="none", privacy=embedding).fit(federation)
+
+
+def _ask_sums(federation: Federation, _: Any) -> None:
+    """Everything that is added up under masks, by a committee that signs and by one that follows the protocol."""
+    kf.RidgeLearner(n_components=8, regularization=1e-2, sum=kf.secure.Committee(corrupt=True)).fit(federation)
+    kf.RidgeLearner(features="given", regularization=1e-2, sum="secure").fit(federation)
+    assert isinstance(federation.engine, Recorder)
+    masked = decode_question(federation.engine.asked["sum_masked"][0])
+    federation.ask("ridge_sums", Payload(values=masked.payload.values))  # without masks, as nobody else asks for them
+    ridge = kf.privacy.RecordRidge(8.0, 1e-5, radius=1.0, target_radius=1.0)
+    kf.RidgeLearner("exact", n_components=8, bandwidth=2.0, privacy=ridge, sum="secure").fit(federation)
+    noise = kf.privacy.RecordMoments(20.0, 1e-5, radius=6.0, dimension=2)
+    kf.FoldingLearner(batch_size=10, privacy=noise, rows_per_class=10, scale=None, sum="secure").fit(federation)
+
+
+def _ask_tables(federation: Federation, _: Any) -> None:
+    """What sites with tables of words and gaps are asked before they learn."""
+    agree(federation)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 import kernfed as kf
 from kernfed.cli import app
+from kernfed.data import RawTable, raw_table
 
 NAMES = ("age", "dose", "time")
 #: A file of version 0.1 in a format that is written no more; none of that version has a digest.
@@ -18,19 +19,30 @@ OLD = "PrivateRidgeModel of 0.1, no digest"
 FORMER = Path(__file__).parents[1] / "tests" / "samples" / "v0.1" / "ridge-private.kfd"
 
 
-def rows(seed: int = 5) -> tuple[dict[str, Any], npt.NDArray[Any]]:
-    """Rows (24, 3) of each of three sites with two classes, and queries (6, 3)."""
+def rows(seed: int = 5, names: tuple[str, ...] = ("east", "north", "south")) -> tuple[dict[str, Any], npt.NDArray[Any]]:
+    """Rows (24, 3) of each of three sites with two classes, fewer of each of more sites, and queries (6, 3)."""
     rng = np.random.default_rng(seed)
     X = np.concatenate([rng.normal(mean, 1, (36, 3)) for mean in (0, 2.5)])
     order = rng.permutation(len(X))
     X, y = X[order].round(3), np.repeat(["no", "yes"], 36)[order]
-    sites = {name: (X[part::3], y[part::3]) for part, name in enumerate(("east", "north", "south"))}
+    sites = {name: (X[part :: len(names)], y[part :: len(names)]) for part, name in enumerate(names)}
     return sites, rng.normal(1.2, 1.5, (6, 3)).round(3)
 
 
 def values_of(sites: dict[str, Any]) -> dict[str, Any]:
     """The same rows with numbers to regress on."""
     return {name: (X, X @ np.array([1.0, 2.0, 3.0]) + 1) for name, (X, _) in sites.items()}
+
+
+def tables_of(sites: dict[str, Any]) -> dict[str, Any]:
+    """The same rows as tables with a gap in a column of numbers, and a column of words."""
+
+    def table(X: npt.NDArray[Any], y: npt.NDArray[Any]) -> RawTable:
+        numbers = dict(zip(NAMES, X.T.copy(), strict=True))
+        numbers["dose"][::5] = np.nan
+        return raw_table({**numbers, "ward": np.where(X[:, 0] > 1, "first", "second")}, y=y)
+
+    return {name: (table(X, y), y) for name, (X, y) in sites.items()}
 
 
 def make_files(folder: Path) -> dict[str, Path]:

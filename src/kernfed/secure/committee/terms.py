@@ -146,6 +146,10 @@ class RunTerms:
             about = {**values, "committee": seats, "roster": roster, "layout": Layout.from_values(values["layout"])}
             terms = cls(**about)
             same = terms.to_bytes() == data
+        except json.JSONDecodeError as error:
+            raise InputError(
+                f"the terms of a run must be JSON, as to_bytes writes it; at character {error.pos}: {error.msg}"
+            ) from None
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError, OverflowError) as error:
             raise InputError(f"the terms of a run cannot be followed: {str(error)[:300]}") from None
         if not same:
