@@ -163,3 +163,16 @@ def test_privacy_takes_no_statistics():
     private = ("--privacy", "record-gaussian", "--epsilon", "3", "--radius", "1")
     refused = run("train", "--data", "rows.csv", *TABLE, *MACHINES, *private, "--out", "m.kfd", code=2)
     assert "the value is missing" in refused.stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_rows_are_kept_aside_unless_they_are_few_or_private():
+    words = ("train", "--data", "rows.csv", *TABLE, *MACHINES, "--out", "m.kfd", "--json")
+    told = json.loads(run(*words).stdout)
+    assert 20 <= told["tested"] <= 60
+    assert told["calibrated"] is True
+    assert 0.5 < told["auc"] <= 1
+    assert kf.load("m.kfd").calibrated_ is not None
+    assert "tested" not in json.loads(run(*words, "--holdout", "0").stdout)
+    pd.read_csv("rows.csv")[:150].to_csv("few.csv", index=False)
+    assert "tested" not in json.loads(run(*words[:2], "few.csv", *words[3:]).stdout)
