@@ -43,7 +43,7 @@ def kahm_images() -> Figure:
     """KAHM images of two-dimensional rows: a grid of points and where each is mapped; DP-KAHM Figures 2, 4."""
     figure, axes = _panels(3, 1, 2.7, "Rows (blue), and a grid of points mapped (orange)")
     for place, (name, rows) in zip(axes, _shapes().items(), strict=True):
-        machine = KAHM().fit(rows)
+        machine = KAHM(scale=None).fit(rows)
         points = _grid_points(rows, 60)
         images = machine.image(points)
         place.plot(*images.T, ".", color=_IMAGES, markersize=2.5, alpha=0.6)
@@ -55,7 +55,7 @@ def kahm_images() -> Figure:
 def folding() -> Figure:
     """How a machine folds the plane: points joined with their images, and the measure in colour; SFM Figure 2."""
     rows = _shapes()["two moons"]
-    machine = KAHM().fit(rows)
+    machine = KAHM(scale=None).fit(rows)
     figure, (left, right) = _panels(2, 1, 3.4, "A machine folds the plane around its rows")
     points = _grid_points(rows, 18)
     images = machine.image(points)
@@ -77,7 +77,7 @@ def federated_folding() -> Figure:
     draws = np.random.default_rng(3)
     centres = np.array([[-2.0, 0.0], [1.5, 1.5], [1.2, -1.8]])
     sites = [centre + draws.normal(size=(60, 2)) @ np.array([[0.7, 0.2], [0.0, 0.35]]) for centre in centres]
-    machines = [KAHM().fit(rows) for rows in sites]
+    machines = [KAHM(scale=None).fit(rows) for rows in sites]
     everything = np.concatenate(sites)
     figure, axes = _panels(2, 2, 6.6, "Three sites, and together: the smallest measure")
     for number, (place, rows, machine) in enumerate(zip(axes, sites, machines, strict=False)):
@@ -100,7 +100,7 @@ def classifier() -> Figure:
         rows.append(arm + 0.12 * draws.normal(size=arm.shape))
         labels += [label] * len(arm)
     data = np.concatenate(rows)
-    model = KAHMClassifier().fit(data, labels)
+    model = KAHMClassifier(batch_size=1000, partition="kmeans", scale=None).fit(data, labels)
     figure, (left, right) = _panels(2, 1, 4.3, "A classifier of three classes")
     colours = mpl.colors.ListedColormap(["#4c78a8", "#f2a33a", "#6aa56e"])
     extent, grid = _grid(data)

@@ -18,7 +18,8 @@ rows = {name: (digits.x_train[part], digits.y_train[part], part) for name, part 
 with tempfile.TemporaryDirectory() as folder:
     # A hospital's own decision. It would be the file site.toml on its machine.
     policy_file = Path(folder) / "site.toml"
-    policy_file.write_text('tasks = ["describe", "folding_fit", "scores", "forget_rows"]\nmin_rows_per_class = 5\n')
+    tasks = '["describe", "folding_choose", "folding_fit", "scores", "forget_rows"]'
+    policy_file.write_text(f"tasks = {tasks}\nmin_rows_per_class = 5\n")
     policies = {name: Policy.read(policy_file) for name in names}
 
     with kf.Federation.local(rows, store=f"{folder}/stores", policies=policies) as federation:

@@ -134,9 +134,9 @@ def _unheard(tried: tuple[Candidate, ...], reason: str) -> Choice:
     """Where no site says anything of its columns, they are taken in the units that they have."""
     usually = usual(tried)
     warnings.warn(
-        f"no site takes part in the choice of units and batches, such as: {reason} Rows are taken as they are, with "
-        f"{usually.partition} batches of {usually.batch_size}; allow the task 'folding_choose' in the sites' policies, "
-        "or name scale, batch_size and partition",
+        f"no site takes part in the choice of units and batches, such as: {reason.rstrip('.')}. Rows are taken as they "
+        f"are, with {usually.partition} batches of {usually.batch_size}; allow the task 'folding_choose' in the sites' "
+        "policies, or name scale, batch_size and partition",
         MissingSites,
         stacklevel=4,
     )
