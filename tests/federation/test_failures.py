@@ -220,7 +220,8 @@ def test_the_default_policy_is_enough_to_learn(data: Data, queries: Any) -> None
     model.explain(queries)
     for change in (lambda: model.forget("a", rows=[1]), lambda: model.add_rows("a", queries, [0] * 12)):
         with pytest.raises(
-            TooFewReplies, match="'a': the policy of site 'a' allows describe, folding_choose, folding_fit, scores, prepare, not"
+            TooFewReplies,
+            match="'a': the policy of site 'a' allows describe, folding_choose, folding_fit, scores, prepare, not",
         ):
             change()
 

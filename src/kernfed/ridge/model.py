@@ -121,10 +121,6 @@ class RidgeModel(Predictor, Abstaining):
         self._check_classifies("decision values")
         return super().decision_function(X)
 
-    def _head(self) -> Head:
-        offset = np.zeros(self.weights_.shape[1]) if self.intercept_ is None else self.intercept_
-        return self._made_head(self.weights_, offset, self.parameters.feature_map())
-
     def predict(self, X: npt.ArrayLike, *, prior: Prior = None, abstain: float | None = None) -> npt.NDArray[Any]:
         """Labels, or values, (n,); see ``Predictor`` for ``prior``.
 
@@ -136,6 +132,10 @@ class RidgeModel(Predictor, Abstaining):
         """Probabilities (n, C), and nothing of strangers."""
         prior = self.prior if self.conformal_ is None else self.conformal_.prior
         return replace(self, prior=prior).predict_proba(X, **options), None
+
+    def _head(self) -> Head:
+        offset = np.zeros(self.weights_.shape[1]) if self.intercept_ is None else self.intercept_
+        return self._made_head(self.weights_, offset, self.parameters.feature_map())
 
     def history_table(self) -> dict[str, list[Any]]:
         """The history by column, as plotting libraries and data frames take it."""
