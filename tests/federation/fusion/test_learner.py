@@ -167,3 +167,15 @@ def test_one_release_makes_machines_and_head(
         kf.FusionLearner(
             kf.FoldingLearner(privacy=mechanism, measure="rms", batch_size=100, partition="order", scale=None)
         ).parts()
+
+
+def test_the_head_may_be_summed_under_masks(rng: np.random.Generator, queries: npt.NDArray[np.float64]) -> None:
+    data = sites_data(rng, "abcd", rows=60)
+    with kf.Federation.local(data) as federation:
+        model = learner(sum="secure").fit(federation)
+        assert "masked" in left(federation)
+        assert model.ridge is not None
+        assert model.choice_.how == "rows"
+        assert model.predict(queries).shape == (20,)
+    with pytest.raises(InputError, match="sum="):
+        kf.FusionLearner(ridge=kf.RidgeLearner(sum="secure")).parts()

@@ -36,6 +36,8 @@ class FusionLearner(Learner):
     task : "classify", or "regress", where the head answers alone
     privacy : a mechanism of ``FoldingLearner``: sites release once, and machines, head and weight are all made of that,
         so the whole model costs one epsilon. labels, smoothing, fabricate and rows are set in ``folding``
+    sum : "secure" or a ``kernfed.secure.Committee``: sites add up the sums of the head under masks; with ``privacy``,
+        which must then be a ``RecordMoments``, the moments that everything is made of
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class FusionLearner(Learner):
         hold: str = "sites",
         task: str = "classify",
         privacy: Any = None,
+        sum: Any = None,
     ) -> None:
         self.folding = folding
         self.ridge = ridge
@@ -56,6 +59,7 @@ class FusionLearner(Learner):
         self.hold = hold
         self.task = task
         self.privacy = privacy
+        self.sum = sum
 
     def parts(self) -> tuple[FoldingLearner, RidgeLearner]:
         """Both learners, checked, as the fusion uses them."""
@@ -75,8 +79,15 @@ class FusionLearner(Learner):
         check_choice(self.task, "task", TASKS)
         if self.weight != "auto":
             check_number(self.weight, "weight", at_least=0)
-        own = {**folding.get_params(deep=False), "hold": self.hold, "privacy": self.privacy}
-        return FoldingLearner(**own), RidgeLearner(**{**ridge.get_params(deep=False), "task": self.task})
+        if folding.sum is not None or ridge.sum is not None:
+            raise InputError("the parts of a fusion do not choose how sums are made: give it to FusionLearner(sum=...)")
+        released = self.privacy is not None
+        own = {"hold": self.hold, "privacy": self.privacy, "sum": self.sum if released else None}
+        head = {"task": self.task, "sum": None if released else self.sum}
+        return (
+            FoldingLearner(**{**folding.get_params(deep=False), **own}),
+            RidgeLearner(**{**ridge.get_params(deep=False), **head}),
+        )
 
     def fit(self, federation: Federation, *, min_replies: int | None = None, timeout: float = 600.0) -> FusionModel:
         """Learn from all sites. ``min_replies`` is for the machines; the head takes whoever allows sums."""

@@ -44,7 +44,9 @@ def _part(settings: LearnerSettings, given: Given) -> dict[str, Any]:
 def _arguments(given: Given) -> dict[str, Any]:
     folding = _part(FOLDING, given)
     ridge = plain_arguments(_RIDGE, given)
-    shared: dict[str, Any] = {name: folding.pop(name) for name in ("hold", "privacy") if name in folding}
+    if "scale" in folding:  # one setting for both parts
+        ridge["scale"] = folding["scale"]
+    shared: dict[str, Any] = {name: folding.pop(name) for name in ("hold", "privacy", "sum") if name in folding}
     task = given.get("task")
     return {
         **plain_arguments(OWN, given),
