@@ -143,7 +143,8 @@ def test_a_site_that_cannot_delete_is_told(data: Data, queries: Any) -> None:
         model = model.forget("a")
     with pytest.warns(
         MissingSites,
-        match="'b' takes part no longer.*allows describe, folding_choose, folding_fit, scores, prepare, not 'forget_model'",
+        match="'b' takes part no longer.*allows describe, folding_choose, folding_fit, scores, prepare, "
+        "not 'forget_model'",
     ):
         model = model.forget("b")
     assert model.sites == tuple("cdef")
