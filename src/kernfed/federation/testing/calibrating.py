@@ -32,9 +32,7 @@ FACTORS = 2.0 ** (np.arange(-64, 65) / 8)
 _REACH = 8
 #: More rows than this are a lie, and so are losses of one site above this, at any temperature.
 _MOST_ROWS, _LARGEST_LOSS = 2**40, 2.0**40
-_NOTHING = (
-    "no site kept rows aside to calibrate on, with labels that the model knows: make the sites with holdout=0.2"
-)
+_NOTHING = "no site kept rows aside to calibrate on, with labels that the model knows: make the sites with holdout=0.2"
 
 
 def calibrate(
