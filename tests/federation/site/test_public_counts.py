@@ -36,7 +36,8 @@ def public(site: Site, mechanism: Any) -> dict[str, Any]:
     """All numbers about rows that a coordinator can ask for, and sizes of replies."""
     recipe, parameters = (
         Recipe(mechanism, rows_per_class=10).to_values(),
-        FoldingParameters(batch_size=5, measure="rms", partition="order"),
+        # one dimension, or the noise decides how many and with them the size
+        FoldingParameters(batch_size=5, measure="rms", partition="order", subspace_dim=1),
     )
     handle = folding_handle(parameters, recipe)
     described = told(site, "describe", {})
