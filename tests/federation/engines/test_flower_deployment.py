@@ -235,14 +235,12 @@ def local(deployment: Deployment) -> Iterator[Federation]:
 
 
 def test_training_gives_the_local_engines_model(deployment: Deployment, trained: Path, local: Federation) -> None:
-    FoldingLearner(measure="distance", batch_size=100, partition="order", scale=None).fit(local).save(
-        deployment.folder / "local.kfd"
-    )
+    FoldingLearner().fit(local).save(deployment.folder / "local.kfd")
     assert trained.read_bytes() == (deployment.folder / "local.kfd").read_bytes()
     folder = next((deployment.app / "results").iterdir())
     traffic = json.loads((folder / "traffic.json").read_text())
     assert {(entry["site"], entry["information"]) for entry in traffic} == {
-        (site, kind) for site in SITES for kind in ("schema", "counts")
+        (site, kind) for site in SITES for kind in ("schema", "statistics", "counts")
     }
 
 
@@ -250,7 +248,7 @@ def test_a_later_run_predicts_from_the_stores(deployment: Deployment, trained: P
     deployment.shell(deployment.block("kernfed predict"))
     written = read_table(deployment.folder / "predictions.csv", features="probability", label="prediction")
     model = kernfed.load(trained).connect(local)
-    FoldingLearner(measure="distance", batch_size=100, partition="order", scale=None).fit(local)
+    FoldingLearner().fit(local)
     queries = read_table(deployment.folder / "new.csv").X
     np.testing.assert_array_equal(written.y, model.predict(queries))
     np.testing.assert_allclose(written.X[:, 0], model.predict_proba(queries).max(axis=1), rtol=1e-12)
