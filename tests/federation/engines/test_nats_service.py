@@ -155,7 +155,8 @@ def test_the_guides_gateway_answers_as_the_sites_do(deployment: Deployment) -> N
 def test_a_killed_process_is_not_missed_where_there_is_another(deployment: Deployment) -> None:
     """The guide's second process answers for the one that was killed, bit for bit, and both wrote one journal."""
     deployment.shell(deployment.block("north-2.pid"))
-    wait_for(lambda: "is connected to" in (deployment.folder / "north-2.log").read_text(), "the second process")
+    log = deployment.folder / "north-2.log"  # made by a process that the shell has just started
+    wait_for(lambda: log.exists() and "is connected to" in log.read_text(), "the second process")
     deployment.shell(deployment.block("kill -9"))
     assert "every line follows from the one before" in deployment.shell("kernfed journal check store-north")
 
