@@ -13,6 +13,7 @@ NEEDS = {
     "src/kernfed/federation/engines/nats_link.py": "nats",
     "src/kernfed/federation/engines/nats_site.py": "nats",
     "src/kernfed/serve/app.py": "fastapi",
+    "src/kernfed/serve/encrypted.py": "prometheus_client",
     "src/kernfed/serve/gateway.py": "prometheus_client",
     "src/kernfed/serve/metrics.py": "prometheus_client",
     "src/kernfed/serve/running.py": "uvicorn",
