@@ -48,6 +48,10 @@ class ColumnStatistics:
             raise InputError("the squares of the rows must fit float64, got an overflow; rescale the rows")
         return cls(len(rows), mean, squares)
 
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Arrays for a message, the number of rows among them."""
+        return {"mean": self.mean, "squares": self.squares, "rows": np.array([self.n], dtype=np.int64)}
+
     @classmethod
     def from_arrays(cls, n: Any, arrays: Mapping[str, npt.NDArray[Any]], *, width: int) -> "ColumnStatistics":
         """Statistics from a message, which are checked and refused with the reason."""
@@ -68,10 +72,16 @@ class ColumnStatistics:
         return ColumnStatistics(n, self.mean + step * (other.n / n), self.squares + other.squares + between)
 
     @property
+    def deviation(self) -> Float64Array:
+        """Deviation of each column (p,); zero where what is left of it is rounding."""
+        deviation = np.sqrt(self.squares / self.n)
+        return np.where(deviation > _ROUNDING * np.abs(self.mean), deviation, 0.0)
+
+    @property
     def spread(self) -> Float64Array:
-        """Deviation of each column (p,); one where a column is constant, which centring makes zero."""
-        spread = np.sqrt(self.squares / self.n)
-        return np.where(spread > _ROUNDING * np.abs(self.mean), spread, 1.0)
+        """The deviation; one where a column is constant, which centring makes zero."""
+        deviation = self.deviation
+        return np.where(deviation > 0, deviation, 1.0)
 
     @property
     def size(self) -> float:

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from kernfed._validation import FloatArray
 from kernfed.kernels import Moments, median_bandwidth
+from kernfed.kernels.scaling import ColumnStatistics
 from kernfed.ridge.choices import RidgeChoices
 from kernfed.ridge.exact import minimise
 from kernfed.ridge.leave_one_out import WIDENINGS, LeftOut, Spectrum, effective_rows, grid, left_out, rule, wider
@@ -14,7 +15,7 @@ from kernfed.ridge.means import Means, centred_features, centred_targets, row_me
 from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.ridge.sums import weighted_moments
-from kernfed.ridge.widths import column_spreads, trial_problems
+from kernfed.ridge.widths import trial_problems
 
 #: Rows whose median distance is the middle of the bandwidths that are tried.
 _MEDIAN_ROWS = 300
@@ -70,8 +71,7 @@ def fit_single(
         class_weights=class_weights,
         fit_intercept=True,
     )
-    mean = X.mean(axis=0)
-    spreads = column_spreads(mean, ((X - mean) ** 2).sum(axis=0), float(len(X)))
+    spreads = ColumnStatistics.of(X).deviation
     median = median_bandwidth(X, draws, _MEDIAN_ROWS) or 1.0
     rows_that_count = effective_rows(tuple(counts.tolist()), class_weights, len(X))
     trials = trial_problems(problem, "auto", median, spreads)

@@ -37,13 +37,6 @@ def trial_problems(
     }
 
 
-def column_spreads(mean: FloatArray, scatter: FloatArray, rows: float) -> FloatArray:
-    """Spread (p,) of columns of so many rows from means and scatter (p,), 0 where it is rounding."""
-    spreads = np.sqrt(scatter / rows)
-    rounding = 1e-12 * np.maximum(np.abs(mean), float(np.abs(mean).max(initial=0.0)) * 1e-3)
-    return np.where(spreads > rounding, spreads, 0.0)
-
-
 def column_units(scale: str, spreads: FloatArray) -> FloatArray:
     """What each column is divided by: its spread, or for "entries" the root mean square of all; never 0."""
     moving = spreads[spreads > 0]

@@ -143,7 +143,7 @@ def test_probabilities_of_a_chosen_model_are_those_of_its_temperature():
     [
         ("ridge_left_out", lambda a: {**a, "0": a["0"] * -1.0}),
         ("ridge_trials", lambda a: {**a, "1.scatter": a["1.scatter"] * -1.0}),
-        ("ridge_columns", lambda a: {**a, "scatter": -a["scatter"]}),
+        ("ridge_columns", lambda a: {**a, "squares": -a["squares"]}),
         ("ridge_columns", lambda a: {**a, "rows": a["rows"] + 1}),
     ],
 )

@@ -7,18 +7,22 @@ problem, its errors. Where the best regularisation is at an end of the candidate
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 import numpy as np
 
 from kernfed._validation import FloatArray
+from kernfed.errors import InputError
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.ridge.options import RidgeOptions
 from kernfed.federation.ridge.pooling import Pooled, ask_left_out, ask_trials, rows_that_count
 from kernfed.federation.ridge.system import Sites
-from kernfed.federation.survey import Bandwidth, check_arrays
+from kernfed.federation.survey import Bandwidth
+from kernfed.kernels.scaling import ColumnStatistics
 from kernfed.ridge.leave_one_out import WIDENINGS, LeftOut, Spectrum, column_penalty, grid, rule, wider
 from kernfed.ridge.parameters import RidgeParameters
-from kernfed.ridge.widths import column_spreads, column_units, plain_bandwidth, scale_of, trial_problems
+from kernfed.ridge.widths import column_units, plain_bandwidth, scale_of, trial_problems
 
 
 @dataclass(frozen=True)
@@ -72,24 +76,17 @@ def _best_width(trials: dict[tuple[str, float], RidgeParameters], sites: Sites) 
 
 def ask_spreads(sites: Sites) -> FloatArray:
     """Spread (p,) of every column over all sites' rows, 0 for a constant one: one exchange of 2 p numbers."""
-    p = sites.parameters.width
-    shapes = {"mean": (p,), "scatter": (p,), "rows": (1,)}
 
-    def check(site: str, payload: Payload) -> None:
-        check_arrays(payload, shapes)
-        if (payload.arrays["scatter"] < 0).any():
-            raise ValueError("the scatter of a column is at least 0")
-        sites.expected[site].check_rows(int(payload.arrays["rows"][0]))
+    def read(site: str, payload: Payload) -> ColumnStatistics:
+        rows = payload.arrays["rows"]
+        if set(payload.arrays) != {"mean", "squares", "rows"} or rows.shape != (1,) or rows.dtype != np.int64:
+            raise InputError(f"expected mean, squares and rows, got {sorted(payload.arrays)}")
+        sites.expected[site].check_rows(int(rows[0]))
+        return ColumnStatistics.from_arrays(int(rows[0]), payload.arrays, width=sites.parameters.width)
 
     question = Payload(values={"parameters": sites.parameters.to_values()})
-    replies = sites.ask("ridge_columns", question, check)
-    rows, mean, scatter = 0.0, np.zeros(p), np.zeros(p)
-    for payload in replies.values():  # Chan, Golub and LeVeque (1983), in order of names
-        n = float(payload.arrays["rows"][0])
-        step = payload.arrays["mean"] - mean
-        scatter = scatter + payload.arrays["scatter"] + step**2 * (rows * n / (rows + n))
-        mean, rows = mean + step * (n / (rows + n)), rows + n
-    return column_spreads(mean, scatter, rows)
+    replies = sites.ask("ridge_columns", question, read)
+    return reduce(add, (read(*reply) for reply in replies.items())).deviation
 
 
 # Regularisation ---------------------------------------------------------------------------------------------------

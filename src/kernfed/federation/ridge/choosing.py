@@ -16,6 +16,7 @@ from kernfed.federation.ridge.pooling import unprefixed
 from kernfed.federation.ridge.tasks import allow_problem, moments_of, read_parameters
 from kernfed.federation.site.site import Site
 from kernfed.federation.survey import check_rows_of, read_targets
+from kernfed.kernels.scaling import ColumnStatistics
 from kernfed.ridge.leave_one_out import Spectrum, left_out
 from kernfed.ridge.logistic import logistic_sums
 from kernfed.ridge.means import Means
@@ -51,11 +52,9 @@ def errors_left_out(site: Site, payload: Payload) -> Payload:
 
 @task("ridge_columns", leaves="statistics")
 def columns(site: Site, payload: Payload) -> Payload:
-    """Mean and scatter (p,) of every column, and the number of rows."""
+    """Mean and sum of squares around it (p,) of every column, and the number of rows."""
     rows = check_rows_of(site, read_parameters(payload.values), site.rows())
-    mean = rows.X.mean(axis=0, dtype=np.float64)
-    scatter = ((rows.X - mean) ** 2).sum(axis=0, dtype=np.float64)
-    return Payload({"mean": mean, "scatter": scatter, "rows": np.array([float(len(rows.y))])})
+    return Payload(ColumnStatistics.of(rows.X).to_arrays())
 
 
 @task("ridge_gradient", leaves="statistics")
