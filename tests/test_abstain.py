@@ -12,6 +12,7 @@ from kernfed.abstain import (
     count_scores,
     probability_bins,
     ratio_bins,
+    read_coverage,
 )
 from kernfed.errors import InputError
 from kernfed.guarantees import conformal_sets, conformal_threshold
@@ -178,7 +179,7 @@ def test_what_a_file_says_is_checked(rng):
     again = Conformal.from_parts(arrays, values, CLASSES)
     np.testing.assert_array_equal(again.counts, record.counts)
     np.testing.assert_array_equal(again.by_site["s0"], record.by_site["s0"])
-    assert Conformal.from_parts({}, None, CLASSES) is None
+    assert read_coverage({}, None, CLASSES) is None
     wrong = [
         ({"conformal.counts": record.counts[1:]}, {}),
         ({"conformal.counts": -record.counts}, {}),

@@ -15,6 +15,7 @@ from kernfed.privacy import (
     RandomizedLabels,
     RecordEmbedding,
     RecordGaussian,
+    RecordHistogram,
     RecordMoments,
     RecordRidge,
 )
@@ -28,6 +29,7 @@ MADE: list[Any] = [
     RecordMoments(1.0, 1e-6, 2, radius=1.0),
     RecordRidge(1.0, 1e-6, 1.0, 1.0),
     RecordEmbedding(1.0, 1e-6, FourierFeatures(3, 4, 1.0, seed=1, kind="paired")),
+    RecordHistogram(1.0, 1e-6, strangers=True),
     RandomizedLabels(1.0, (0, 1)),
 ]
 
@@ -35,9 +37,15 @@ MADE: list[Any] = [
 def released(mechanism: Any, X: Any, ledger: Ledger) -> bytes:
     """Every number that a mechanism released."""
     y = np.arange(ROWS) % 2
-    given = {"RecordMoments": (X, y), "RecordRidge": (X, y * 1.0), "RandomizedLabels": (y,)}
+    places = np.where(np.abs(X[:, 0]) > 1, 3, 7)
+    given = {
+        "RecordHistogram": (places, places),
+        "RecordMoments": (X, y),
+        "RecordRidge": (X, y * 1.0),
+        "RandomizedLabels": (y,),
+    }
     made = mechanism.release(*given.get(type(mechanism).__name__, (X,)), ledger=ledger, ids=np.arange(ROWS))
-    for name in ("values", "vector"):
+    for name in ("values", "vector", "counts"):
         if hasattr(made, name):
             return bytes(getattr(made, name).tobytes())
     if hasattr(made, "regularization"):

@@ -11,6 +11,7 @@ import pytest
 
 import kernfed.privacy
 from contracts.mechanisms import FAR, WIDTH, MechanismContract, N, Rows
+from kernfed.abstain.ladder import BITS, PLACES, sensitivity
 from kernfed.errors import InputError
 from kernfed.kernels.fourier import FourierFeatures
 from kernfed.privacy import (
@@ -21,6 +22,7 @@ from kernfed.privacy import (
     RandomizedLabels,
     RecordEmbedding,
     RecordGaussian,
+    RecordHistogram,
     RecordLogistic,
     RecordMoments,
     RecordRidge,
@@ -123,6 +125,46 @@ class TestCentredMoments(TestRecordMoments):
             *((part.moments.n * part.moments.mean, 4.0) for part in means),
             *((part.moments.scatter, math.sqrt(2.0) * 1.0**2) for part in spreads),
         ]
+
+
+class TestRecordHistogram(MechanismContract):
+    name = "record-histogram"
+
+    def mechanism(self, epsilon: float = 1.0) -> Any:
+        return RecordHistogram(epsilon, 1e-5)
+
+    def places(self, X: Rows) -> Any:
+        """Of rows by their first column, in the upper half: there the distance of two places grows."""
+        return np.rint(PLACES - 20 + 20 * np.clip(X[:, 0], -1.0, 1.0)).astype(np.intp)
+
+    def release(self, mechanism: Any, X: Rows, **options: Any) -> Any:
+        return mechanism.release(self.places(X), **options)
+
+    def numbers(self, released: Any) -> Rows:
+        return np.asarray(released.counts / 2.0**BITS)
+
+    def boundary(self) -> float:
+        return 1.0
+
+    def statistic(self, mechanism: Any, X: Rows) -> Any:
+        """Two places are no further apart than the sensitivity."""
+        return [(self.numbers(self.release(mechanism, X)), sensitivity() / 2.0**BITS)]
+
+
+class TestStrangersHistogram(TestRecordHistogram):
+    def mechanism(self, epsilon: float = 1.0) -> Any:
+        return RecordHistogram(epsilon, 1e-5, strangers=True)
+
+    def release(self, mechanism: Any, X: Rows, **options: Any) -> Any:
+        return mechanism.release(self.places(X), self.places(X[:, ::-1]), **options)
+
+    def numbers(self, released: Any) -> Rows:
+        return np.concatenate([released.counts, released.nearest]) / 2.0**BITS
+
+    def statistic(self, mechanism: Any, X: Rows) -> Any:
+        """Of either histogram by itself: each has its share of the noise."""
+        made = self.release(mechanism, X)
+        return [(part / 2.0**BITS, sensitivity() / 2.0**BITS) for part in (made.counts, made.nearest)]
 
 
 class TestRecordRidge(MechanismContract):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed._validation import FloatArray
-from kernfed.abstain import Abstaining, Conformal, strangeness
+from kernfed.abstain import Abstaining, Coverage, strangeness
 from kernfed.answer import Answer
 from kernfed.data.preparation import Preparation
 from kernfed.errors import InputError, NotConnected
@@ -115,7 +115,7 @@ class FusionModel(Savable, Abstaining):
     headless_: Mapping[str, str] = field(default_factory=dict)
     exchanges_: int = 0
     fused: Connection | None = field(default=None, compare=False)
-    conformal_: Conformal | None = None
+    conformal_: Coverage | None = None
 
     def __post_init__(self) -> None:
         if self.folding is None and self.ridge is None:
@@ -267,6 +267,11 @@ class FusionModel(Savable, Abstaining):
             return whole.predict_proba(X, **options), None
         parts = whole._parts(X, None, **options)
         return whole._scored(parts, None)[1], strangeness(parts.scores)
+
+    @property
+    def tells_strangers(self) -> bool:
+        """By its machines, where it has some."""
+        return self.folding is not None
 
     @property
     def distance_unit(self) -> float:

@@ -5,7 +5,7 @@ from typing import Any
 
 from kernfed._plain import read_reasons
 from kernfed._validation import check_choice, check_count, check_number
-from kernfed.abstain import Conformal
+from kernfed.abstain import read_coverage
 from kernfed.errors import InputError
 from kernfed.files import Record, from_record, register, to_record
 from kernfed.fusion.model import VISITS, FusionChoice, FusionModel, Visit
@@ -107,7 +107,7 @@ def _load(record: Record) -> FusionModel:
         read_reasons(values["missing"]),
         read_reasons(values["headless"]),
         check_count(values["exchanges"], "exchanges", at_least=0),
-        conformal_=Conformal.from_parts(record.arrays, values.get("conformal"), bare.classes_),
+        conformal_=read_coverage(record.arrays, values.get("conformal"), bare.classes_),
     )
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from kernfed._median import median_by_rows
 from kernfed._validation import FloatArray, check_rows
-from kernfed.abstain import Abstaining, Conformal, strangeness
+from kernfed.abstain import Abstaining, Coverage, strangeness
 from kernfed.answer import Answer
 from kernfed.data.preparation import Preparation, prepared_rows
 from kernfed.errors import InputError, NotConnected
@@ -114,7 +114,7 @@ class FoldingModel(Savable, Abstaining):
     preparation: Preparation | None = None
     chosen: Chosen | None = None
     prior: Prior = "training"
-    conformal_: Conformal | None = None
+    conformal_: Coverage | None = None
 
     def __str__(self) -> str:
         where = "at the sites" if self.banks_ is None else "in this model"
@@ -285,6 +285,11 @@ class FoldingModel(Savable, Abstaining):
         prior = self.prior if self.conformal_ is None else self.conformal_.prior
         plain = replace(self, calibrated_=None, prior=prior)
         return softmin(plain._moved(scores, None), plain.temperature_), strangeness(scores)
+
+    @property
+    def tells_strangers(self) -> bool:
+        """By its machines."""
+        return True
 
     @property
     def distance_unit(self) -> float:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from kernfed._plain import MOST_COLUMNS, check_classes_sorted, read_columns, read_reasons, read_text
 from kernfed._threads import single_blas_thread
 from kernfed._validation import check_choice, check_count, check_number
-from kernfed.abstain import Conformal
+from kernfed.abstain import read_coverage
 from kernfed.data.preparation import preparation_values, read_preparation
 from kernfed.errors import InputError
 from kernfed.files import Record, labels_from_values, labels_to_values, register
@@ -98,7 +98,7 @@ def _load(record: Record) -> FoldingModel:
         preparation=read_preparation(values, width),
         chosen=Chosen.from_values(values["chosen"]) if "chosen" in values else None,
         prior=prior_from_values(values.get("prior", "training"), classes),
-        conformal_=Conformal.from_parts(record.arrays, values.get("conformal"), classes),
+        conformal_=read_coverage(record.arrays, values.get("conformal"), classes),
     )
 
 

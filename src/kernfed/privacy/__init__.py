@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kernfed.privacy.generator import NoiseGenerator
     from kernfed.privacy.gradient import LogisticRelease, RecordLogistic
     from kernfed.privacy.grid import clip_rows
+    from kernfed.privacy.histogram import HistogramRelease, RecordHistogram
     from kernfed.privacy.labels import RandomizedLabels
     from kernfed.privacy.ledger import Ledger, LedgerLine, data_hash
     from kernfed.privacy.mechanism import ElementLaplace, ElementStaircase, RecordGaussian
@@ -62,6 +63,7 @@ __all__ = [
     "Event",
     "GaussianEvent",
     "Guarantee",
+    "HistogramRelease",
     "LaplaceEvent",
     "Ledger",
     "LedgerLine",
@@ -73,6 +75,7 @@ __all__ = [
     "RandomizedLabels",
     "RecordEmbedding",
     "RecordGaussian",
+    "RecordHistogram",
     "RecordLogistic",
     "RecordMoments",
     "RecordRidge",
@@ -121,6 +124,7 @@ _NAMES = {
     "kernfed.privacy.generator": "NoiseGenerator",
     "kernfed.privacy.gradient": "LogisticRelease RecordLogistic",
     "kernfed.privacy.grid": "clip_rows",
+    "kernfed.privacy.histogram": "HistogramRelease RecordHistogram",
     "kernfed.privacy.labels": "RandomizedLabels",
     "kernfed.privacy.ledger": "Ledger LedgerLine data_hash",
     "kernfed.privacy.mechanism": "ElementLaplace ElementStaircase RecordGaussian",

@@ -20,6 +20,7 @@ MECHANISMS: Mapping[str, str] = {
     "record-moments": "kernfed.privacy.moments:RecordMoments",
     "record-ridge": "kernfed.privacy.ridge:RecordRidge",
     "record-embedding": "kernfed.privacy.embedding:RecordEmbedding",
+    "record-histogram": "kernfed.privacy.histogram:RecordHistogram",
     "randomized-labels": "kernfed.privacy.labels:RandomizedLabels",
 }
 #: Those that release rows, or sums over them. A policy names these; of labels it says ``private_labels``.

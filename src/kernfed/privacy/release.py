@@ -37,6 +37,11 @@ class Mechanism(ABC):
         """Whether a value may leave as it is, with some probability: an atom in the law of the noise."""
         return False
 
+    @property
+    def protects_labels(self) -> bool:
+        """Whether labels are protected with their rows, so that they need not be public or randomised."""
+        return False
+
     @abstractmethod
     def guarantees(self, width: int, *, record_delta: float = RECORD_DELTA) -> tuple[Guarantee, Guarantee]:
         """Element and record guarantee of rows of ``width`` columns; no row is needed for it.

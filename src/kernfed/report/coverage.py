@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kernfed.abstain import Conformal
+from kernfed.abstain import BINS, Coverage
 from kernfed.guarantees import conformal_miscoverage
 from kernfed.report.content import PageTable, Section
 
@@ -13,7 +13,7 @@ _CONFIDENCE = 0.95
 
 def coverage_section(model: Any) -> Section | None:
     """Coverages and for whom they hold; None for a model that states none."""
-    record: Conformal | None = getattr(model, "conformal_", None)
+    record: Coverage | None = getattr(model, "conformal_", None)
     if record is None:
         return None
     words = [
@@ -51,6 +51,5 @@ def _surely(rows: int, coverage: float) -> str:
     return f"{1 - conformal_miscoverage(rows, coverage, _CONFIDENCE).value:.1%}"
 
 
-def _full(record: Conformal, model: Any, coverage: float) -> bool:
-    last = record.counts.shape[1] - 1
-    return bool((record.thresholds(model.classes_, coverage) == last).all())
+def _full(record: Coverage, model: Any, coverage: float) -> bool:
+    return bool((record.thresholds(model.classes_, coverage) == BINS - 1).all())

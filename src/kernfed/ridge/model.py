@@ -10,7 +10,7 @@ import numpy.typing as npt
 from kernfed._plain import read_columns, read_entry, read_reasons, read_text
 from kernfed._threads import in_threads
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
-from kernfed.abstain import Abstaining, Conformal
+from kernfed.abstain import Abstaining, Coverage, read_coverage
 from kernfed.data.preparation import Preparation, preparation_values, read_preparation
 from kernfed.errors import InputError
 from kernfed.files import Record, register, register_former
@@ -80,7 +80,7 @@ class RidgeModel(Predictor, Abstaining):
     prior: Prior = "training"
     choices_: RidgeChoices = field(default_factory=RidgeChoices)
     preparation: Preparation | None = None
-    conformal_: Conformal | None = None
+    conformal_: Coverage | None = None
 
     def __str__(self) -> str:
         what = f"{len(self.classes_)} classes" if self.parameters.task == "classify" else "values"
@@ -215,7 +215,7 @@ def _load(record: Record) -> RidgeModel:
     return replace(
         model,
         preparation=read_preparation(values, parameters.width),
-        conformal_=Conformal.from_parts(record.arrays, values.get("conformal"), parameters.labels),
+        conformal_=read_coverage(record.arrays, values.get("conformal"), parameters.labels),
     )
 
 

@@ -30,7 +30,8 @@ def abstained(model: Any, answer: Answer, rows: FloatArray, share: float, option
     likely, distances = model.conforming(rows, **options)
     sets = probability_bins(likely) <= model.conformal_.thresholds(model.classes_, 1 - share)
     unsure = sets.sum(axis=1) != 1
-    p_value = None if distances is None else model.conformal_.p_values(distances)
+    strangers = distances is not None and model.conformal_.nearest is not None
+    p_value = model.conformal_.p_values(distances) if strangers else None
     if p_value is not None:
         unsure |= p_value <= share
     own = {one.name: getattr(answer, one.name) for one in fields(Answer)}

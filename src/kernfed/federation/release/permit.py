@@ -139,7 +139,8 @@ def releasing(site: Site, mechanism: Mechanism, labels: RandomizedLabels | None 
 def check_release(site: Site, mechanism: Mechanism, labels: RandomizedLabels | None = None) -> None:
     """Refuse a release that the site's policy does not allow."""
     policy = site.policy
-    check_mechanism(policy, site.name, mechanism_name(mechanism), private_labels=labels is not None)
+    private_labels = labels is not None or mechanism.protects_labels
+    check_mechanism(policy, site.name, mechanism_name(mechanism), private_labels=private_labels)
     if policy.require_privacy and mechanism.publishes_values and not policy.atoms:
         raise Refused(
             "policy",

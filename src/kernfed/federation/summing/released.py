@@ -73,12 +73,13 @@ def send_share(
     integers: Callable[[Rows, Any], Mapping[str, Ints]],
     *,
     protects_labels: bool,
+    aside: bool = False,
 ) -> Payload:
     """The site's share of a sum, masked, where its policy allows the release.
 
     ``integers(rows, pays)`` makes the exact sums; rows of persons who cannot pay, where ``pays`` (n,) is False, are
     replaced there by a fixed public row and label. ``protects_labels``: whether sums can be made of any labels, so that
-    nothing of them is told.
+    nothing of them is told. ``aside``: the sum is over the rows that the site keeps aside.
     """
     terms = read_own_terms(site, task, payload)
     _check_terms(site, terms, shared, part)
@@ -86,7 +87,7 @@ def send_share(
     check_record(site.policy, site.name, shared.epsilon, shared.delta)
     check_unsent(site, terms)
     with site.releasing():
-        rows = site.rows(every_class=True)
+        rows = site.held_out() if aside else site.rows(every_class=True)
         if not len(rows.y):
             raise Refused("empty", f"site {site.name!r} has no rows that it may speak of")
         _check_room(terms, shared, part, len(rows.y))

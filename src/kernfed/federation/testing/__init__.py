@@ -9,5 +9,6 @@ METHOD = Method(
         "kernfed.federation.testing.regression": ("evaluate_regression",),
         "kernfed.federation.testing.calibrating": ("calibrate_scores", "calibrate_model"),
         "kernfed.federation.testing.conforming": ("conform", "conform_scores"),
+        "kernfed.federation.testing.conforming_private": ("conform_release", "conform_shares"),
     },
 )

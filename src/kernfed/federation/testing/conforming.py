@@ -41,6 +41,7 @@ def conform(
     timeout: float = 600.0,
     max_share: float = MAX_SHARE,
     sum: Any = None,
+    privacy: Any = None,
 ) -> Any:
     """The same model with a coverage: ``predict_set``, ``p_values`` and ``predict(..., abstain=...)`` then answer.
 
@@ -52,15 +53,27 @@ def conform(
     and more sites that claims above ``max_share`` of all rows. With ``sum`` ("secure" or a
     ``kernfed.secure.Committee``, for a model that is whole) only counts of all sites together are seen, and there is
     no coverage at one site.
+
+    privacy : a ``kernfed.privacy.RecordHistogram``, for a model that is whole: sites release counts with noise, each
+    its own or, with ``sum``, one noise for all of them together. The coverage holds as stated, with larger sets, for
+    all rows together and not by class or site; ``model.conformal_.privacy`` has the terms.
     """
     _check_model(model)
+    options: Any = {"min_replies": min_replies, "timeout": timeout}
+    if privacy is not None:
+        if federation is None or holdout is not None:
+            raise InputError(
+                "privacy is for rows that sites keep aside: give the federation and no holdout; rows that are here are "
+                "counted as they are"
+            )
+        return _with_noise(model, federation, privacy, sum, max_share, options)
     if model.privacy is not None and holdout is None:
         raise InputError(
             "this model promises differential privacy, and counts of raw rows at its sites are not covered by that; "
-            "give rows whose counts may be in its file, as in conform(model, holdout={site: (X, y)})"
+            "let sites add noise, as in conform(model, federation, privacy=kernfed.privacy.RecordHistogram(1.0, 1e-5)),"
+            " or give rows whose counts may be in its file, as in conform(model, holdout={site: (X, y)})"
         )
     bare = replace(model, conformal_=None)
-    options: Any = {"min_replies": min_replies, "timeout": timeout}
     if holdout is not None:
         return replace(model, conformal_=_record(bare, _count_here(bare, holdout), {}))
     if federation is None:
@@ -78,6 +91,14 @@ def conform(
     replies = leave_out("conform", replies, outsized(claimed, max_share), min_replies)
     missing = {site: refusal.reason for site, refusal in replies.missing.items()}
     return replace(model, conformal_=_record(bare, {site: _read(payload) for site, payload in replies}, missing))
+
+
+def _with_noise(
+    model: Any, federation: Federation, mechanism: Any, committee: Any, max_share: float, options: Any
+) -> Any:
+    from kernfed.federation.testing.conforming_private import conform_privately  # loads what accounts for noise
+
+    return conform_privately(model, federation, mechanism, committee, max_share, options)
 
 
 def sure_columns(
@@ -105,7 +126,7 @@ def sure_columns(
         sets = probability_bins(likely) <= record.thresholds(classes, coverage)
         names = classes.astype(str)
         columns["set"] = np.array([" | ".join(names[own]) for own in sets], dtype=object)
-    if strange is not None:
+    if strange is not None and record.nearest is not None:
         columns["p-value"] = record.p_values(strange)
     return columns
 

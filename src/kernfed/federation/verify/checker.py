@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -89,7 +90,10 @@ def check_noninterference(
             draws = generator(seed, "verify", "pair", str(number))
             shape = shapes[number % len(shapes)]
             others = other_rows(rows, policy, shape, draws)
-            twins = Twins(name, policy, rows, others, seed=seed + number, shape=shape, columns=tuple(columns))
+            # Half of the pairs keep rows aside, by draws of their own.
+            aside = 0.5 * int(generator(seed, "verify", "aside", str(number)).integers(2))
+            about: Any = {"seed": seed + number, "shape": shape, "columns": tuple(columns), "holdout": aside}
+            twins = Twins(name, policy, rows, others, **about)
             _ask_pair(check, twins, known, policy, number, draws)
             check.pairs += 1
             if advance is not None:

@@ -34,6 +34,7 @@ from kernfed.privacy import (
     RandomizedLabels,
     RecordEmbedding,
     RecordGaussian,
+    RecordHistogram,
     RecordMoments,
     RecordRidge,
 )
@@ -193,6 +194,9 @@ def _folding_sessions(facts: Facts, epsilon: float, delta: float) -> Iterator[Se
     yield partial(_fit_and_use, FoldingLearner(measure="rms"), facts, ())
     yield partial(_fit_and_test, FoldingLearner())
     yield partial(_fit_and_test, FoldingLearner(hold="machines"))
+    yield partial(_fit_and_count, FoldingLearner(hold="machines"), RecordHistogram(epsilon / 2, delta, strangers=True))
+    given = RidgeLearner("exact", features="given", regularization=0.1)
+    yield partial(_fit_and_count, given, RecordHistogram(epsilon / 2, delta))
     yield partial(_fit_and_change, facts)
 
 
@@ -230,6 +234,12 @@ def _fit_and_test(learner: Any, federation: Federation) -> None:
     for test in (evaluate, calibrate, conform):
         with suppress(KernfedError):
             test(model, federation)
+
+
+def _fit_and_count(learner: Any, mechanism: RecordHistogram, federation: Federation) -> None:
+    """Have rows kept aside counted with noise, by models before and after a coverage."""
+    model = conform(learner.fit(federation), federation, privacy=mechanism)
+    conform(model, federation, privacy=mechanism)
 
 
 def asked_promise(policy: Policy) -> tuple[float, float]:

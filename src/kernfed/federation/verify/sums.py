@@ -11,13 +11,16 @@ from kernfed.federation.protocol.message import Payload
 from kernfed.federation.site.policy import Policy
 from kernfed.federation.summing.party import TERMS, question_hash
 from kernfed.federation.summing.released import noise_values, share_layout
-from kernfed.files import labels_to_values
+from kernfed.files import labels_to_values, to_record
+from kernfed.privacy.histogram import RecordHistogram
 from kernfed.privacy.moments import RecordMoments
 from kernfed.privacy.ridge import RecordRidge
+from kernfed.privacy.shared_histogram import SharedHistogram
 from kernfed.privacy.shared_moments import SharedMoments
 from kernfed.privacy.shared_ridge import SharedRidge
 from kernfed.privacy.shares import SharedSum
 from kernfed.privacy.values import mechanism_to_values
+from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.secure.committee.contribution import contribute
 from kernfed.secure.committee.coordinator import MaskedTotal
@@ -60,6 +63,7 @@ def sum_questions(
                 values["classes"] = labels_to_values(np.array(classes))
                 centres = {"centres": np.zeros((len(classes), moments.dimension))} if part == "spreads" else {}
                 yield _asked("folding_shares", Payload(centres, values), shared, part, name, policy)
+        yield _histogram_question(name, width, classes, policy, RecordHistogram(epsilon / 2, delta), honest)
     mechanism = RecordRidge(epsilon, delta, 1.0, 1.0)
     for task in ("regress",) if targets else ("classify", "regress"):
         labels = classes if task == "classify" else ()
@@ -68,6 +72,19 @@ def sum_questions(
         values = {**_shared_values(mechanism, honest), "parameters": parameters.to_values()}
         yield _asked("ridge_shares", Payload(values=values), ridge, "ridge", name, policy)
     yield from _member_questions(name, policy)
+
+
+def _histogram_question(
+    name: str, width: int, classes: tuple[Any, ...], policy: Policy, mechanism: RecordHistogram, honest: int
+) -> tuple[str, Payload]:
+    """A model of no rows, whose scores of rows kept aside are to be counted."""
+    parameters = RidgeParameters(width, features="given", task="classify", classes=classes, n_components=1)
+    weights = np.linspace(-1.0, 1.0, parameters.n_features * parameters.n_targets)
+    weights = weights.reshape(parameters.n_features, parameters.n_targets)
+    model = RidgeModel(parameters, weights, "exact", temperature_=1.0)
+    record, shared = to_record(model), SharedHistogram.of(mechanism, honest)
+    values = {**_shared_values(mechanism, honest), "model": dict(record.values)}
+    return _asked("conform_shares", Payload(record.arrays, values), shared, "histogram", name, policy)
 
 
 def _shared_values(mechanism: Any, honest: int) -> dict[str, Any]:

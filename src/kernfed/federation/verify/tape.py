@@ -18,6 +18,7 @@ import numpy.typing as npt
 from kernfed._random import generator
 from kernfed.kernels.moments import Moments
 from kernfed.privacy.embedding import EmbeddingRelease
+from kernfed.privacy.histogram import HistogramRelease
 from kernfed.privacy.labels import RandomizedLabels
 from kernfed.privacy.moments import MomentsRelease
 from kernfed.privacy.names import MECHANISMS, mechanism_class
@@ -170,6 +171,8 @@ def supplied(tape: Tape, mechanism: Any, made: Any) -> Any:
         return _ridge(tape, made)
     if isinstance(made, EmbeddingRelease):
         return replace(made, vector=tape.draws("embedding", made.vector.shape).normal(size=made.vector.shape))
+    if isinstance(made, HistogramRelease):
+        return _histogram(tape, made)
     raise TypeError(f"no tape for what {type(mechanism).__name__} releases, a {type(made).__name__}")
 
 
@@ -186,6 +189,12 @@ def _ridge(tape: Tape, made: RidgeRelease) -> RidgeRelease:
     draws = tape.draws("ridge", size, p)
     sums = Moments(made.moments.n, p, np.zeros(size), _symmetric(draws, size))
     return replace(made, moments=sums, regularization=float(draws.uniform()))
+
+
+def _histogram(tape: Tape, made: HistogramRelease) -> HistogramRelease:
+    """Sums of the tape, in the range of noise."""
+    numbers = tape.draws("histogram", made.counts.shape).integers(-(2**20), 2**20, (2, *made.counts.shape))
+    return replace(made, counts=numbers[0], nearest=None if made.nearest is None else numbers[1])
 
 
 def _symmetric(draws: np.random.Generator, size: int) -> npt.NDArray[np.float64]:
