@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kernfed as kf
-from kernfed.fusion.model import FusionChoice, Visit
+from kernfed.fusion.parts import FusionChoice, Visit
 from kernfed.kahm.choice import Candidate, Chosen
 from kernfed.report import gather_evidence, model_report
 from kernfed.report.content import Curves

@@ -7,14 +7,15 @@ from kernfed.files import formats_from
 
 if TYPE_CHECKING:
     from kernfed.fusion.classifier import FusionClassifier
-    from kernfed.fusion.model import FusionChoice, FusionExplanation, FusionModel, Visit
+    from kernfed.fusion.model import FusionModel
+    from kernfed.fusion.parts import FusionChoice, FusionExplanation, Visit
 
 _HOMES = {
-    "FusionChoice": "model",
+    "FusionChoice": "parts",
     "FusionClassifier": "classifier",
-    "FusionExplanation": "model",
+    "FusionExplanation": "parts",
     "FusionModel": "model",
-    "Visit": "model",
+    "Visit": "parts",
 }
 #: The module of every file format of this package.
 FORMATS = {"FusionModel": "kernfed.fusion.model_file", "FusionClassifier": "kernfed.fusion.classifier_file"}

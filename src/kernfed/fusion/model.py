@@ -15,17 +15,13 @@ from kernfed.data.preparation import Preparation
 from kernfed.errors import InputError, NotConnected
 from kernfed.files import Savable
 from kernfed.fusion.combination import fused_values, probabilities
-from kernfed.kahm.model import FoldingModel, Member, SiteScores
+from kernfed.fusion.parts import FusedParts, FusionChoice, FusionExplanation, Visit
+from kernfed.kahm.model import FoldingModel, Member
 from kernfed.kahm.projection import project
 from kernfed.kernels.head import Head
 from kernfed.prior import Prior, check_prior, log_ratio, weighted_shares
 from kernfed.promise import Terms
 from kernfed.ridge.model import RidgeModel
-
-#: When queries go to the sites: always, or only those of which the head is not sure.
-VISITS = ("always", "unsure")
-#: Which part a label comes from.
-PARTS = ("both", "head", "machines", "together")
 
 
 class Connection(Protocol):
@@ -39,58 +35,6 @@ class Connection(Protocol):
 
     def add_rows(self, model: "FusionModel", site: str, X: Any, y: Any, ids: Any) -> "FusionModel":
         """Model with further rows at a site."""
-
-
-@dataclass(frozen=True)
-class FusionChoice:
-    """How weight and temperature came about.
-
-    how : "rows" (left-out rows of sites that let them travel), "default" (no site did) or "given". rows, sites : how
-    many rows of which sites. errors : share of these rows given a wrong label, by weight, weighed as the head's rows.
-    """
-
-    how: str = "given"
-    rows: int = 0
-    sites: tuple[str, ...] = ()
-    errors: Mapping[float, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Visit:
-    """Which queries go to the sites. threshold : probability from which on the head answers alone.
-
-    travelled, given_up : share of left-out rows below it, and accuracy lost on the others; None where not measured.
-    """
-
-    when: str = "always"
-    threshold: float = 1.0
-    travelled: float | None = None
-    given_up: float | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class FusionExplanation:
-    """Per query the label, which part it comes from, and what each would say alone.
-
-    part : "both" agree, "head" or "machines" alone say so, or "together", where neither would. site : the one that came
-    nearest in the label's class, "" where no machine was asked.
-    """
-
-    labels: npt.NDArray[Any]
-    part: npt.NDArray[Any]
-    head: npt.NDArray[Any]
-    machines: npt.NDArray[Any]
-    site: npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """What each part says of queries: head values, scores with by_site or None, and which queries went to sites."""
-
-    values: FloatArray
-    scores: FloatArray
-    by_site: SiteScores | None
-    travelled: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -206,7 +150,8 @@ class FusionModel(Savable, Abstaining):
 
     def exposure(self) -> str | None:
         """What wrong sites can do to the machines' part, in words; None if that is nothing."""
-        return None if self.folding is None else self.folding.exposure()
+        told = (part.exposure() for part in (self.folding, self.ridge) if part is not None)
+        return "; ".join(text for text in told if text is not None) or None
 
     def connect(self, federation: Any) -> "FusionModel":
         """The same model, answered by the sites of ``federation``."""
@@ -221,7 +166,7 @@ class FusionModel(Savable, Abstaining):
             assert self.ridge is not None
             return self.ridge.answer(X, prior=self._asked(prior))
         parts = self._parts(X, prior, explain=True, **options)
-        scores, likely = self._scored(parts, prior)
+        scores, likely = self.scored(parts, prior)
         winners = scores.argmin(axis=1)
         site, batch = self._nearest(parts, winners)
         answered = () if parts.by_site is None else parts.by_site.sites
@@ -236,7 +181,7 @@ class FusionModel(Savable, Abstaining):
         if self.folding is None:
             assert self.ridge is not None
             return self.ridge.scores(X)
-        return self._scored(self._parts(X, prior, **options), prior)[0]
+        return self.scored(self._parts(X, prior, **options), prior)[0]
 
     def predict(
         self, X: npt.ArrayLike, *, prior: Prior = None, abstain: float | None = None, **options: Any
@@ -257,7 +202,7 @@ class FusionModel(Savable, Abstaining):
         if self.folding is None:
             assert self.ridge is not None
             return self.ridge.predict_proba(X, prior=self._asked(prior))
-        return self._scored(self._parts(X, prior, **options), prior)[1]
+        return self.scored(self._parts(X, prior, **options), prior)[1]
 
     def conforming(self, X: npt.ArrayLike, **options: Any) -> tuple[FloatArray, FloatArray | None]:
         """Probabilities (n, C) of both parts, whatever ``visit_`` is, and the strangeness (n,) by the machines."""
@@ -266,7 +211,7 @@ class FusionModel(Savable, Abstaining):
         if self.folding is None:
             return whole.predict_proba(X, **options), None
         parts = whole._parts(X, None, **options)
-        return whole._scored(parts, None)[1], strangeness(parts.scores)
+        return whole.scored(parts, None)[1], strangeness(parts.scores)
 
     @property
     def tells_strangers(self) -> bool:
@@ -290,19 +235,19 @@ class FusionModel(Savable, Abstaining):
         if self.folding is None or self.ridge is None:
             raise InputError("only a model of machines and a head has two parts to compare; use answer")
         parts = self._parts(X, prior, explain=True, **options)
-        winners = self._scored(parts, prior)[0].argmin(axis=1)
+        winners = self.scored(parts, prior)[0].argmin(axis=1)
         head, machines = self._alone(parts)
         site, _ = self._nearest(parts, winners)
         labels = self.classes_
         part = self._deciding(parts, winners)
         return FusionExplanation(labels[winners], part, labels[head], labels[machines], site)
 
-    def _alone(self, parts: _Parts) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    def _alone(self, parts: FusedParts) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
         """Classes (n,) that the head would say alone, and the machines, which say the same where nobody asked them."""
         head = parts.values.argmax(axis=1)
         return head, np.where(parts.travelled, parts.scores.argmin(axis=1), head)
 
-    def _deciding(self, parts: _Parts, winners: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+    def _deciding(self, parts: FusedParts, winners: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
         """Which part (n,) the classes come from: one of ``PARTS``."""
         head, machines = self._alone(parts)
         agree = 2 * (head == winners).astype(int) + (machines == winners)
@@ -340,7 +285,7 @@ class FusionModel(Savable, Abstaining):
             return prior
         return self.prior if prior is None else prior
 
-    def _parts(self, X: npt.ArrayLike, prior: Prior, *, explain: bool = False, **options: Any) -> _Parts:
+    def _parts(self, X: npt.ArrayLike, prior: Prior, *, explain: bool = False, **options: Any) -> FusedParts:
         """Both parts' word on queries; with ``visit_`` "unsure" only the doubtful ones go to the sites."""
         assert self.folding is not None
         queries = self._rows(X)
@@ -351,12 +296,12 @@ class FusionModel(Savable, Abstaining):
             sure = self._head_probabilities(values, prior).max(axis=1, initial=0.0) >= self.visit_.threshold
             travelled = ~sure
         if not travelled.any():
-            return _Parts(values, np.full((n, len(labels)), np.inf), None, travelled)
+            return FusedParts(values, np.full((n, len(labels)), np.inf), None, travelled)
         by_site = self.folding.site_scores(queries[travelled], explain=explain, **options)
         scores = np.full((n, len(labels)), np.inf)
         places = np.searchsorted(labels, self.folding.classes_)
         scores[np.ix_(travelled, places)] = self.folding.combined(by_site)
-        return _Parts(values, scores, by_site, travelled)
+        return FusedParts(values, scores, by_site, travelled)
 
     def _rows(self, X: npt.ArrayLike) -> FloatArray:
         assert self.folding is not None
@@ -398,7 +343,7 @@ class FusionModel(Savable, Abstaining):
         T = self.ridge.temperature_ or self.temperature_
         return probabilities(values if shift is None else values + T * shift, T)
 
-    def _scored(self, parts: _Parts, prior: Prior) -> tuple[FloatArray, FloatArray]:
+    def scored(self, parts: FusedParts, prior: Prior) -> tuple[FloatArray, FloatArray]:
         """Scores (n, C), SMALLER is better, and probabilities (n, C), both for the prior asked for."""
         shift = self._shift(prior)
         assert self.folding is not None
@@ -415,7 +360,9 @@ class FusionModel(Savable, Abstaining):
                 fused[stayed] = T * np.log(likely[stayed])
         return -fused, likely
 
-    def _nearest(self, parts: _Parts, winners: npt.NDArray[np.intp]) -> tuple[npt.NDArray[Any], npt.NDArray[np.intp]]:
+    def _nearest(
+        self, parts: FusedParts, winners: npt.NDArray[np.intp]
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.intp]]:
         """Site (n,) and batch (n,) that came nearest in the class that won; "" and -1 where nobody was asked."""
         assert self.folding is not None
         site, batch = np.full(len(winners), "", dtype=object), np.full(len(winners), -1, dtype=np.intp)

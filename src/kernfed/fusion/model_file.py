@@ -8,7 +8,8 @@ from kernfed._validation import check_choice, check_count, check_number
 from kernfed.abstain import read_coverage
 from kernfed.errors import InputError
 from kernfed.files import Record, from_record, register, to_record
-from kernfed.fusion.model import VISITS, FusionChoice, FusionModel, Visit
+from kernfed.fusion.model import FusionModel
+from kernfed.fusion.parts import VISITS, FusionChoice, Visit
 from kernfed.kahm.model import FoldingModel
 from kernfed.prior import prior_from_values, prior_to_values
 from kernfed.ridge.model import RidgeModel

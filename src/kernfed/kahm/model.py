@@ -1,7 +1,7 @@
 """The model a federation of folding sites makes: a handle on machines that stay at their sites, or the machines."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -274,7 +274,11 @@ class FoldingModel(Savable, Abstaining):
         Each site fits it to rows that its machines did not see, among its own classes, and the median counts;
         ``kernfed.calibrate`` fits it to all sites together.
         """
-        return softmin(self._moved(self.scores(X, **options), prior), self.temperature_)
+        return self.probabilities_of(self.scores(X, **options), prior)
+
+    def probabilities_of(self, scores: FloatArray, prior: Prior = None) -> FloatArray:
+        """Probabilities (n, C) of scores (n, C)."""
+        return softmin(self._moved(scores, prior), self.temperature_)
 
     def conforming(self, X: npt.ArrayLike, **options: Any) -> tuple[FloatArray, FloatArray | None]:
         """Probabilities (n, C) at the temperature of the sites, and the strangeness (n,) of each query.
@@ -361,7 +365,7 @@ class FoldingModel(Savable, Abstaining):
             raise NotConnected(f"{where}: use model.connect(federation) first")
         return self.connection
 
-    def _class_shares(self) -> FloatArray | None:
+    def class_shares(self) -> FloatArray | None:
         """Shares (C,) of classes over all sites' rows, None where a site did not tell its own."""
         totals = dict.fromkeys(self.classes_.tolist(), 0)
         for member in self.members_.values():
@@ -377,7 +381,7 @@ class FoldingModel(Savable, Abstaining):
         asked = self.prior if prior is None else check_prior(prior, self.classes_)
         if asked is None or asked == "training":
             return None
-        shares = self._class_shares()
+        shares = self.class_shares()
         return log_ratio(asked, self.classes_, made=shares, training=shares)
 
     def _moved(self, scores: FloatArray, prior: Prior) -> FloatArray:
@@ -389,8 +393,11 @@ class FoldingModel(Savable, Abstaining):
             holds[row, list(self.members_[site].classes)] = True
         return holds
 
-    def combined(self, by_site: SiteScores) -> FloatArray:
-        """Scores (n, C) of the federation from those of its sites."""
+    def combined(self, by_site: SiteScores, without: Collection[str] = ()) -> FloatArray:
+        """Scores (n, C) of the federation from those of its sites, as they would be ``without`` some of them.
+
+        Which classes take part is decided by all sites: to leave one out makes no class unprotected.
+        """
         p, holds = self.parameters, self._holds(by_site.sites)
         decides = deciding(self.classes_, holds, p.aggregate, p.k, self.trusted_classes)
         if not decides.any():
@@ -398,7 +405,8 @@ class FoldingModel(Savable, Abstaining):
                 f"under kth with k={p.k} a class takes part where at least {p.k + 1} sites hold it, and of the "
                 f"{len(by_site.sites)} site(s) that answer no {p.k + 1} hold the same one: {TRUST}"
             )
-        return combine(by_site.values, holds, p.aggregate, p.k, ABSENT[p.measure], decides)
+        counted = holds & ~np.isin(by_site.sites, list(without))[:, None]
+        return combine(by_site.values, counted, p.aggregate, p.k, ABSENT[p.measure], decides)
 
     def _bank_scores(self, queries: FloatArray) -> SiteScores:
         assert self.banks_ is not None

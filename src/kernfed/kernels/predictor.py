@@ -136,6 +136,10 @@ class Predictor(ProblemModel):
 
     def decision_function(self, X: npt.ArrayLike) -> FloatArray:
         """Values (n, q), LARGER is better, for the shares of classes that they are made for."""
+        return self.values(X)
+
+    def values(self, X: npt.ArrayLike) -> FloatArray:
+        """What labels, probabilities and predicted values are made of (n, q), to classify and to regress alike."""
         return self._values(self._rows(X))
 
     def scores(self, X: npt.ArrayLike) -> FloatArray:
@@ -149,7 +153,11 @@ class Predictor(ProblemModel):
         Values are fitted to 0 and 1; see the class for ``prior``.
         """
         self._check_classifies("probabilities")
-        return self._probabilities(self._adjusted(self.decision_function(X), prior))
+        return self.probabilities_of(self.decision_function(X), prior)
+
+    def probabilities_of(self, values: FloatArray, prior: Prior = None) -> FloatArray:
+        """Probabilities (n, C) of decision values (n, C), for the shares of a ``prior``; see the class."""
+        return self._probabilities(self._adjusted(values, prior))
 
     def predict(self, X: npt.ArrayLike, *, prior: Prior = None) -> npt.NDArray[Any]:
         """Labels, or values, (n,); see the class for ``prior``."""

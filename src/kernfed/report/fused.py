@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from kernfed.fusion.model import FusionChoice, FusionModel
+from kernfed.fusion.model import FusionModel
+from kernfed.fusion.parts import FusionChoice
 from kernfed.report.content import SHARE, Claim, Curves, Fact, PageTable, Section, Series, site_table, written
 from kernfed.report.machines import describe_folding
 from kernfed.report.parts import MISSING_COLUMNS, SENT, Parts, missing_note, missing_tables

@@ -1,0 +1,68 @@
+"""What a fusion tells of its two parts: how they were weighed, which queries travel, and what each says."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray
+from kernfed.kahm.members import SiteScores
+
+#: When queries go to the sites: always, or only those of which the head is not sure.
+VISITS = ("always", "unsure")
+#: Which part a label comes from.
+PARTS = ("both", "head", "machines", "together")
+
+
+@dataclass(frozen=True)
+class FusionChoice:
+    """How weight and temperature came about.
+
+    how : "rows" (left-out rows of sites that let them travel), "default" (no site did) or "given". rows, sites : how
+    many rows of which sites. errors : share of these rows given a wrong label, by weight, weighed as the head's rows.
+    """
+
+    how: str = "given"
+    rows: int = 0
+    sites: tuple[str, ...] = ()
+    errors: Mapping[float, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """Which queries go to the sites. threshold : probability from which on the head answers alone.
+
+    travelled, given_up : share of left-out rows below it, and accuracy lost on the others; None where not measured.
+    """
+
+    when: str = "always"
+    threshold: float = 1.0
+    travelled: float | None = None
+    given_up: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class FusionExplanation:
+    """Per query the label, which part it comes from, and what each would say alone.
+
+    part : "both" agree, "head" or "machines" alone say so, or "together", where neither would. site : the one that came
+    nearest in the label's class, "" where no machine was asked.
+    """
+
+    labels: npt.NDArray[Any]
+    part: npt.NDArray[Any]
+    head: npt.NDArray[Any]
+    machines: npt.NDArray[Any]
+    site: npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class FusedParts:
+    """What each part says of queries: head values, scores with by_site or None, and which queries went to sites."""
+
+    values: FloatArray
+    scores: FloatArray
+    by_site: SiteScores | None
+    travelled: npt.NDArray[np.bool_]
