@@ -1,11 +1,13 @@
-"""How well a model does at its sites: evaluation, calibration, coverage, audits."""
+"""How well a model does at its sites: evaluation, influence of each, calibration, coverage, audits."""
 
 from kernfed.federation.protocol.task import Method
 
 METHOD = Method(
     name="testing",
     tasks={
-        "kernfed.federation.testing.evaluation": ("held_out_queries", "evaluate_scores", "evaluate"),
+        "kernfed.federation.testing.held_out": ("held_out_queries",),
+        "kernfed.federation.testing.evaluation": ("evaluate_scores", "evaluate"),
+        "kernfed.federation.testing.influence": ("influence", "influence_scores"),
         "kernfed.federation.testing.regression": ("evaluate_regression",),
         "kernfed.federation.testing.calibrating": ("calibrate_scores", "calibrate_model"),
         "kernfed.federation.testing.conforming": ("conform", "conform_scores"),

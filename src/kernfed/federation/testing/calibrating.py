@@ -18,7 +18,8 @@ from kernfed.federation.protocol.task import task
 from kernfed.federation.shares import MAX_SHARE, outsized
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
-from kernfed.federation.testing.evaluation import ask_held_out, labelled_rows, whole_question
+from kernfed.federation.testing.evaluation import whole_question
+from kernfed.federation.testing.held_out import ask_held_out, labelled_rows
 from kernfed.federation.testing.predictors import model_questions, read_model
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.calibration import temperature_losses

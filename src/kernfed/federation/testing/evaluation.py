@@ -6,21 +6,24 @@ together as the queries they are, and every site gets the probabilities of its o
 questions does not depend on the number of sites.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_column_names, check_rows
+from kernfed._validation import check_column_names
 from kernfed.data.preparation import prepared_rows
-from kernfed.errors import InputError, Refused, SchemaMismatch
+from kernfed.errors import InputError, Refused
 from kernfed.federation.asking import Federation, leave_out
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.task import task
 from kernfed.federation.shares import MAX_SHARE, outsized
-from kernfed.federation.site.rows import Rows, check_site_rows
+from kernfed.federation.site.rows import check_site_rows
 from kernfed.federation.site.site import Site
+from kernfed.federation.testing.held_out import ask_held_out, check_labels_alike, labelled_rows
+from kernfed.federation.testing.influence import influence_rows, measure_influence
 from kernfed.federation.testing.outcomes import BINS, MOST_RANKED, RANKS, Evaluation, Outcome, count_outcomes
 from kernfed.federation.testing.predictors import (
     NOTHING_ASIDE,
@@ -32,8 +35,6 @@ from kernfed.federation.testing.predictors import (
 from kernfed.federation.testing.regression import RegressionEvaluation, evaluate_regressor, regression_rows
 from kernfed.files import labels_from_values, labels_to_values
 
-#: Rows that a site may test on beside each that it learned from: a share of 0.8 kept aside.
-_MOST_ASIDE = 4
 #: More rows than this are a lie; sums of them stay exact.
 _MOST_ROWS = 2**40
 #: Who stands for all sites where only their sum is seen.
@@ -51,6 +52,8 @@ def evaluate(
     timeout: float = 600.0,
     max_share: float = MAX_SHARE,
     sum: Any = None,
+    influence: bool = False,
+    liars: int = 1,
 ) -> Evaluation | RegressionEvaluation:
     """Accuracy, confusion and calibration of ``model`` at every site; of a regressor its errors and R^2.
 
@@ -63,10 +66,27 @@ def evaluate(
 
     sum : "secure" or a ``kernfed.secure.Committee``, for a classifier that is whole: counts are added up under masks,
     and those of all sites together are all that is seen.
+    influence : also leave every site out of the model, and name those without which the answers for rows of the
+    others are better; ``liars`` of those who count may lie about that. See ``kernfed.federation.testing.harm``.
     """
     options: Any = {"min_replies": min_replies, "timeout": timeout}
     if sum is not None:
+        if influence:
+            raise InputError("with sum= nobody sees a site's part, so none can be left out: leave out one of the two")
         return _evaluate_sum(model, federation, holdout, sum, options)
+    tested = _evaluate(model, federation, holdout, max_share, options)
+    if not influence:
+        return tested
+    if holdout is not None:
+        return replace(tested, influence=influence_rows(model, holdout, liars=liars))
+    scale = tested.pooled.mean_squared_error if isinstance(tested, RegressionEvaluation) else 1.0
+    measured = measure_influence(model, federation, liars=liars, scale=scale if scale > 0 else 1.0, **options)
+    return replace(tested, influence=measured)
+
+
+def _evaluate(
+    model: Any, federation: Federation, holdout: Mapping[str, Any] | None, max_share: float, options: Any
+) -> Evaluation | RegressionEvaluation:
     if is_regressor(model):
         if holdout is not None:
             return regression_rows(model, holdout)
@@ -78,7 +98,7 @@ def evaluate(
     questions, missing = model_questions(model, federation.sites)
     replies = federation.ask("evaluate", questions, check=_checker(len(model.classes_)), **options)
     claimed = {site: _outcome(payload).rows for site, payload in replies}
-    replies = leave_out("evaluate", replies, outsized(claimed, max_share), min_replies)
+    replies = leave_out("evaluate", replies, outsized(claimed, max_share), options["min_replies"])
     missing |= {site: refusal.reason for site, refusal in replies.missing.items()}
     return _tested(model.classes_, {site: _outcome(payload) for site, payload in replies}, missing)
 
@@ -127,21 +147,6 @@ def evaluate_rows(model: Any, holdout: Mapping[str, Any]) -> Evaluation:
     return _tested(model.classes_, tested, missing)
 
 
-def check_labels_alike(classes: npt.NDArray[Any], rows: Rows, site: str) -> None:
-    """Refuse rows labelled by text for a model of numbers, or the other way round, as sites that learn together are.
-
-    Labels of the site are not told: what is said here may leave it.
-    """
-    if not len(rows.y):
-        return
-    own, known = ("text" if isinstance(labels[0], str) else "numbers" for labels in (rows.y, classes))
-    if own != known:
-        raise SchemaMismatch(
-            f"labels of site {site!r} are {own}, and the model's classes are {known} such as "
-            f"{classes.tolist()[0]!r}; look at the column of labels"
-        )
-
-
 def _tested(classes: npt.NDArray[Any], sites: Mapping[str, Outcome], missing: Mapping[str, str]) -> Evaluation:
     """The evaluation, unless nothing was tested at all, or nothing that the model could have known."""
     evaluation = Evaluation(classes, sites, missing)
@@ -168,27 +173,6 @@ def _evaluate_by_scores(model: Any, federation: Federation, options: Any) -> Eva
     counted = federation.ask("evaluate_scores", questions, check=_checker(len(model.classes_), sent), **options)
     missing |= {site: refusal.reason for site, refusal in counted.missing.items()}
     return _tested(model.classes_, {site: _outcome(payload) for site, payload in counted}, missing)
-
-
-def ask_held_out(
-    model: Any, federation: Federation, answer: Callable[..., FloatArray], options: Any
-) -> tuple[dict[str, FloatArray], dict[str, str]]:
-    """Answers (n, C) to each site's held-out rows, fetched as queries and answered together; and who sent none."""
-
-    def check(site: str, payload: Payload) -> None:
-        rows = check_rows(payload.arrays["X"], "the rows kept aside", width=model.n_features_in_, min_rows=0)
-        learned = model.members_[site].rows
-        if len(rows) > _MOST_ASIDE * learned:  # all sites answer for them, from what they answer a day
-            raise InputError(f"a site that learned from {learned:,} rows may test on {_MOST_ASIDE} times as many")
-
-    queries = federation.ask("held_out_queries", Payload(), sites=model.sites, check=check, **options)
-    missing = {site: refusal.reason for site, refusal in queries.missing.items()}
-    if not len(queries):
-        return {}, missing
-    together = np.concatenate([payload.arrays["X"] for _, payload in queries])
-    answers = answer(together, **options) if len(together) else np.zeros((0, len(model.classes_)))
-    ends = np.cumsum([len(payload.arrays["X"]) for _, payload in queries])
-    return {site: own for (site, _), own in zip(queries, np.split(answers, ends[:-1]), strict=True)}, missing
 
 
 def _checker(classes: int, sent: Mapping[str, int] | None = None) -> Any:
@@ -247,22 +231,6 @@ def _outcome(payload: Payload) -> Outcome:
 def _counts(outcome: Outcome) -> Payload:
     arrays: dict[str, npt.NDArray[Any]] = {"confusion": outcome.confusion, "calibration": outcome.calibration}
     return Payload(arrays if outcome.ranking is None else {**arrays, "ranking": outcome.ranking})
-
-
-def labelled_rows(site: Site, classes: npt.NDArray[Any]) -> Rows:
-    """The site's held-out rows, or a refusal where their labels are of another type than the model's classes."""
-    rows = site.held_out()
-    try:
-        check_labels_alike(classes, rows, site.name)
-    except SchemaMismatch as error:
-        raise Refused("bad labels", str(error)) from None
-    return rows
-
-
-@task("held_out_queries", leaves="rows")
-def held_out_queries(site: Site, payload: Payload) -> Payload:  # noqa: ARG001  every task has this signature
-    """The site's held-out rows, without labels, to be scored by all sites as any query is."""
-    return Payload({"X": site.held_out().X.astype(np.float64)})
 
 
 @task("evaluate_scores", leaves="counts")

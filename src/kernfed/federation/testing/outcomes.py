@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from kernfed._validation import FloatArray, IntArray
 from kernfed.errors import InputError
+from kernfed.federation.testing.harm import Influences
 
 #: Confidence bins of the calibration counts.
 BINS = 10
@@ -139,11 +140,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Outcome of every site, and of all together (``pooled``)."""
+    """Outcome of every site, and of all together (``pooled``); ``influence`` of each on the others, where asked for."""
 
     classes_: npt.NDArray[Any]
     sites: Mapping[str, Outcome]
     missing: Mapping[str, str] = field(default_factory=dict)
+    influence: Influences | None = None
 
     @property
     def pooled(self) -> Outcome:
@@ -174,7 +176,8 @@ class Evaluation:
             for name, o in every.items()
         }
         pooled = told.pop("")
-        return {"classes": self.classes_.tolist(), "pooled": pooled, "sites": told, "missing": dict(self.missing)}
+        told = {"classes": self.classes_.tolist(), "pooled": pooled, "sites": told, "missing": dict(self.missing)}
+        return told if self.influence is None else {**told, "influence": self.influence.to_json()}
 
     def __str__(self) -> str:
         names = [*self.sites, "all sites"]
@@ -189,6 +192,7 @@ class Evaluation:
             if outcome.unknown
         ]
         lines += [f"{site:<{width}}  missing: {reason}" for site, reason in self.missing.items()]
+        lines += [] if self.influence is None else ["", str(self.influence)]
         return "\n".join(lines)
 
 

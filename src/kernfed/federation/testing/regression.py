@@ -17,6 +17,7 @@ from kernfed.federation.protocol.task import task
 from kernfed.federation.shares import MAX_SHARE, outsized
 from kernfed.federation.site.rows import check_site_rows
 from kernfed.federation.site.site import Site
+from kernfed.federation.testing.harm import Influences
 from kernfed.federation.testing.predictors import (
     NOTHING_ASIDE,
     is_regressor,
@@ -71,10 +72,11 @@ class ErrorSums:
 
 @dataclass(frozen=True)
 class RegressionEvaluation:
-    """Sums of errors of every site, and of all together (``pooled``)."""
+    """Sums of errors of every site, and of all together (``pooled``); ``influence`` of each, where asked for."""
 
     sites: Mapping[str, ErrorSums]
     missing: Mapping[str, str] = field(default_factory=dict)
+    influence: Influences | None = None
 
     @property
     def pooled(self) -> ErrorSums:
@@ -88,11 +90,12 @@ class RegressionEvaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values; what is not defined is null."""
-        return {
+        told = {
             "pooled": _told(self.pooled),
             "sites": {site: _told(sums) for site, sums in self.sites.items()},
             "missing": dict(self.missing),
         }
+        return told if self.influence is None else {**told, "influence": self.influence.to_json()}
 
     def __str__(self) -> str:
         width = max(len(name) for name in [*self.sites, "all sites"])
@@ -103,6 +106,7 @@ class RegressionEvaluation:
                 f"{sums.mean_absolute_error:>19.6g}  {sums.r2:>7.4f}"
             )
         lines += [f"{site:<{width}}  missing: {reason}" for site, reason in self.missing.items()]
+        lines += [] if self.influence is None else ["", str(self.influence)]
         return "\n".join(lines)
 
 

@@ -1,0 +1,255 @@
+"""Whether a site's part in a model makes answers worse for the rows of *others*: the test that names a site.
+
+A row's loss is Brier's: the squared distance of its probabilities from its label. It is compared with and without a
+site. Rows of a site say nothing of the site itself, and since those who count may lie as well, the testers that speak
+most against a site, and those that speak most for it, are not heard. Rows are weighed so that classes have the shares
+of the training: a site that alone has many rows of a class rightly makes it more likely, and is no liar for that.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray, IntArray, check_count
+from kernfed.errors import InputError
+
+#: Names of sites that are left out together.
+SiteSet = tuple[str, ...]
+#: The chance that any honest site of a federation is named, if rows were independent.
+LEVEL = 0.01
+#: A smaller mean difference of losses, which lie between 0 and 2, is nothing to name a site for.
+LEAST_GAIN = 0.001
+#: Fewer rows say nothing.
+_FEWEST_ROWS = 20
+#: A row weighs at most so many times the mean.
+_HEAVIEST = 10.0
+#: No difference of two losses is larger.
+LARGEST_GAIN = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class LossSums:
+    """What one tester adds up over its rows, for a model as it is and without each of V sets of sites.
+
+    rows (C,) : of each class. right (1 + V, C) : of these, labelled correctly. gain (V, C) : losses with all sites less
+    those without the set; square (V, C) : squares of that. moved (V,) : rows whose label changes.
+    """
+
+    rows: IntArray
+    right: IntArray
+    gain: FloatArray
+    square: FloatArray
+    moved: IntArray
+
+    @classmethod
+    def of_labels(cls, numbers: npt.NDArray[np.intp], probabilities: FloatArray) -> "LossSums":
+        """Sums of rows with class ``numbers`` (n,), C for labels that are none, and probabilities (1 + V, n, C)."""
+        classes = probabilities.shape[2]
+        known = numbers < classes
+        truth, likely = numbers[known], probabilities[:, known]
+        own = np.take_along_axis(likely, truth[None, :, None], axis=2)[:, :, 0]
+        losses = (likely**2).sum(axis=2) - 2 * own + 1
+        labels = likely.argmax(axis=2)
+        member = np.zeros((len(truth), classes))
+        member[np.arange(len(truth)), truth] = 1.0
+        gains = losses[:1] - losses[1:]
+        return cls(
+            member.sum(axis=0).astype(np.int64),
+            ((labels == truth) @ member).astype(np.int64),
+            gains @ member,
+            gains**2 @ member,
+            (labels[1:] != labels[:1]).sum(axis=1).astype(np.int64),
+        )
+
+    @classmethod
+    def of_values(cls, truth: FloatArray, predicted: FloatArray, scale: float) -> "LossSums":
+        """Sums of rows with values ``truth`` (n,) and predicted ones (1 + V, n): squared errors in units of ``scale``.
+
+        A difference is cut at ``LARGEST_GAIN``: no row decides alone. Nothing is right or wrong.
+        """
+        losses = (predicted - truth) ** 2 / scale
+        gains = np.clip(losses[:1] - losses[1:], -LARGEST_GAIN, LARGEST_GAIN)
+        none = np.zeros((len(predicted), 1), dtype=np.int64)
+        return cls(
+            np.array([len(truth)]),
+            none,
+            gains.sum(axis=1, keepdims=True),
+            (gains**2).sum(axis=1, keepdims=True),
+            none[1:, 0],
+        )
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Arrays of a message."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], sets: int, classes: int) -> "LossSums":
+        """Sums from ``to_arrays``, if some rows can have them."""
+        shapes = {
+            "rows": (classes,),
+            "right": (sets + 1, classes),
+            "gain": (sets, classes),
+            "square": (sets, classes),
+            "moved": (sets,),
+        }
+        for name, shape in shapes.items():
+            kind = np.float64 if name in ("gain", "square") else np.int64
+            array = arrays.get(name)
+            if array is None or array.shape != shape or array.dtype != kind or not np.isfinite(array).all():
+                raise InputError(f"{name} must be finite numbers of shape {shape}")
+        sums = cls(**{name: arrays[name] for name in shapes})
+        sums._check()
+        return sums
+
+    def _check(self) -> None:
+        slack = 1e-6 * (1 + self.rows)
+        most = LARGEST_GAIN * self.rows + slack
+        if (self.rows < 0).any() or (self.right < 0).any() or (self.moved < 0).any():
+            raise InputError("counts must be at least 0")
+        if (self.right > self.rows).any() or (self.moved > self.rows.sum()).any():
+            raise InputError("no more rows can be right, or change their label, than there are")
+        if (np.abs(self.gain) > most).any() or (self.square > LARGEST_GAIN * most + slack).any():
+            raise InputError("no rows have such differences of losses")
+        if (self.gain**2 > self.rows * self.square + slack * most).any():  # Cauchy-Schwarz
+            raise InputError("differences of losses and their squares contradict each other")
+
+
+@dataclass(frozen=True)
+class Influence:
+    """What some sites do to the answers for rows of others, by leaving them out.
+
+    rows : of other sites that were heard. gain : mean improvement of the loss without them. z : gain over its standard
+    error. p_value : one-sided, times the sets that were tried; None where too few others were heard. points : change of
+    accuracy on the rows of all others without them, NaN to regress. moved : share of these rows whose label changes.
+    """
+
+    sites: SiteSet
+    rows: int
+    gain: float
+    z: float
+    p_value: float | None
+    points: float
+    moved: float
+
+    @property
+    def named(self) -> bool:
+        """Whether others are better off without them, by more than chance explains."""
+        return self.p_value is not None and self.p_value < LEVEL and self.gain >= LEAST_GAIN
+
+
+@dataclass(frozen=True)
+class Influences:
+    """Influence of every site, those that harm most first; ``together`` of pairs that hide each other.
+
+    ``liars`` is how many of those who count may lie without anybody being named, or saved, by that. ``head`` says
+    whether sites were left out of the head, too, where there is one.
+    """
+
+    sites: tuple[Influence, ...]
+    together: tuple[Influence, ...] = ()
+    liars: int = 1
+    head: bool = True
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Sites whose answers do not fit those of the others, sorted."""
+        return tuple(sorted({site for own in (*self.sites, *self.together) if own.named for site in own.sites}))
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        return {
+            "named": list(self.named),
+            "liars": self.liars,
+            "head": self.head,
+            "sites": [_plain(own) for own in self.sites],
+            "together": [_plain(own) for own in self.together if own.named],
+            "missing": dict(self.missing),
+        }
+
+    def words(self) -> str:
+        """Whom to look at, in one sentence."""
+        if not self.named:
+            unheard = all(own.p_value is None for own in self.sites)
+            few = f"nobody can be named: with {self.liars} liar(s) among those who count, {2 * self.liars + 2} sites "
+            few += f"and {_FEWEST_ROWS} rows of others are the least"
+            return few if unheard else "no site makes the answers for the others worse by more than chance explains"
+        singles = {own.sites[0] for own in self.sites if own.named}
+        pairs = [" with ".join(own.sites) for own in self.together if own.named]
+        listed = ", ".join([*sorted(singles), *pairs])
+        return f"the others are better off without: {listed}; look at their rows and labels before anything else"
+
+    def __str__(self) -> str:
+        shown = [*self.sites, *(own for own in self.together if own.named)]
+        names = [" + ".join(own.sites) for own in shown]
+        width = max([len("site left out"), *map(len, names)])
+        lines = [f"{'site left out':<{width}}  others' accuracy  labels moved   loss saved       z  p-value"]
+        for name, own in zip(names, shown, strict=True):
+            points = "               ." if math.isnan(own.points) else f"{100 * own.points:>+9.2f} points"
+            chance = "      ." if own.p_value is None else f"{own.p_value:>7.2g}"
+            mark = "  <- does not fit" if own.named else ""
+            lines.append(
+                f"{name:<{width}}  {points}  {own.moved:>12.1%}  {own.gain:>+11.5f}  {own.z:>+6.1f}  {chance}{mark}"
+            )
+        return "\n".join([*lines, f"{self.words()[:1].upper()}{self.words()[1:]}."])
+
+
+def judge(
+    told: Mapping[str, LossSums], sets: Sequence[SiteSet], shares: FloatArray | None, *, liars: int = 1
+) -> tuple[Influence, ...]:
+    """Influence of each of ``sets`` from what testers ``told``, in the order of the sets.
+
+    shares (C,) : of classes in training; None takes those of the rows that were tested.
+    """
+    check_count(liars, "liars", at_least=0)
+    return tuple(_judge_one(told, own, number, len(sets), shares, liars) for number, own in enumerate(sets))
+
+
+def _judge_one(
+    told: Mapping[str, LossSums], own: SiteSet, number: int, tried: int, shares: FloatArray | None, liars: int
+) -> Influence:
+    others = [told[name] for name in sorted(told) if name not in own and told[name].rows.sum()]
+    rows = sum(int(sums.rows.sum()) for sums in others)
+    right = np.sum([sums.right.sum(axis=1) for sums in others], axis=0) if others else np.zeros(tried + 1)
+    moved = sum(int(sums.moved[number]) for sums in others)
+    points = float((right[number + 1] - right[0]) / rows) if rows and right[0] else math.nan
+    heard = _heard(others, number, liars)
+    count = sum(int(sums.rows.sum()) for sums in heard)
+    share = moved / rows if rows else 0.0
+    if count < _FEWEST_ROWS:
+        return Influence(own, count, 0.0, 0.0, None, points, share)
+    gain, z = _mean_gain(heard, number, shares)
+    return Influence(own, count, gain, z, min(1.0, tried * math.erfc(z / math.sqrt(2)) / 2), points, share)
+
+
+def _heard(others: Sequence[LossSums], number: int, liars: int) -> list[LossSums]:
+    """Testers without those that speak most against the set and most for it, ``liars`` of each."""
+    ordered = sorted(others, key=lambda sums: float(sums.gain[number].sum()))
+    return ordered[liars : len(ordered) - liars]
+
+
+def _mean_gain(heard: Sequence[LossSums], number: int, shares: FloatArray | None) -> tuple[float, float]:
+    """Mean gain over rows weighed by class, and over its standard error: of rows, or of testers if that is larger."""
+    rows = np.array([sums.rows for sums in heard], dtype=np.float64)
+    gain = np.array([sums.gain[number] for sums in heard])
+    square = np.array([sums.square[number] for sums in heard])
+    met = rows.sum(axis=0)
+    wanted = met if shares is None else np.where(met > 0, shares, 0.0)
+    wanted = wanted if wanted.sum() > 0 else met
+    weights = np.where(met > 0, wanted / wanted.sum() / np.maximum(met, 1), 0.0)
+    weights = np.minimum(weights, _HEAVIEST / met.sum())
+    weights = weights / (weights @ met)
+    mean = float((gain @ weights).sum())
+    by_row = float(((square - 2 * mean * gain + mean**2 * rows) @ weights**2).sum())
+    by_tester = float((((gain - mean * rows) @ weights) ** 2).sum())
+    error = math.sqrt(max(by_row, by_tester, 0.0))
+    return mean, (mean / error if error > 0 else 0.0)
+
+
+def _plain(own: Influence) -> dict[str, Any]:
+    points = None if math.isnan(own.points) else own.points
+    return {**vars(own), "sites": list(own.sites), "points": points, "named": own.named}

@@ -1,0 +1,314 @@
+"""What each site's part in a model does to the answers for rows of the others: ``kernfed.evaluate(influence=True)``.
+
+Sites are left out one by one, and of machines under a minimum also in pairs: of two that say the same wrong thing, to
+leave out one changes nothing. A model that is whole travels to the testers. Of machines that stay at their sites the
+rows kept aside travel as queries, which nobody can tell from others; labels stay where they are in either case.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed._validation import FloatArray, check_number
+from kernfed.data.preparation import prepared_rows
+from kernfed.errors import InputError, NotConnected, Refused
+from kernfed.federation.asking import Federation
+from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.task import task
+from kernfed.federation.ridge.without import heads_without
+from kernfed.federation.site.rows import check_site_rows
+from kernfed.federation.site.site import Site
+from kernfed.federation.testing.harm import Influences, LossSums, SiteSet, judge
+from kernfed.federation.testing.held_out import ask_held_out, check_labels_alike, class_numbers, labelled_rows
+from kernfed.federation.testing.predictors import NOTHING_ASIDE, is_regressor, read_model
+from kernfed.files import labels_from_values, labels_to_values, to_record
+from kernfed.fusion.model import FusionModel
+from kernfed.fusion.without import probabilities_without, values_without
+from kernfed.kahm.model import FoldingModel
+from kernfed.ridge.model import RidgeModel
+
+#: Pairs are tried where the sites are no more.
+MOST_PAIRED = 16
+#: Sets of sites that one question may name.
+_MOST_SETS = 2000
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Sets that are left out, single sites first, and heads without these; ``scale`` of squared errors, to regress."""
+
+    model: Any
+    sets: tuple[SiteSet, ...]
+    heads: tuple[RidgeModel, ...]
+    liars: int
+    scale: float = 1.0
+
+    @property
+    def singles(self) -> int:
+        return sum(len(own) == 1 for own in self.sets)
+
+    def judged(self, told: Mapping[str, LossSums], missing: Mapping[str, str] | None = None) -> Influences:
+        """Singles, and pairs of which neither is named and that harm more than both do alone."""
+        if not any(sums.rows.sum() for sums in told.values()):
+            raise InputError(NOTHING_ASIDE)
+        shares, count = _class_shares(self.model), self.singles
+        sites = judge(
+            {name: _part(sums, 0, count) for name, sums in told.items()}, self.sets[:count], shares, liars=self.liars
+        )
+        alone = {own.sites[0]: own for own in sites}
+        pairs = judge(
+            {name: _part(sums, count, len(self.sets)) for name, sums in told.items()},
+            self.sets[count:],
+            shares,
+            liars=self.liars,
+        )
+        hidden = [
+            own
+            for own in pairs
+            if not any(alone[site].named for site in own.sites)
+            and own.gain > 2 * sum(max(0.0, alone[site].gain) for site in own.sites)
+        ]
+        worst = sorted(sites, key=lambda own: (-own.z, own.sites))
+        masked = sorted(hidden, key=lambda own: (-own.z, own.sites))
+        head = bool(self.heads) or _head_of(self.model) is None
+        return Influences(tuple(worst), tuple(masked), self.liars, head, missing or {})
+
+
+def measure_influence(
+    model: Any,
+    federation: Federation,
+    *,
+    liars: int = 1,
+    scale: float = 1.0,
+    min_replies: int | None = None,
+    timeout: float = 600.0,
+) -> Influences:
+    """Influence of every site of ``model`` on rows that the others kept aside.
+
+    ``scale`` is the mean squared error of a regressor, the unit of its losses.
+    """
+    _check_model(model)
+    head = _head_of(model)
+    names = _sites_of(model, federation)
+    singles = [(name,) for name in names]
+    own = tuple(heads_without(federation, head, singles, timeout=timeout)) if head is not None else ()
+    plan = _Plan(model, (*singles, *_pairs(model, names)), own, liars, scale)
+    options: Any = {"min_replies": min_replies, "timeout": timeout}
+    if getattr(model, "connection", None) is not None:
+        return _by_scores(plan, federation, options)
+    classes, sets = max(1, len(_classes(model))), len(plan.sets)
+
+    def check(_: str, payload: Payload) -> None:
+        LossSums.from_arrays(payload.arrays, sets, classes)
+
+    replies = federation.ask("influence", _question(plan), check=check, **options)
+    missing = {site: refusal.reason for site, refusal in replies.missing.items()}
+    return plan.judged({site: LossSums.from_arrays(p.arrays, sets, classes) for site, p in replies}, missing)
+
+
+def influence_rows(model: Any, holdout: Mapping[str, Any], *, liars: int = 1) -> Influences:
+    """Influence of every site whose machines are in ``model``, on rows that are here: {site: (X, y)}.
+
+    A head stays that of all sites: only they can tell the sums of the others.
+    """
+    _check_model(model)
+    machines = model.folding if isinstance(model, FusionModel) else model
+    if not isinstance(machines, FoldingModel) or machines.banks_ is None:
+        raise InputError(
+            "only machines that are in the model can be left out here: ask the sites with "
+            "kernfed.evaluate(model, federation, influence=True)"
+        )
+    plan = _Plan(model, (*((name,) for name in model.sites), *_pairs(model, model.sites)), (), liars)
+    told = {}
+    for name in sorted(holdout):
+        X, y = holdout[name][:2]
+        rows = check_site_rows(prepared_rows(model.preparation, X), y, None, name)
+        check_labels_alike(model.classes_, rows, name)
+        if len(rows.y):
+            likely = probabilities_without(model, rows.X, plan.sets)
+            told[name] = LossSums.of_labels(class_numbers(model.classes_, rows.y), likely)
+    return plan.judged(told)
+
+
+def _by_scores(plan: _Plan, federation: Federation, options: Any) -> Influences:
+    """Let all sites answer for the rows kept aside, and every tester add up its own."""
+    model, sets = plan.model, len(plan.sets)
+
+    def answer(rows: FloatArray, **asked: Any) -> FloatArray:
+        likely = probabilities_without(model, rows, plan.sets, plan.heads, **asked)
+        return np.ascontiguousarray(likely.transpose(1, 0, 2), dtype=np.float32)
+
+    answered, missing = ask_held_out(model, federation, answer, options)
+    classes = labels_to_values(model.classes_)
+    questions = {
+        site: Payload({"probabilities": own}, {"classes": classes}) for site, own in answered.items() if len(own)
+    }
+    if not questions:
+        raise InputError(NOTHING_ASIDE)
+
+    def check(site: str, payload: Payload) -> None:
+        sums = LossSums.from_arrays(payload.arrays, sets, len(model.classes_))
+        if sums.rows.sum() > len(answered[site]):
+            raise InputError(f"the sums must be of the {len(answered[site]):,} rows that were asked")
+
+    replies = federation.ask("influence_scores", questions, check=check, **options)
+    missing |= {site: refusal.reason for site, refusal in replies.missing.items()}
+    told = {site: LossSums.from_arrays(p.arrays, sets, len(model.classes_)) for site, p in replies}
+    return plan.judged(told, missing)
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, (FoldingModel, RidgeModel, FusionModel)):
+        raise InputError(
+            f"the influence of sites is measured for a FoldingModel, a RidgeModel or a FusionModel, got a "
+            f"{type(model).__name__}"
+        )
+    if model.privacy is not None:
+        raise InputError(
+            "this model is made of what sites released once, and their influence would need their rows: look at each "
+            "site's release instead, before it is used"
+        )
+    if getattr(model, "hold", "machines") == "sites" and getattr(model, "connection", None) is None:
+        raise NotConnected("the machines of this model are at its sites: use model.connect(federation) first")
+    head = _head_of(model)
+    if head is not None and head.head != "squared":
+        raise InputError("to leave a site out of a logistic head takes rounds for every site; use head='squared'")
+
+
+def _head_of(model: Any) -> RidgeModel | None:
+    """The head that a model has, or is."""
+    head: RidgeModel | None = model if isinstance(model, RidgeModel) else getattr(model, "ridge", None)
+    return head
+
+
+def _sites_of(model: Any, federation: Federation) -> tuple[str, ...]:
+    """Sites that the model is made of; a head does not name them, so they are those that are not missing."""
+    own: tuple[str, ...] = getattr(model, "sites", ())
+    return own or tuple(site for site in federation.sites if site not in model.missing_)
+
+
+def _pairs(model: Any, names: Sequence[str]) -> list[SiteSet]:
+    """Pairs that may hide each other: of machines under a minimum, where the sites are few enough."""
+    machines = model.folding if isinstance(model, FusionModel) else model
+    if not isinstance(machines, FoldingModel) or machines.parameters.aggregate != "min":
+        return []
+    return list(combinations(names, 2)) if 3 < len(names) <= MOST_PAIRED else []
+
+
+def _class_shares(model: Any) -> FloatArray | None:
+    """Shares (C,) of classes in training, where they are known."""
+    machines = model.folding if isinstance(model, FusionModel) else model
+    if isinstance(machines, FoldingModel):
+        shares = machines.class_shares()
+        return shares if shares is not None and len(shares) == len(_classes(model)) else None
+    head = _head_of(model)
+    assert head is not None
+    counts = np.array(head.class_counts_, dtype=np.float64)
+    return counts / counts.sum() if len(counts) and counts.sum() > 0 else None
+
+
+def _classes(model: Any) -> npt.NDArray[Any]:
+    return np.asarray(getattr(model, "classes_", ()))
+
+
+def _part(sums: LossSums, start: int, stop: int) -> LossSums:
+    """The sums of some of the sets."""
+    right = np.concatenate([sums.right[:1], sums.right[start + 1 : stop + 1]])
+    return LossSums(sums.rows, right, sums.gain[start:stop], sums.square[start:stop], sums.moved[start:stop])
+
+
+# Messages ---------------------------------------------------------------------------------------------------------
+
+
+def _question(plan: _Plan) -> Payload:
+    """The model, the sets to leave out and the heads without them."""
+    record = to_record(plan.model)
+    arrays: dict[str, Any] = {f"model.{name}": array for name, array in record.arrays.items()}
+    if plan.heads:
+        arrays["weights"] = np.stack([head.weights_ for head in plan.heads])
+        if plan.heads[0].intercept_ is not None:
+            arrays["intercepts"] = np.stack([np.asarray(head.intercept_) for head in plan.heads])
+    values = {"model": dict(record.values), "sets": [list(own) for own in plan.sets], "scale": plan.scale}
+    return Payload(arrays, values)
+
+
+def _read_sets(values: Any) -> list[SiteSet]:
+    if not isinstance(values, list) or not 0 < len(values) <= _MOST_SETS:
+        raise Refused("bad question", f"sets must be 1 to {_MOST_SETS:,} lists of sites")
+    if not all(isinstance(own, list) and 0 < len(own) <= 2 and all(isinstance(n, str) for n in own) for own in values):
+        raise Refused("bad question", "a set is one site, or two")
+    return [tuple(own) for own in values]
+
+
+def _read_heads(model: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> list[RidgeModel]:
+    """Heads on the features of the model's own, with weights (V, M, C) and intercepts (V, C) of the question."""
+    weights, head = arrays.get("weights"), _head_of(model)
+    if weights is None:
+        return []
+    offsets = arrays.get("intercepts")
+    if head is None or weights.ndim != 3 or weights.shape[1:] != head.weights_.shape or not np.isfinite(weights).all():
+        raise Refused("bad question", "the heads must have the shape of the model's own")
+    wanted = None if head.intercept_ is None else (len(weights), *head.intercept_.shape)
+    if (None if offsets is None else offsets.shape) != wanted or (
+        offsets is not None and not np.isfinite(offsets).all()
+    ):
+        raise Refused("bad question", "the intercepts must have the shape of the model's own")
+    return [
+        replace(head, weights_=own, intercept_=None if offsets is None else offsets[place])
+        for place, own in enumerate(weights)
+    ]
+
+
+@task("influence", leaves="statistics")
+def influence_of_model(site: Site, payload: Payload) -> Payload:
+    """Sums of losses of the held-out rows, by a model that came with the question and without some of its sites."""
+    start = "model."
+    own = {name.removeprefix(start): array for name, array in payload.arrays.items() if name.startswith(start)}
+    held = len(site.held_out().y)
+    model = read_model(site, own, payload.values["model"], held)
+    if not isinstance(model, (FoldingModel, RidgeModel, FusionModel)) or getattr(model, "hold", "machines") == "sites":
+        raise Refused("bad question", f"sites cannot be left out of a {type(model).__name__} here")
+    sets, heads = _read_sets(payload.values["sets"]), _read_heads(model, payload.arrays)
+    site.allow(numbers=(1 + len(sets)) * held * max(1, len(_classes(model))))
+    if len(heads) > len(sets):
+        raise Refused("bad question", "there are more heads than sets")
+    if is_regressor(model):
+        return Payload(_value_sums(site, model, heads, payload.values).to_arrays())
+    rows = labelled_rows(site, model.classes_)
+    if not len(rows.y):
+        return Payload(_no_sums(len(sets), len(model.classes_)).to_arrays())
+    likely = probabilities_without(model, rows.X, sets, heads)
+    return Payload(LossSums.of_labels(class_numbers(model.classes_, rows.y), likely).to_arrays())
+
+
+def _value_sums(site: Site, model: Any, heads: Sequence[RidgeModel], values: Mapping[str, Any]) -> LossSums:
+    rows, head = site.held_out(), _head_of(model)
+    scale = check_number(values["scale"], "scale", above=0)
+    if head is None or rows.y.dtype.kind not in "biuf":
+        raise Refused("bad question", "a regressor is tested on numbers")
+    if not len(rows.y):
+        return _no_sums(len(heads), 1)
+    predicted = values_without(head, rows.X, heads)[:, :, 0]
+    return LossSums.of_values(rows.y.astype(np.float64), predicted, scale)
+
+
+def _no_sums(sets: int, classes: int) -> LossSums:
+    return LossSums.of_labels(np.zeros(0, dtype=np.intp), np.zeros((sets + 1, 0, classes)))
+
+
+@task("influence_scores", leaves="statistics")
+def influence_scores(site: Site, payload: Payload) -> Payload:
+    """Sums of losses of the held-out rows, in their order, by the probabilities (n, 1 + V, C) that came."""
+    likely = payload.arrays["probabilities"]
+    classes = labels_from_values(payload.values["classes"])
+    rows = labelled_rows(site, classes)
+    if likely.ndim != 3 or (len(likely), likely.shape[2]) != (len(rows.y), len(classes)) or likely.shape[1] < 1:
+        raise Refused("bad question", f"expected probabilities for {len(rows.y)} rows, got {likely.shape}")
+    if not ((likely >= 0) & (likely <= 1 + 1e-6)).all():  # refuses NaN, too
+        raise Refused("bad question", "probabilities must be between 0 and 1")
+    by_set = likely.transpose(1, 0, 2).astype(np.float64)
+    return Payload(LossSums.of_labels(class_numbers(classes, rows.y), by_set).to_arrays())

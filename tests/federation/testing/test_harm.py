@@ -1,0 +1,180 @@
+"""The test that names a site, held against a literal transcription on rows, and against testers that lie."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from kernfed.errors import InputError
+from kernfed.federation.testing.harm import LEAST_GAIN, LEVEL, Influence, Influences, LossSums, judge
+
+SITES = tuple(f"s{number}" for number in range(6))
+
+
+def softmax(values: Any) -> Any:
+    raised = np.exp(values - values.max(axis=-1, keepdims=True))
+    return raised / raised.sum(axis=-1, keepdims=True)
+
+
+def counted(rng: Any, sets: int = 6, rows: int = 40, classes: int = 3, harm: float = 0.0) -> tuple[Any, Any]:
+    """Class numbers (n,) and probabilities (1 + V, n, C); without the first set they are better by ``harm``."""
+    numbers = rng.integers(classes, size=rows)
+    values = rng.standard_normal((rows, classes)) + 2 * np.eye(classes)[numbers]
+    variants = values + 0.1 * rng.standard_normal((sets + 1, rows, classes))
+    variants[1] += harm * np.eye(classes)[numbers]
+    return numbers, softmax(variants)
+
+
+def literal(rows: dict[str, tuple[Any, Any]], number: int, own: str, shares: Any, liars: int) -> tuple[float, float]:
+    """Mean gain and z, row by row."""
+    gains = {}
+    for name, (numbers, likely) in rows.items():
+        truth = np.eye(likely.shape[2])[numbers]
+        losses = ((likely - truth) ** 2).sum(axis=2)
+        gains[name] = losses[0] - losses[number + 1]
+    others = sorted((name for name in rows if name != own), key=lambda name: gains[name].sum())
+    heard = others[liars : len(others) - liars]
+    gain = np.concatenate([gains[name] for name in heard])
+    classes = np.concatenate([rows[name][0] for name in heard])
+    who = np.concatenate([[name] * len(gains[name]) for name in heard])
+    count = np.bincount(classes, minlength=len(shares))
+    wanted = np.where(count > 0, shares, 0)
+    weights = (wanted / wanted.sum() / np.maximum(count, 1))[classes]
+    weights = np.minimum(weights, 10 / len(gain))
+    weights /= weights.sum()
+    mean = weights @ gain
+    by_row = (weights**2) @ (gain - mean) ** 2
+    by_tester = sum((weights * (gain - mean))[who == name].sum() ** 2 for name in heard)
+    return float(mean), float(mean / math.sqrt(max(by_row, by_tester)))
+
+
+@pytest.mark.parametrize("liars", [0, 1, 2])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_sums_say_what_the_rows_say(seed: int, liars: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = {name: counted(rng, rows=int(rng.integers(15, 60)), harm=0.2) for name in SITES}
+    shares = rng.dirichlet(np.ones(3))
+    sums = {name: LossSums.of_labels(*own) for name, own in rows.items()}
+    for number, own in enumerate(judge(sums, [(name,) for name in SITES], shares, liars=liars)):
+        gain, z = literal(rows, number, SITES[number], shares, liars)
+        assert own.sites == (SITES[number],)
+        if own.p_value is None:
+            assert own.rows < 20
+            continue
+        assert own.gain == pytest.approx(gain, abs=1e-12)
+        assert own.z == pytest.approx(z, rel=1e-9)
+        assert own.p_value == pytest.approx(min(1.0, 6 * norm.sf(z)), rel=1e-9)
+
+
+def test_who_harms_is_named_and_nobody_else() -> None:
+    rng = np.random.default_rng(1)
+    told = {name: LossSums.of_labels(*counted(rng, harm=0.5)) for name in SITES}
+    told_by_others = judge(told, [(name,) for name in SITES], None)
+    assert [own.named for own in told_by_others] == [True] + [False] * 5
+    influences = Influences(told_by_others)
+    assert influences.named == ("s0",)
+    assert "better off without: s0" in str(influences)
+    assert influences.to_json()["named"] == ["s0"]
+
+
+def test_rows_without_a_known_label_do_not_count() -> None:
+    rng = np.random.default_rng(2)
+    numbers, likely = counted(rng)
+    known = LossSums.of_labels(numbers, likely)
+    more = LossSums.of_labels(np.append(numbers, 3), np.concatenate([likely, likely[:, :1]], axis=1))
+    for name, array in known.to_arrays().items():
+        np.testing.assert_array_equal(more.to_arrays()[name], array)
+
+
+def extreme(sums: LossSums, sign: float) -> LossSums:
+    """The strongest lie about the first set that passes for rows."""
+    gain, square = sums.gain.copy(), sums.square.copy()
+    gain[0], square[0] = sign * 2 * sums.rows, 4 * sums.rows
+    told = LossSums(sums.rows, sums.right, gain, square, sums.moved)
+    return LossSums.from_arrays(told.to_arrays(), len(gain), len(sums.rows))
+
+
+@pytest.mark.parametrize("liars", [1, 2])
+def test_testers_that_lie_name_nobody(liars: int) -> None:
+    rng = np.random.default_rng(3)
+    told = {name: LossSums.of_labels(*counted(rng)) for name in SITES}
+    framing = {name: extreme(sums, 1) if name in SITES[1 : 1 + liars] else sums for name, sums in told.items()}
+    assert judge(framing, [(name,) for name in SITES], None, liars=liars)[0].named is False
+    trusting = judge(framing, [(name,) for name in SITES], None, liars=0)[0]
+    assert trusting.gain > 0.3  # which is why they are not heard
+
+
+@pytest.mark.parametrize("liars", [1, 2])
+def test_testers_that_lie_save_nobody(liars: int) -> None:
+    rng = np.random.default_rng(4)
+    told = {name: LossSums.of_labels(*counted(rng, harm=0.6)) for name in SITES}
+    shielding = {name: extreme(sums, -1) if name in SITES[1 : 1 + liars] else sums for name, sums in told.items()}
+    assert judge(shielding, [(name,) for name in SITES], None, liars=liars)[0].named is True
+    assert judge(shielding, [(name,) for name in SITES], None, liars=0)[0].named is False
+
+
+def test_of_few_sites_nobody_is_named() -> None:
+    rng = np.random.default_rng(5)
+    told = {name: LossSums.of_labels(*counted(rng, sets=3, harm=3.0)) for name in SITES[:3]}
+    influences = Influences(judge(told, [(name,) for name in SITES[:3]], None))
+    assert influences.named == ()
+    assert {own.p_value for own in influences.sites} == {None}
+    assert "4 sites" in influences.words()
+
+
+def test_the_share_of_false_names_is_as_stated() -> None:
+    rng = np.random.default_rng(6)
+    named = 0
+    for _ in range(400):
+        told = {name: LossSums.of_labels(*counted(rng, rows=30)) for name in SITES}
+        named += any(own.named for own in judge(told, [(name,) for name in SITES], None))
+    assert named <= 400 * LEVEL + 3 * math.sqrt(400 * LEVEL)
+
+
+def test_a_tiny_harm_is_no_reason() -> None:
+    own = Influence(("a",), 10**6, LEAST_GAIN / 2, 9.0, 1e-19, 0.0, 0.0)
+    assert not own.named
+
+
+def changed(sums: LossSums, **arrays: Any) -> dict[str, Any]:
+    return {**sums.to_arrays(), **arrays}
+
+
+def test_sums_that_no_rows_have_are_refused() -> None:
+    sums = LossSums.of_labels(*counted(np.random.default_rng(7)))
+    good = sums.to_arrays()
+    LossSums.from_arrays(good, 6, 3)
+    wrong: list[dict[str, Any]] = [
+        changed(sums, gain=sums.gain + 1000),
+        changed(sums, gain=sums.gain * np.nan),
+        changed(sums, square=np.zeros_like(sums.square)),
+        changed(sums, square=sums.square + 1e9),
+        changed(sums, right=sums.right + 1000),
+        changed(sums, right=-sums.right),
+        changed(sums, moved=sums.moved + 10**6),
+        changed(sums, rows=-sums.rows),
+        changed(sums, rows=sums.rows.astype(float)),
+        {name: array for name, array in good.items() if name != "moved"},
+    ]
+    for arrays in wrong:
+        with pytest.raises(InputError):
+            LossSums.from_arrays(arrays, 6, 3)
+    with pytest.raises(InputError):
+        LossSums.from_arrays(good, 5, 3)
+
+
+def test_values_to_regress_are_judged_by_squared_errors() -> None:
+    rng = np.random.default_rng(8)
+    told = {}
+    for name in SITES:
+        truth = rng.standard_normal(50)
+        predicted = truth + rng.standard_normal((7, 50)) * 0.1
+        predicted[0] += 1.0
+        predicted[2:] += 1.0  # only without s0 they are right
+        told[name] = LossSums.of_values(truth, predicted, 1.0)
+    found = judge(told, [(name,) for name in SITES], None)
+    assert [own.named for own in found] == [True] + [False] * 5
+    assert math.isnan(found[0].points)
+    assert abs(told["s0"].gain).max() <= 2 * 50
