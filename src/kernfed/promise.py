@@ -165,6 +165,10 @@ class Terms:
             "it then draws all of them again",
         )
 
+    def with_row_in(self, other: "Terms") -> tuple[float, float]:
+        """(epsilon, delta) of a person with one record in this release and one in the ``other``: they add up."""
+        return self.record.epsilon + other.record.epsilon, min(1.0, self.record.delta + other.record.delta)
+
     def check_told(self, told: Mapping[str, Sequence[str]]) -> None:
         """Refuse a site that promises something else than was asked for; ``told`` are its (epsilon, delta) as text."""
         for guarantee in (self.element, self.record):

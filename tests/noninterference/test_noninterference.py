@@ -61,6 +61,15 @@ def test_at_least_half_are_answered_where_the_policy_allows_it(checks: dict[str,
         assert answered[name] >= asked[name] / 2, f"{name}: {answered[name]} of {asked[name]}"
 
 
+def test_rows_kept_aside_are_counted_too(checks: dict[str, Check]) -> None:
+    """Half of the pairs keep none aside, and are refused for it."""
+    asked, answered = (
+        sum((getattr(c, name) for c in checks.values()), Counter[str]()) for name in ("asked", "answered")
+    )
+    for name in ("conform_release", "conform_shares"):
+        assert answered[name] >= asked[name] / 8, f"{name}: {answered[name]} of {asked[name]}"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_every_reply_is_the_same_bytes_over_thousands_of_pairs(case: str) -> None:

@@ -50,6 +50,10 @@ class Coverage(ABC):
         def privacy(self) -> Terms | None:
             """Under which terms the counts were released; None where they are exact."""
 
+    def risk(self, coverage: float) -> float:  # noqa: ARG002  the exact counts of most have none
+        """Probability that noise lets the threshold of a coverage be too low, which the coverage has room for."""
+        return 0.0
+
     @abstractmethod
     def thresholds(
         self,

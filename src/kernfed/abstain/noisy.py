@@ -73,9 +73,8 @@ class NoisyConformal(Coverage):
         """Standard deviation of the number of rows beyond a bin, where it is largest."""
         return float(lengths().max() * self.deviation)
 
-    @staticmethod
-    def risk(coverage: float) -> float:
-        """Probability that noise lets the threshold of a coverage be too low; the coverage holds nonetheless."""
+    def risk(self, coverage: float) -> float:
+        """Probability that noise lets the threshold of a coverage be too low, a share of the miscoverage."""
         return _RISK * (1 - coverage)
 
     def thresholds(

@@ -122,12 +122,15 @@ def predict_at_hub(
         return answer_columns(asked.answer(rows, min_replies=min_replies)) | sure
 
 
-def conform_at_hub(model: Any, credentials: Path, hub: str, min_replies: int | None) -> Any:
+def conform_at_hub(
+    model: Any, credentials: Path, hub: str, min_replies: int | None, committee: str | None = None, privacy: Any = None
+) -> Any:
     """A model with a coverage from the rows that the sites of a hub keep aside."""
     from kernfed.federation import conform
 
     with hub_federation(credentials, hub) as federation, progress("counting at the sites"):
-        return conform(connected(model, federation), federation, min_replies=min_replies)
+        asked = connected(model, federation)
+        return conform(asked, federation, min_replies=min_replies, sum=committee, privacy=privacy)
 
 
 def evaluate_at_hub(model: Any, credentials: Path, hub: str, min_replies: int | None) -> Any:

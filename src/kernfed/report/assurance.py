@@ -32,11 +32,12 @@ def privacy_section(terms: Terms | None, words: Sequence[str]) -> Section:
         (*words, f"{labels[:1].upper()}{labels[1:]}."),
         claims=guarantee_claims(terms.element, terms.record),
         points=not_promised(terms.element, terms.record),
-        tables=_spent_tables(terms.spent),
+        tables=spent_tables(terms.spent),
     )
 
 
-def _spent_tables(spent: Mapping[str, tuple[float, float]]) -> tuple[PageTable, ...]:
+def spent_tables(spent: Mapping[str, tuple[float, float]]) -> tuple[PageTable, ...]:
+    """What the ledger of each site has come to; no table where none is told."""
     rows = tuple(
         (site, f"{round_up(epsilon):g}", f"{round_up(delta):g}") for site, (epsilon, delta) in sorted(spent.items())
     )
