@@ -1,5 +1,6 @@
 """``kernfed evaluate``: accuracy, confusion and calibration of a model, or the errors of a regressor, per site."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,10 @@ from kernfed.cli.tables import (
 )
 
 EXAMPLE = "Example: kernfed evaluate model.kfd --data test.parquet --label y --site hospital"
+Influence = Annotated[
+    bool, typer.Option("--influence", help="Leave each site out of the model, and name those that harm the others.")
+]
+Liars = Annotated[int, typer.Option(help="Of those who count for --influence, how many may lie without effect.", min=0)]
 #: Confusion matrices up to this many classes are printed.
 _SHOWN_CLASSES = 20
 
@@ -37,14 +42,18 @@ def evaluate(
     credentials: CredentialsFile = None,
     hub: HubAddress = "",
     min_replies: MinReplies = None,
+    influence: Influence = False,
+    liars: Liars = 1,
     json: Json = False,
 ) -> None:
     """Test a model on labelled rows, site by site and all together; a personalised one by each site's own predictor.
 
-    With --credentials the sites of a hub test it, each on the rows that it keeps aside.
+    With --credentials the sites of a hub test it, each on the rows that it keeps aside. With --influence every site is
+    left out of the model once, and those without which the others are better off are named.
     """
     from kernfed.federation import load
     from kernfed.federation.testing.evaluation import evaluate_rows
+    from kernfed.federation.testing.influence import influence_rows
     from kernfed.federation.testing.predictors import is_regressor
     from kernfed.federation.testing.regression import regression_rows
 
@@ -52,7 +61,7 @@ def evaluate(
     if credentials is not None:
         here = {"--data": data, "--label": label, "--site": site, "--features": features, "--id": ids}
         refuse_with_hub(here)
-        _show(evaluate_at_hub(loaded, credentials, hub, min_replies), json)
+        _show(evaluate_at_hub(loaded, credentials, hub, min_replies, influence=influence, liars=liars), json)
         return
     data, label = require_rows(data, label)
     way = f"let them test it with --credentials FILE of a hub, or kernfed flower-run DIR evaluate --set model={model}"
@@ -60,8 +69,11 @@ def evaluate(
     require_sites(loaded, site)
     table = read_queries(loaded, data, features, label=label, site=site, ids=ids)
     test = regression_rows if is_regressor(loaded) else evaluate_rows
+    rows = rows_by_site(table)
     with progress(f"testing on {len(table):,} rows"):
-        tested = test(loaded, rows_by_site(table))
+        tested: Any = test(loaded, rows)
+        if influence:
+            tested = replace(tested, influence=influence_rows(loaded, rows, liars=liars))
     _show(tested, json)
 
 

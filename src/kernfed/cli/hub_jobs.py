@@ -133,9 +133,12 @@ def conform_at_hub(
         return conform(asked, federation, min_replies=min_replies, sum=committee, privacy=privacy)
 
 
-def evaluate_at_hub(model: Any, credentials: Path, hub: str, min_replies: int | None) -> Any:
+def evaluate_at_hub(
+    model: Any, credentials: Path, hub: str, min_replies: int | None, *, influence: bool = False, liars: int = 1
+) -> Any:
     """A model tested by the sites of a hub, each on the rows that it keeps aside."""
     from kernfed.federation import evaluate
 
     with hub_federation(credentials, hub) as federation, progress("testing at the sites"):
-        return evaluate(connected(model, federation), federation, min_replies=min_replies)
+        asked = connected(model, federation)
+        return evaluate(asked, federation, min_replies=min_replies, influence=influence, liars=liars)

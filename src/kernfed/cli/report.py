@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from kernfed.cli.console import Json, emit, format_bytes, progress
+from kernfed.cli.evaluate import Influence
 from kernfed.cli.tables import Features, RowIds, SiteColumn, check_output, read_queries, require_sites, rows_by_site
 from kernfed.errors import InputError
 
@@ -30,6 +31,7 @@ def report(
     card: Annotated[
         bool, typer.Option("--card", help="Of a model, a card in Markdown: what it is, data, privacy, figures, limits.")
     ] = False,
+    influence: Influence = False,
     json: Json = False,
 ) -> None:
     """Write one HTML file that opens offline: figures with text alternatives, for phone, paper, light and dark."""
@@ -51,9 +53,9 @@ def report(
         if subject.model is None or label is None:
             needed = "a model" if subject.model is None else "--label"
             raise InputError(f"--data needs {needed}: {source} is tested on labelled rows")
-        evidence = replace(_tested(subject.model, data, label, site, features, ids), traffic=sent)
-    elif any(option is not None for option in (label, site, features, ids)):
-        raise InputError("--label, --site, --features and --id describe a table; name it with --data")
+        evidence = replace(_tested(subject.model, data, label, site, features, ids, influence), traffic=sent)
+    elif influence or any(option is not None for option in (label, site, features, ids)):
+        raise InputError("--label, --site, --features, --id and --influence are about a table; name it with --data")
     if card:
         _write_card(subject.model, evidence, title, out, json)
         return
@@ -83,7 +85,9 @@ def _write_card(model: Any, evidence: Any, title: str, out: Path, json: bool) ->
     emit({"out": out, "kind": "card", "bytes": out.stat().st_size}, json, f"wrote {out}")
 
 
-def _tested(model: Any, data: Path, label: str, site: str | None, features: str | None, ids: str | None) -> Any:
+def _tested(
+    model: Any, data: Path, label: str, site: str | None, features: str | None, ids: str | None, influence: bool
+) -> Any:
     """Evidence from a table of rows; a model whose machines are at its sites cannot answer from here."""
     from kernfed.report import gather_evidence
 
@@ -92,4 +96,4 @@ def _tested(model: Any, data: Path, label: str, site: str | None, features: str 
     require_sites(model, site)
     table = read_queries(model, data, features, label=label, site=site, ids=ids)
     with progress(f"testing on {len(table):,} rows"):
-        return gather_evidence(model, rows_by_site(table))
+        return gather_evidence(model, rows_by_site(table), influence=influence)

@@ -52,6 +52,7 @@ COMMON: Mapping[str, Value] = {
     "nodes": "",
     "learner": "folding",
     "preparation": "",
+    "influence": 0,
 }
 RESULT = "result.json"
 #: Encrypted queries of one run: some 40 kB of each site for every one.
@@ -276,10 +277,13 @@ def _encrypted(federation: Federation, job: Job) -> dict[str, Any]:
 
 
 def _evaluate(federation: Federation, job: Job) -> dict[str, Any]:
-    tested = evaluate(_model(federation, job), federation, **job.asking)
+    influence = bool(job.settings["influence"])
+    tested = evaluate(_model(federation, job), federation, influence=influence, **job.asking)
     _write_json(job.folder / "evaluation.json", tested.to_json())
     name, value = ("accuracy", tested.accuracy) if isinstance(tested, Evaluation) else ("r2", tested.r2)
-    figure = {name: None if np.isnan(value) else value}
+    figure: dict[str, Any] = {name: None if np.isnan(value) else value}
+    if tested.influence is not None:
+        figure["named"] = list(tested.influence.named)
     return {"evaluation": "evaluation.json", **figure, "missing": dict(tested.missing)}
 
 

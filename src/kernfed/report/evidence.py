@@ -12,6 +12,7 @@ from kernfed.data.preparation import prepared_rows
 from kernfed.errors import InputError
 from kernfed.federation.site.rows import check_site_rows
 from kernfed.federation.testing.evaluation import evaluate_rows
+from kernfed.federation.testing.influence import influence_rows
 from kernfed.federation.testing.outcomes import Evaluation
 from kernfed.federation.testing.predictors import is_regressor
 from kernfed.federation.testing.regression import RegressionEvaluation, regression_rows
@@ -52,15 +53,20 @@ class Evidence:
     parts: Mapping[str, int] = field(default_factory=dict)
 
 
-def gather_evidence(model: Any, rows: Mapping[str, Any], traffic: Iterable[Mapping[str, Any]] = ()) -> Evidence:
+def gather_evidence(
+    model: Any, rows: Mapping[str, Any], traffic: Iterable[Mapping[str, Any]] = (), *, influence: bool = False
+) -> Evidence:
     """Test ``model`` on held-out ``rows`` {site: (X, y)}, and ask who decided where it can tell.
 
-    A personalised model is tested by every site's own predictor on the site's own rows.
+    A personalised model is tested by every site's own predictor on the site's own rows. With ``influence`` each site
+    whose machines are in the model is left out of it once.
     """
     sent = check_traffic(traffic)
     if is_regressor(model):
         return Evidence(regression=regression_rows(model, rows), traffic=sent)
     tested = evaluate_rows(model, rows)
+    if influence:
+        tested = replace(tested, influence=influence_rows(model, rows))
     counts = {site: count_labels(np.asarray(rows[site][1])) for site in tested.sites}
     known = Evidence(tested, tested=counts, traffic=sent)
     folding = model.folding if isinstance(model, FusionModel) else model

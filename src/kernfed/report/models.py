@@ -11,6 +11,7 @@ from kernfed.report.content import BYTES, SHARE, Bars, Fact, PageTable, ReportDa
 from kernfed.report.coverage import coverage_section
 from kernfed.report.evidence import Evidence, model_labels
 from kernfed.report.fused import PART_WORDS
+from kernfed.report.influence import influence_fact, influence_section
 from kernfed.report.kinds import DESCRIPTIONS, describe_other
 from kernfed.report.maps import holders_map, labels_map, winners_map
 from kernfed.report.officer import protection
@@ -33,6 +34,7 @@ def model_report(model: Any, evidence: Evidence | None = None, *, title: str = "
     parts = DESCRIPTIONS.get(type(model).__name__, describe_other)(model)
     sections = (
         accuracy_section(known),
+        influence_section(known),
         _who_section(model, known),
         *parts.sections,
         traffic_section(known.traffic),
@@ -41,7 +43,7 @@ def model_report(model: Any, evidence: Evidence | None = None, *, title: str = "
         coverage_section(model),
         _making_section(parts),
     )
-    facts = (*_result_facts(known), *parts.facts, *_traffic_facts(known), _privacy_fact(model))
+    facts = (*_result_facts(known), *influence_fact(known), *parts.facts, *_traffic_facts(known), _privacy_fact(model))
     return ReportData("model", title or parts.title, parts.lead, facts, tuple(filter(None, sections)))
 
 

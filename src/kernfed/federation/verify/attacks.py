@@ -157,7 +157,8 @@ def membership(target: Target) -> Verdict:
 def tests_on_rows(target: Target) -> Verdict:
     """Ask for errors, counts and losses of models on the site's own rows."""
     tasks = ["evaluate_regression", "evaluate", "evaluate_scores", "calibrate_scores", "calibrate_model"]
-    tasks += ["conform", "conform_scores", "held_out_queries", "machines", "ridge_moments", "personal_statistics"]
+    tasks += ["conform", "conform_scores", "influence", "influence_scores", "held_out_queries"]
+    tasks += ["machines", "ridge_moments", "personal_statistics"]
     site = target.site()
     answered = [
         task

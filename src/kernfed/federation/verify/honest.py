@@ -26,6 +26,7 @@ from kernfed.federation.site.rows import Rows
 from kernfed.federation.testing.calibrating import calibrate
 from kernfed.federation.testing.conforming import conform
 from kernfed.federation.testing.evaluation import evaluate
+from kernfed.federation.testing.influence import measure_influence
 from kernfed.federation.verify.sums import sum_questions
 from kernfed.kernels.fourier import FourierFeatures
 from kernfed.privacy import (
@@ -229,9 +230,9 @@ def _prepare(facts: Facts, federation: Federation) -> None:
 
 
 def _fit_and_test(learner: Any, federation: Federation) -> None:
-    """Evaluate, calibrate and conform a model, as far as its kind allows."""
+    """Evaluate, calibrate and conform a model, and leave its sites out, as far as its kind allows."""
     model = learner.fit(federation)
-    for test in (evaluate, calibrate, conform):
+    for test in (evaluate, calibrate, conform, measure_influence):
         with suppress(KernfedError):
             test(model, federation)
 
