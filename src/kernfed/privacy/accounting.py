@@ -9,6 +9,7 @@ compose as privacy loss distributions (PLD) of dp-accounting, discretised pessim
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -272,6 +273,12 @@ def epsilon_for(events: Sequence[Event], delta: float) -> float:
         return min(basic, _invert(lambda e: float(only.curve(np.asarray(e))), budget, only.cut))
     if budget < _SMALLEST_DELTA:
         return basic
+    return min(basic, _composed_epsilon(tuple(events), budget))
+
+
+@lru_cache(maxsize=256)  # a question to a site that requires privacy asks several times for the sum of one ledger
+def _composed_epsilon(events: tuple[Event, ...], budget: float) -> float:
+    """Epsilon of the events' composition where their delta is ``budget``."""
     with np.errstate(over="ignore"):  # a loss beyond the range of exp is infinite, and then the basic bound holds
         composed = _compose(events)
         epsilon = float(composed.get_epsilon_for_delta(budget - _ROUNDING))
@@ -279,7 +286,7 @@ def epsilon_for(events: Sequence[Event], delta: float) -> float:
         step = 1e-10 * max(epsilon, 1.0)
         while composed.get_delta_for_epsilon(epsilon) > budget - _ROUNDING:
             epsilon, step = epsilon + step, 2 * step
-    return min(basic, epsilon)
+    return epsilon
 
 
 def _fixed_delta(events: Sequence[Event]) -> tuple[float, float]:
