@@ -22,6 +22,8 @@ def inexact(place: Path) -> str | None:
 def _inexact_arrays(content: bytes) -> str | None:
     """A file of arrays: eight bytes of length, a header in JSON filled up with blanks, and the arrays end to end."""
     size = int.from_bytes(content[:8], "little")
+    if 8 + size > len(content):  # before as many blanks are made as a damaged length says
+        return f"it has {len(content):,} bytes instead of at least {8 + size:,}"
     text = content[8 : 8 + size].decode()
     header = json.loads(text)
     if text != json.dumps(header, separators=(",", ":"), ensure_ascii=False).ljust(size):
