@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 WRITTEN = re.compile(r"(?:^ *|`)kernfed ((?:[^`\n\\]|\\\n)+)", re.MULTILINE)
 
 
+@cache
 def known_options(words):
     command = typer.main.get_command(app)
     for word in words:

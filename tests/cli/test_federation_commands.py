@@ -24,10 +24,10 @@ def tables(tmp_path_factory):
     """Folder with train and test as a list column (Parquet) and as plain columns (CSV)."""
     folder = tmp_path_factory.mktemp("tables")
     X, y = load_digits(return_X_y=True)
-    X = X[:700] / 16
-    labels = np.array([f"digit {digit}" for digit in y[:700]])
-    sites = np.array(["north", "south", "east"])[np.arange(700) % 3]
-    for name, part in (("train", slice(0, 500)), ("test", slice(500, 700))):
+    X = X[:400] / 16
+    labels = np.array([f"digit {digit}" for digit in y[:400]])
+    sites = np.array(["north", "south", "east"])[np.arange(400) % 3]
+    for name, part in (("train", slice(0, 200)), ("test", slice(200, 400))):
         lists = pa.FixedSizeListArray.from_arrays(pa.array(X[part].ravel()), 64)
         table = pa.table({"emb": lists, "y": labels[part], "hospital": sites[part], "patient": np.arange(len(lists))})
         pq.write_table(table, folder / f"{name}.parquet")
