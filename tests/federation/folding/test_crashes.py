@@ -100,6 +100,7 @@ DRIVER = textwrap.dedent(
 )
 
 
+@pytest.mark.slow  # in ``make test`` the kills of tests/test_attacks.py are at every write of the same changes
 @pytest.mark.parametrize("change", ["forget", "add"])
 def test_killed_at_every_write_and_asked_again(tmp_path: Path, change: str) -> None:
     """Killed (-9) at the first, second, ... write: no forgotten row is used, and asking again completes the change."""

@@ -116,7 +116,8 @@ def run(code: str, path: Path, kind: str) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.parametrize("kind", ["rows", "moments"])
+# In ``make test`` the kills of tests/test_attacks.py are at every write of a release of rows.
+@pytest.mark.parametrize("kind", [pytest.param("rows", marks=pytest.mark.slow), "moments"])
 def test_killed_at_every_write_of_a_release(tmp_path: Path, kind: str) -> None:
     assert run(KILLED, tmp_path, kind) >= 4
 
