@@ -251,7 +251,8 @@ def _ask_private(federation: Federation, queries: Any) -> None:
         federation
     )
     ridge = kf.privacy.RecordRidge(8.0, 1e-5, radius=1.0, target_radius=1.0)
-    kf.RidgeLearner("exact", n_components=8, bandwidth=2.0, privacy=ridge).fit(federation)
+    head = kf.RidgeLearner("exact", n_components=8, bandwidth=2.0, privacy=ridge).fit(federation)
+    kf.conform(head, federation, privacy=kf.privacy.RecordHistogram(8.0, 1e-5))
     embedding = kf.privacy.RecordEmbedding(9.0, 1e-5, FourierFeatures(5, 20, 1.0, kind="paired"))
     kf.PersonalLearner((0.0, 0.5), model="none", privacy=embedding).fit(federation)
 
@@ -264,7 +265,8 @@ def _ask_sums(federation: Federation, _: Any) -> None:
     masked = decode_question(federation.engine.asked["sum_masked"][0])
     federation.ask("ridge_sums", Payload(values=masked.payload.values))  # without masks, as nobody else asks for them
     ridge = kf.privacy.RecordRidge(8.0, 1e-5, radius=1.0, target_radius=1.0)
-    kf.RidgeLearner("exact", n_components=8, bandwidth=2.0, privacy=ridge, sum="secure").fit(federation)
+    head = kf.RidgeLearner("exact", n_components=8, bandwidth=2.0, privacy=ridge, sum="secure").fit(federation)
+    kf.conform(head, federation, privacy=kf.privacy.RecordHistogram(8.0, 1e-5), sum="secure", min_replies=4)
     noise = kf.privacy.RecordMoments(20.0, 1e-5, radius=6.0, dimension=2)
     kf.FoldingLearner(batch_size=10, privacy=noise, rows_per_class=10, scale=None, sum="secure").fit(federation)
 

@@ -1,6 +1,6 @@
 """Coverage of sets that are made from histograms of sites, beside pooled split conformal, and strangers that are told.
 
-python benchmarks/abstention.py [--quick] [--splits 200] [--seed 0] [--out benchmarks/kept]
+python benchmarks/abstention.py [--quick] [--splits 200] [--seed 0] [--only private] [--out benchmarks/kept]
 
 coverage   digits, breast cancer and a sample of letter at five sites: rows that were not trained on are divided anew,
            half kept aside and half new. Covered rows of a split of n and m are beta-binomial, or more: the lower side
@@ -10,8 +10,11 @@ strangers  share of rows of a kind never seen that have a p-value of at most 0.0
            beside the distance of the nearest training row and the Mahalanobis distance of the nearest class, each with
            its threshold from the same rows kept aside. MNIST against Fashion-MNIST and against printed letters, and
            sets of which a class was left out of training at all sites.
+private    the sets of coverage 0.9 with noise on the counts, at epsilon 1 and 3: one noise where sites add up under
+           masks, and one for each site (``abstention_private.py``).
 
-Writes ``abstention.json``. MNIST, Fashion-MNIST and letter are left out where their files are not there.
+Writes ``abstention.json``, of which ``--only`` renews one part. MNIST, Fashion-MNIST and letter are left out where
+their files are not there.
 """
 
 import argparse
@@ -24,6 +27,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from abstention_private import PrivateRow, private_rows, private_table
 from PIL import Image, ImageDraw, ImageFont
 from scipy.stats import betabinom, binom
 from sklearn.datasets import load_breast_cancer
@@ -203,6 +207,25 @@ def crepes_size(likely: np.ndarray, truth: np.ndarray, aside: np.ndarray, new: n
     return float(members.sum(axis=1).mean())
 
 
+def private_coverage(quick: bool, splits: int, seed: int) -> Iterator[PrivateRow]:
+    """Sets from counts with noise, of every set and of a larger sample of letter: ten models, or as many as splits."""
+    models = min(10, splits)
+    larger = None if quick else available("letter", "none")
+    rows = list(sets(quick))
+    if larger is not None:
+        X = larger.x_train.astype(np.float64)
+        rows.append((f"letter, {len(X):,} rows", ((X - X.mean(axis=0)) / X.std(axis=0), larger.y_train)))
+    for name, (X, y) in rows:
+        for model_name, learner in learners().items():
+            scored = {}
+            for turn in range(models):
+                order = np.random.default_rng([seed, turn]).permutation(len(y))
+                train, rest = order[: len(y) // 2], order[len(y) // 2 :]
+                model = fitted(learner, at_sites(X[train], y[train], turn))
+                scored[turn] = model.predict_proba(X[rest]), np.searchsorted(model.classes_, y[rest])
+            yield from private_rows(name, model_name, scored, splits // models, SITES, COVERAGE)
+
+
 def stranger_row(name: str, known: Rows, new: np.ndarray, strangers: np.ndarray, seed: int, aside: int) -> StrangerRow:
     """Tests that were given the same rows: known ones to train on and, the last of them, to keep aside."""
     X, y = known
@@ -298,23 +321,32 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=HERE / "kept")
+    parser.add_argument("--only", choices=("coverage", "strangers", "private"), help="renew this part only")
     options = parser.parse_args()
-    splits = 4 if options.quick else options.splits
-    coverage = [
-        coverage_row(name, rows, model, splits, options.seed)
-        for name, rows in sets(options.quick)
-        for model in learners()
-    ]
-    strangers = list(stranger_rows(options.quick, options.seed))
-    for table in tables(coverage, strangers):
-        show(table)
+    splits, kept = 4 if options.quick else options.splits, options.out / "abstention.json"
+    told = json.loads(kept.read_text()) if options.only and kept.exists() else {}
+    wanted = [options.only] if options.only else ["coverage", "strangers", "private"]
     facts = {"benchmark": "abstention", "quick": options.quick, "seed": options.seed, **machine_facts()}
-    told = {**facts, "coverage": [asdict(row) for row in coverage], "strangers": [asdict(row) for row in strangers]}
+    if "coverage" in wanted:
+        found = sets(options.quick)
+        coverage = [coverage_row(name, rows, one, splits, options.seed) for name, rows in found for one in learners()]
+        show(coverage_table(coverage))
+        told["coverage"] = [asdict(row) for row in coverage]
+    if "strangers" in wanted:
+        strangers = list(stranger_rows(options.quick, options.seed))
+        show(stranger_table(strangers))
+        told["strangers"] = [asdict(row) for row in strangers]
+    if "private" in wanted:
+        private = list(private_coverage(options.quick, splits, options.seed))
+        show(private_table(private))
+        told["private"] = [asdict(row) for row in private]
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "abstention.json").write_text(json.dumps(told) + "\n")
+    kept.write_text(
+        json.dumps({**told, **facts} if not options.only else {**told, f"{options.only}_facts": facts}) + "\n"
+    )
 
 
-def tables(coverage: list[CoverageRow], strangers: list[StrangerRow]) -> list[TextTable]:
+def coverage_table(coverage: list[CoverageRow]) -> TextTable:
     """What came out, to be read."""
     first = (
         "data",
@@ -343,6 +375,11 @@ def tables(coverage: list[CoverageRow], strangers: list[StrangerRow]) -> list[Te
         )
         for row in coverage
     ]
+    return TextTable(first, rows, "Sets of coverage 0.9")
+
+
+def stranger_table(strangers: list[StrangerRow]) -> TextTable:
+    """What came out, to be read."""
     second = ("strangers told at 5 % alarms", "machines", "nearest row", "Mahalanobis")
     told = [
         (
@@ -353,7 +390,7 @@ def tables(coverage: list[CoverageRow], strangers: list[StrangerRow]) -> list[Te
         )
         for row in strangers
     ]
-    return [TextTable(first, rows, "Sets of coverage 0.9"), TextTable(second, told, "Strangers (false alarms)")]
+    return TextTable(second, told, "Strangers (false alarms)")
 
 
 if __name__ == "__main__":

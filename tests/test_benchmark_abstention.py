@@ -22,6 +22,10 @@ def test_abstention_runs_on_few_splits_and_keeps_coverage_and_size(tmp_path):
     for row in told["coverage"]:
         assert row["splits"] == 4
         assert row["ok"], row  # not below its band, and sets no larger than pooled ones by five per cent
+    private = [row for row in told["private"] if row["epsilon"] is not None]
+    assert len(private) == 2 * 2 * 2 * 2
+    for row in private:
+        assert row["coverage"] > 0.88, row
     (strangers,) = told["strangers"]
     assert strangers["ours"] > 0.7
     assert strangers["ours_alarms"] < 0.09

@@ -146,6 +146,6 @@ def test_a_charge_that_depends_on_rows_is_found() -> None:
 
 def test_without_required_privacy_replies_do_depend_on_rows() -> None:
     check = check_noninterference(
-        rows_of("public classes"), Policy.open(), pairs=24, recording=recording("public classes")
+        rows_of("public classes"), Policy.open(), pairs=60, recording=recording("public classes")
     )
     assert check.leaks

@@ -26,7 +26,7 @@ from kernfed.errors import InputError
 from kernfed.prior import Prior, prior_from_values, prior_to_values
 from kernfed.promise import Terms
 
-#: Share of the miscoverage that noise may use up. A tenth of it, or ten times, gave larger sets.
+#: Share of the miscoverage that noise may use up. Of 1, 3, 10 and 20 % this gave the smallest sets, by little.
 _RISK = 0.03
 #: What noise may add to the level of a p-value; it is in every one.
 _P_RISK = 1e-3

@@ -25,6 +25,7 @@ from kernfed.privacy import (
     RandomizedLabels,
     RecordEmbedding,
     RecordGaussian,
+    RecordHistogram,
     RecordMoments,
     RecordRidge,
 )
@@ -46,6 +47,8 @@ EVERY: list[Mechanism] = [
     RecordMoments(3.0, 1e-5, 3, 1.0, basis="dct", shape=(5, 1)),
     RecordRidge(1.0, 1e-5, 2.0, 3.0),
     RecordEmbedding(1.0, 1e-5, FourierFeatures(5, 4, (1.0, 2.0, 1.0, 1.0, 3.0), kind="paired")),
+    RecordHistogram(1.0, 1e-5),
+    RecordHistogram(2.0, 1e-6, strangers=True),
     RandomizedLabels(2.0, ("a", "b")),
     RandomizedLabels(2.0, (0, 1, 2)),
 ]
@@ -210,6 +213,8 @@ def test_the_promise_before_is_that_of_the_release(mechanism: Mechanism, rows: R
         release: Any = mechanism.release(np.asarray(mechanism.classes)[rows.y])
     elif isinstance(mechanism, RecordMoments | RecordRidge):
         release = mechanism.release(rows.X, rows.y)
+    elif isinstance(mechanism, RecordHistogram):
+        release = mechanism.release(rows.y, rows.y if mechanism.strangers else None)
     else:
         release = mechanism.release(rows.X)
     element, record = mechanism.guarantees(5)

@@ -89,7 +89,8 @@ def send_share(
     with site.releasing():
         rows = site.held_out() if aside else site.rows(every_class=True)
         if not len(rows.y):
-            raise Refused("empty", f"site {site.name!r} has no rows that it may speak of")
+            lacks = "keeps no rows aside" if aside else "has no rows that it may speak of"
+            raise Refused("empty", f"site {site.name!r} {lacks}")
         _check_room(terms, shared, part, len(rows.y))
         source = NoiseGenerator()
 
