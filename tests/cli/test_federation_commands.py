@@ -215,7 +215,7 @@ def test_interrupted_train_leaves_no_broken_file(tables):
         "--out",
         str(target),
     ]
-    for wait in (0.5, 1.5, 2.5):
+    for wait in (0.5, 1.0, 1.5):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ)
         time.sleep(wait)
         process.send_signal(signal.SIGKILL)
