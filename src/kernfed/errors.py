@@ -134,7 +134,10 @@ class LedgerRewound(KernfedWarning):
 
 
 class UnprotectedClasses(KernfedWarning):
-    """Under "kth", some classes are held by so few sites that wrong ones could decide them; ``model.unprotected_``."""
+    """Some classes are held by so few sites that wrong ones could decide them, whatever "kth" or "median" survives.
+
+    ``model.unprotected_`` lists them.
+    """
 
 
 class TemporaryStores(KernfedWarning):

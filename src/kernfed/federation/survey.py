@@ -173,7 +173,7 @@ def ask_survey(
 def ask_all(
     federation: Federation,
     task: str,
-    payload: Payload,
+    payload: Payload | Mapping[str, Payload],
     sites: tuple[str, ...],
     check: Callable[[str, Payload], object],
     timeout: float,

@@ -6,6 +6,7 @@ from typing import Any
 
 from kernfed._validation import check_choice, check_count, check_number
 from kernfed.errors import InputError
+from kernfed.ridge.robust import AGGREGATES
 
 #: By whom a number was chosen: who asked for the fit, exact leave-one-out over all rows, leave-one-out of the sites'
 #: averages (methods in rounds), or from the sums alone, ``tr(C) / n_eff``.
@@ -24,7 +25,8 @@ class RidgeChoices:
     log-likelihood of their labels at the best temperature, which decides, and the share given another label; empty to
     regress, where the squared error decides. widths : of the bandwidths that were tried, as (scale, multiple of the
     median distance), with the loss that decides. balanced : whether weights of classes are "balanced", so that they
-    follow their rows. exchanges : of the whole fit, the survey included.
+    follow their rows. exchanges : of the whole fit, the survey included. aggregate : how sites' sums were put together,
+    and under "median" holders : how many sites hold every class.
     """
 
     regularization: str = "given"
@@ -34,6 +36,8 @@ class RidgeChoices:
     widths: Mapping[tuple[str, float], float] = field(default_factory=dict)
     balanced: bool = False
     exchanges: int = 0
+    aggregate: str = "sum"
+    holders: tuple[int, ...] = ()
 
     def to_values(self) -> dict[str, Any]:
         """Plain values for files."""
@@ -45,6 +49,8 @@ class RidgeChoices:
             "widths": [[scale, width, error] for (scale, width), error in self.widths.items()],
             "balanced": self.balanced,
             "exchanges": self.exchanges,
+            # Only where it is not the sum: files of sums are what they were.
+            **({} if self.aggregate == "sum" else {"aggregate": self.aggregate, "holders": list(self.holders)}),
         }
 
     @classmethod
@@ -66,4 +72,6 @@ class RidgeChoices:
             },
             values["balanced"],
             check_count(values["exchanges"], "exchanges", at_least=0),
+            check_choice(values.get("aggregate", "sum"), "aggregate", AGGREGATES),
+            tuple(check_count(count, "holders") for count in values.get("holders", ())),
         )

@@ -22,6 +22,7 @@ from kernfed.promise import Terms, read_terms_of_0_1
 from kernfed.ridge.choices import RidgeChoices
 from kernfed.ridge.heterogeneity import Heterogeneity, SiteHeterogeneity
 from kernfed.ridge.parameters import RidgeParameters
+from kernfed.ridge.robust import FEWEST_SITES
 
 METHODS = ("conjugate", "newton", "exact", "dkrr", "fedavg", "fedprox")
 HEADS = ("squared", "logistic")
@@ -89,8 +90,11 @@ class RidgeModel(Predictor, Abstaining):
         intercept = " and an intercept" if self.intercept_ is not None else ""
         privacy = "" if self.privacy is None else f"\nprivacy: {self.privacy.line()}"
         chosen = f", {self.choices_.exchanges} exchange(s)" if self.choices_.exchanges else ""
+        median = " of most sites" if self.choices_.aggregate == "median" else ""
+        exposed = self.exposure()
+        privacy += "" if exposed is None else f"\n{exposed}"
         return (
-            f"RidgeModel of {what} from {self.n_features_in_} columns by {self.method!r}{rounds}, "
+            f"RidgeModel of {what} from {self.n_features_in_} columns by {self.method!r}{median}{rounds}, "
             f"stopped: {self.stopped_}; {len(self.weights_)} features{intercept}, "
             f"regularization {self.regularization_:.3g} ({self.choices_.regularization}){chosen}{privacy}"
         )
@@ -115,6 +119,25 @@ class RidgeModel(Predictor, Abstaining):
     def regularization_(self) -> float:
         """The regularisation in use."""
         return self.parameters.regularization[0]
+
+    @property
+    def unprotected_(self) -> npt.NDArray[Any]:
+        """Labels that one wrong site can decide: under "median" those of fewer than three sites, under "sum" all."""
+        if self.choices_.aggregate == "sum":
+            return self.classes_
+        few = [count < FEWEST_SITES for count in self.choices_.holders]
+        return self.classes_[few] if few else self.classes_[:0]
+
+    def exposure(self) -> str | None:
+        """What "median" does not protect from a wrong site, in words; None if that is nothing, and of "sum"."""
+        names = [] if self.choices_.aggregate == "sum" else self.unprotected_.tolist()
+        if not names:
+            return None
+        shown = ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        return (
+            f"{len(names)} of {len(self.classes_)} classes can be decided by a wrong site: {shown}; "
+            f"fewer than {FEWEST_SITES} site(s) hold them"
+        )
 
     def decision_function(self, X: npt.ArrayLike) -> FloatArray:
         """Values (n, C) of f, LARGER is better; to classify only."""

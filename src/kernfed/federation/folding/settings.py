@@ -42,7 +42,10 @@ MACHINES = (
     Setting("layers", "Layers of each machine.", 1, at_least=1),
     Setting("dtype", "Numbers of machines.", "float64", ("float64", "float32")),
     Setting(
-        "aggregate", "What counts of all sites' scores: min, or kth to survive wrong sites.", "min", ("min", "kth")
+        "aggregate",
+        "What survives wrong sites: kth of scores, where min believes every site; of ridge median in place of sum.",
+        "min",
+        ("min", "kth"),
     ),
     Setting(
         "k", "Which smallest score counts under kth; classes of fewer than k + 1 sites take no part.", 2, at_least=1

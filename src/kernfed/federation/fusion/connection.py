@@ -46,7 +46,8 @@ class FusionConnection:
         taking_part = self.federation.only([site for site in machines.sites if site not in model.headless_])
         head = recorded_learner(model.ridge).fit(taking_part)
         head = replace(head, temperature_=model.ridge.temperature_, prior=model.ridge.prior)
-        head = replace(head, choices_=replace(model.ridge.choices_, exchanges=head.choices_.exchanges))
+        exchanges, holders = head.choices_.exchanges, head.choices_.holders
+        head = replace(head, choices_=replace(model.ridge.choices_, exchanges=exchanges, holders=holders))
         return replace(model, folding=machines, ridge=head, conformal_=None)
 
     def _rechosen(self, machines: FoldingModel) -> FusionModel:
@@ -79,6 +80,7 @@ def recorded_learner(head: RidgeModel) -> RidgeLearner:
         head=head.head,
         scale=choices.scale if p.features == "given" else None,
         fit_intercept=p.fit_intercept,
+        aggregate=choices.aggregate,
     )
 
 

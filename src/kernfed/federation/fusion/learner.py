@@ -13,7 +13,8 @@ from kernfed.federation.fusion.weighing import choose_visit, choose_weight, weig
 from kernfed.federation.learner import Learner
 from kernfed.federation.ridge.learner import RidgeLearner
 from kernfed.federation.ridge.methods import Progress
-from kernfed.fusion.model import VISITS, FusionModel
+from kernfed.fusion.model import FusionModel
+from kernfed.fusion.parts import VISITS
 from kernfed.ridge.model import RidgeModel
 
 TASKS = ("classify", "regress")

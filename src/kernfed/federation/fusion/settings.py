@@ -7,9 +7,10 @@ from kernfed.errors import InputError
 from kernfed.federation.folding.learner import FoldingLearner
 from kernfed.federation.folding.settings import SETTINGS as FOLDING
 from kernfed.federation.ridge.learner import RidgeLearner
+from kernfed.federation.ridge.settings import AGGREGATE
 from kernfed.federation.ridge.settings import SETTINGS as RIDGE
 from kernfed.federation.settings import Given, LearnerSettings, Setting, plain_arguments
-from kernfed.fusion.model import VISITS
+from kernfed.fusion.parts import VISITS
 
 
 def _weight(text: str, name: str) -> float | str:
@@ -27,7 +28,10 @@ OWN = (
 #: What the fusion decides for both parts.
 _SHARED = ("hold", "privacy", "task")
 _FOLDING = tuple(setting for setting in FOLDING.table if setting.name not in _SHARED)
-_RIDGE = tuple(setting for setting in RIDGE.table if setting.name not in {own.name for own in FOLDING.table} | {"task"})
+_RIDGE = (
+    *(setting for setting in RIDGE.table if setting.name not in {own.name for own in FOLDING.table} | {"task"}),
+    replace(AGGREGATE, name="head-aggregate", parameter="aggregate", help="Of the head: " + AGGREGATE.help),
+)
 _BOTH = (
     *(setting for setting in FOLDING.table if setting.name in ("hold", "privacy")),
     *(setting for setting in RIDGE.table if setting.name == "task"),

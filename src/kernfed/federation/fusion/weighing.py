@@ -1,9 +1,10 @@
 """How machines and a head are weighed: by rows that neither saw, answered by all sites, counted where their labels are.
 
-Exchanges: the rows, the scores of all sites for them, the losses; one more for ``visit="unsure"``.
+Exchanges: the rows, the scores of all sites for them, the losses; one more for ``visit="unsure"``. Beside a head of the
+aggregate "median" losses and counts are those of the median site, so that one site cannot choose by its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -30,9 +31,11 @@ from kernfed.fusion.combination import (
     VisitCounts,
     most_losses,
 )
-from kernfed.fusion.model import FusionChoice, FusionModel, Visit
+from kernfed.fusion.model import FusionModel
+from kernfed.fusion.parts import FusionChoice, Visit
 from kernfed.kahm.model import FoldingModel
 from kernfed.ridge.model import RidgeModel
+from kernfed.ridge.robust import typical
 from kernfed.ridge.single import leverage
 
 #: Left-out rows of all sites together, about: two numbers are fitted to them.
@@ -81,7 +84,9 @@ def weigh(
         "classes": labels_to_values(model.classes_),
     }
     questions = {
-        site: Payload({"values": v, "scores": s, "leverage": h, "class_weights": weights}, about)
+        site: Payload(
+            {"values": v, "scores": s, "leverage": h * _counted(site, fitted), "class_weights": weights}, about
+        )
         for site, (v, s, h) in zip(sampled, parts, strict=True)
     }
     return Weighing(federation, questions, timeout)
@@ -135,6 +140,14 @@ def _leverage(ridge: RidgeModel, fitted: Progress, X: FloatArray) -> FloatArray:
         return leverage(ridge, pooled.moments, pooled.means, pooled.mass, X, fitted.penalty)
 
 
+def _counted(site: str, fitted: Progress) -> float:
+    """How much a site's rows count in the head, of what they would in a sum."""
+    pooled = fitted.pooled
+    if pooled is None or pooled.shares is None:
+        return 1.0
+    return pooled.mass / pooled.mass_at(site) if site in pooled.sites.names else 0.0
+
+
 def choose_weight(
     weighing: Weighing | None, given: float | None, ridge: RidgeModel
 ) -> tuple[float, float, FusionChoice]:
@@ -143,7 +156,7 @@ def choose_weight(
     if weighing is None:
         weight = USUAL_WEIGHT if given is None else given
         return weight, usual, FusionChoice("default" if given is None else "given")
-    losses = _ask_losses(weighing)
+    losses = _ask_losses(weighing, ridge.choices_.aggregate)
     if losses is None:
         return USUAL_WEIGHT if given is None else given, usual, FusionChoice("default" if given is None else "given")
     total, sites = losses
@@ -154,7 +167,7 @@ def choose_weight(
     return weight, temperature, FusionChoice("rows" if given is None else "given", weighing.rows, sites, errors)
 
 
-def _ask_losses(weighing: Weighing) -> tuple[FusionLosses, tuple[str, ...]] | None:
+def _ask_losses(weighing: Weighing, aggregate: str) -> tuple[FusionLosses, tuple[str, ...]] | None:
     shapes = {"surprise": (len(WEIGHTS), len(TEMPERATURES)), "wrong": (len(WEIGHTS),), "total": (1,)}
 
     def check(site: str, payload: Payload) -> None:
@@ -179,7 +192,18 @@ def _ask_losses(weighing: Weighing) -> tuple[FusionLosses, tuple[str, ...]] | No
         for _, p in replies
         if p.arrays["total"][0] > 0
     ]
-    return (reduce(add, parts), tuple(site for site, _ in replies)) if parts else None
+    if not parts:
+        return None
+    return _all_losses(parts, aggregate), tuple(site for site, _ in replies)
+
+
+def _all_losses(parts: Sequence[FusionLosses], aggregate: str) -> FusionLosses:
+    if aggregate == "sum":
+        return reduce(add, parts)
+    totals = np.array([part.total for part in parts])
+    total = float(totals.sum())
+    surprise, wrong = (typical([getattr(part, name) for part in parts], totals) for name in ("surprise", "wrong"))
+    return FusionLosses(total * surprise, total * wrong, total)
 
 
 def choose_visit(weighing: Weighing | None, model: FusionModel) -> Visit:
@@ -210,8 +234,19 @@ def choose_visit(weighing: Weighing | None, model: FusionModel) -> Visit:
     if not len(replies):
         raise InputError("no site counted what visit='unsure' would give up; use visit='always'")
     parts = [_visits(p) for _, p in replies]
-    total = reduce(add, parts)
+    total = _all_visits(parts, model.ridge.choices_.aggregate)
     return Visit("unsure", *total.choose(GIVE_UP))
+
+
+def _all_visits(parts: Sequence[VisitCounts], aggregate: str) -> VisitCounts:
+    if aggregate == "sum":
+        return reduce(add, parts)
+    rows = np.array([float(part.rows) for part in parts])
+    total = sum(part.rows for part in parts)
+    stay, alone, together = (
+        total * typical([getattr(part, name) for part in parts], rows) for name in ("stay", "alone", "together")
+    )
+    return VisitCounts(stay, alone, together, total)
 
 
 def _ask(weighing: Weighing, task: str, questions: Mapping[str, Payload], check: Any) -> Replies:

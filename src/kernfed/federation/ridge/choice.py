@@ -19,7 +19,7 @@ from kernfed.federation.ridge.options import RidgeOptions
 from kernfed.federation.ridge.pooling import Pooled, ask_left_out, ask_trials, rows_that_count
 from kernfed.federation.ridge.system import Sites
 from kernfed.federation.survey import Bandwidth
-from kernfed.kernels.scaling import ColumnStatistics
+from kernfed.kernels.scaling import ColumnStatistics, typical_statistics
 from kernfed.ridge.leave_one_out import WIDENINGS, LeftOut, Spectrum, column_penalty, grid, rule, wider
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.ridge.widths import column_units, plain_bandwidth, scale_of, trial_problems
@@ -75,7 +75,10 @@ def _best_width(trials: dict[tuple[str, float], RidgeParameters], sites: Sites) 
 
 
 def ask_spreads(sites: Sites) -> FloatArray:
-    """Spread (p,) of every column over all sites' rows, 0 for a constant one: one exchange of 2 p numbers."""
+    """Spread (p,) of every column over all sites' rows, 0 for a constant one: one exchange of 2 p numbers.
+
+    Under "median" it is that of the median site.
+    """
 
     def read(site: str, payload: Payload) -> ColumnStatistics:
         rows = payload.arrays["rows"]
@@ -86,7 +89,8 @@ def ask_spreads(sites: Sites) -> FloatArray:
 
     question = Payload(values={"parameters": sites.parameters.to_values()})
     replies = sites.ask("ridge_columns", question, read)
-    return reduce(add, (read(*reply) for reply in replies.items())).deviation
+    parts = [read(*reply) for reply in replies.items()]
+    return (reduce(add, parts) if sites.aggregate == "sum" else typical_statistics(parts)).deviation
 
 
 # Regularisation ---------------------------------------------------------------------------------------------------

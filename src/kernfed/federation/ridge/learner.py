@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kernfed.errors import DivergenceWarning, SitesLost, TooFewReplies
+from kernfed._median import median_by_rows
+from kernfed.errors import DivergenceWarning, SitesLost, TooFewReplies, UnprotectedClasses
 from kernfed.federation.asking import Federation, warn_missing
 from kernfed.federation.learner import Learner
 from kernfed.federation.protocol.schema import check_classes
@@ -13,6 +14,7 @@ from kernfed.federation.release.kept import warn_if_forgotten
 from kernfed.federation.ridge.choice import Width, choose_width
 from kernfed.federation.ridge.methods import Progress, run
 from kernfed.federation.ridge.options import RidgeOptions, check_options
+from kernfed.federation.ridge.pooling import check_majority, counted_classes, counted_rows
 from kernfed.federation.ridge.system import Recorder, Sites
 from kernfed.federation.shares import MAX_SHARE
 from kernfed.federation.survey import Bandwidth, Participants, ask_survey
@@ -64,6 +66,10 @@ class RidgeLearner(Learner):
         nobody sees any site's own; with ``privacy`` the noise of one release is added by all of them together. The
         bandwidth is then the median or given, the regularisation that of the sums; rows, classes and medians are
         surveyed as ever
+    aggregate : "sum", under which one wrong site moves the model as far as it likes, or with method="exact" "median":
+        no site weighs more than 1.5 times the median one, it counts the less the farther it is from most, and choices
+        are those of the median site (``kernfed.ridge.robust``). Needs three sites; a class that fewer hold is not
+        protected, ``model.unprotected_``
     """
 
     def __init__(
@@ -87,6 +93,7 @@ class RidgeLearner(Learner):
         diagnose: bool = False,
         privacy: Any = None,
         sum: Any = None,
+        aggregate: str = "sum",
     ) -> None:
         self.method = method
         self.head = head
@@ -106,6 +113,7 @@ class RidgeLearner(Learner):
         self.diagnose = diagnose
         self.privacy = privacy
         self.sum = sum
+        self.aggregate = aggregate
 
     def options(self) -> RidgeOptions:
         """Every parameter, checked."""
@@ -150,7 +158,7 @@ class RidgeLearner(Learner):
         )
         columns = taking_part.schema.columns
         progress = Progress(Recorder(federation))
-        progress.choices = RidgeChoices(balanced=options.class_weight == "balanced")
+        progress.choices = RidgeChoices(balanced=options.class_weight == "balanced", aggregate=options.aggregate)
         _train(options, federation, taking_part, progress, timeout)
         model = _model(options, progress, taking_part.missing, columns)
         return replace(model, preparation=federation.preparation), progress
@@ -161,12 +169,15 @@ def _train(
 ) -> None:
     """Train, and where a site is lost go on without it, or end with the last complete round."""
     components = options.components(sum(survey.rows for survey in taking_part.surveys.values()))
-    median = taking_part.bandwidth() if options.needs_median else 1.0
+    median = _median_distance(options, taking_part) if options.needs_median else 1.0
     width: Width | None = None
     while True:
+        check_majority(taking_part.names, options.aggregate)
         first = median if width is None else width.bandwidth
         parameters = _parameters(options, taking_part, first, components, federation.seed)
-        sites = Sites(federation, taking_part.names, parameters, timeout, taking_part.surveys)
+        sites = Sites(
+            federation, taking_part.names, parameters, timeout, taking_part.surveys, aggregate=options.aggregate
+        )
         try:
             if width is None:
                 width = choose_width(options, sites, median)
@@ -187,6 +198,12 @@ def _train(
             progress.forget_if_nothing_was_reached()
 
 
+def _median_distance(options: RidgeOptions, taking_part: Participants) -> float:
+    """Median of the sites' median distances by the rows that they count with; 1 where no site told one."""
+    rows = counted_rows(taking_part.surveys, options.aggregate)
+    return median_by_rows((own.median, rows[site]) for site, own in taking_part.surveys.items() if own.median > 0)
+
+
 def _parameters(
     options: RidgeOptions, taking_part: Participants, bandwidth: Bandwidth, components: int, seed: int
 ) -> RidgeParameters:
@@ -194,6 +211,7 @@ def _parameters(
     schema = taking_part.schema
     if options.task == "classify":
         check_classes(schema, stacklevel=6)  # to who called fit
+        schema = replace(schema, counts=counted_classes(schema.classes, taking_part.surveys, options.aggregate))
     return options.parameters(schema, bandwidth, components, seed)
 
 
@@ -208,7 +226,7 @@ def _model(options: RidgeOptions, progress: Progress, missing: dict[str, str], c
     warn_missing(missing, how, stacklevel=4)
     if options.method == "newton":
         _warn_divergence(recorder, progress.heterogeneity)
-    return RidgeModel(
+    model = RidgeModel(
         replace(progress.parameters, regularization=(progress.chosen,)),
         progress.weights,
         options.method,
@@ -226,6 +244,10 @@ def _model(options: RidgeOptions, progress: Progress, missing: dict[str, str], c
         _made_for(progress, options),
         replace(progress.choices, exchanges=recorder.exchanges),
     )
+    exposed = model.exposure()
+    if exposed is not None:
+        warnings.warn(f"{exposed}; model.unprotected_ lists them", UnprotectedClasses, stacklevel=4)
+    return model
 
 
 def _made_for(progress: Progress, options: RidgeOptions) -> Prior:

@@ -12,7 +12,7 @@ from kernfed._validation import FloatArray
 from kernfed.errors import MissingSites, SitesLost
 from kernfed.federation.ridge.choice import choose_strength, path_of_rounds
 from kernfed.federation.ridge.options import RidgeOptions
-from kernfed.federation.ridge.pooling import Pooled, ask_gradient, ask_pooled, class_counts
+from kernfed.federation.ridge.pooling import Pooled, ask_gradient, ask_pooled, class_counts, class_holders
 from kernfed.federation.ridge.private import solve_released
 from kernfed.federation.ridge.summed import solve_shares, sum_pooled
 from kernfed.federation.ridge.system import Recorder, RidgeSystem, Sites
@@ -76,6 +76,8 @@ class Progress:
 def run(options: RidgeOptions, sites: Sites, progress: Progress) -> None:
     """Train with ``sites``, from where ``progress`` is."""
     progress.counts = class_counts(sites)
+    if sites.aggregate == "median":
+        progress.choices = replace(progress.choices, holders=class_holders(sites))
     if options.privacy is not None:
         _run_released(options, sites, progress)
         return

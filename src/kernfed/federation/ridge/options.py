@@ -11,6 +11,7 @@ from kernfed.federation.release.asked import check_kind
 from kernfed.federation.survey import Bandwidth, check_bandwidth
 from kernfed.ridge.model import HEADS, METHODS
 from kernfed.ridge.parameters import FEATURES, TASKS, RidgeParameters, check_flag, check_path
+from kernfed.ridge.robust import AGGREGATES
 from kernfed.secure.committee.setting import Committee, read_setting
 
 ClassWeight = str | Mapping[Any, float] | None
@@ -47,6 +48,7 @@ class RidgeOptions:
     diagnose: bool
     privacy: Any
     committee: Committee | None = None
+    aggregate: str = "sum"
 
     @property
     def needs_median(self) -> bool:
@@ -109,7 +111,10 @@ def check_options(given: Mapping[str, Any]) -> RidgeOptions:
         diagnose=bool(given["diagnose"]),
         privacy=given["privacy"],
         committee=read_setting(given["sum"]),
+        aggregate=check_choice(given["aggregate"], "aggregate", AGGREGATES),
     )
+    if options.aggregate == "median":
+        _check_median(options)
     if options.committee is not None:
         _check_summed(options)
     if options.privacy is not None:
@@ -149,6 +154,21 @@ def _check_summed(options: RidgeOptions) -> None:
     for reason, wrong in told.items():
         if wrong:
             raise InputError(f"with sum= nobody sees a site's part: {reason}")
+
+
+def _check_median(options: RidgeOptions) -> None:
+    """Refuse what is made of sums that a median has no part in."""
+    summed = {
+        f"method={options.method!r} averages answers of every round; use method='exact'": options.method != "exact",
+        "head='logistic' adds up gradients of every round; use head='squared'": options.head == "logistic",
+        "with sum= nobody sees a site's part, so there is nothing to take a median of; leave one of them out": (
+            options.committee is not None
+        ),
+        "with privacy released sums are added up; leave one of them out": options.privacy is not None,
+    }
+    for reason, wrong in summed.items():
+        if wrong:
+            raise InputError(f"aggregate='median' cannot be had: {reason}")
 
 
 def _check_private(options: RidgeOptions) -> None:

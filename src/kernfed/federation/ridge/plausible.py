@@ -89,6 +89,19 @@ class Expected:
         self.check_rows(moments.n)
         self._check_size(float(np.trace(moments.second)) / self.mass, self.reach**2, "the trace of C_j")
         self._check_constant(float(np.trace(moments.y_second)) / self.mass, own)
+        if self.targets is not None:
+            self._check_classes(moments, own, self.targets)
+
+    def _check_classes(self, moments: Moments, own: Means | None, shares: FloatArray) -> None:
+        """Squares of targets are those of classes with these shares, and no class is farther away than its rows."""
+        squares = np.diag(shares) - (0.0 if own is None else np.outer(own.targets, own.targets))
+        if np.abs(moments.y_second / self.mass - squares).max() > _ROUNDING:
+            raise InputError("products of targets must be those of the classes surveyed")
+        held = shares > 0
+        means = moments.cross[:, held] / (self.mass * shares[held])
+        means += 0.0 if own is None else own.features[:, None]
+        largest = float(np.linalg.norm(means, axis=0).max(initial=0.0))
+        self._check_size(largest, self.reach, "the mean of features of a class")
 
     def check_slope(self, sums: LogisticSums) -> None:
         """Refuse gradients of a logistic loss that the surveyed rows cannot have.

@@ -1,5 +1,9 @@
-"""Sums of all sites' rows for one problem or several at once: one exchange, added up in order of names."""
+"""Sums of all sites' rows for one problem or several at once: one exchange, added up in order of names.
 
+Or, under the aggregate "median", put together so that a few wrong sites move them little: ``kernfed.ridge.robust``.
+"""
+
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -15,21 +19,34 @@ from kernfed.federation.asking import Replies
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.ridge.system import Sites
 from kernfed.federation.shares import far_above
+from kernfed.federation.survey import Survey
 from kernfed.kernels import Moments
 from kernfed.ridge.leave_one_out import LeftOut, Spectrum, effective_rows
 from kernfed.ridge.logistic import LogisticSums
 from kernfed.ridge.means import Means, moved
 from kernfed.ridge.parameters import RidgeParameters
+from kernfed.ridge.robust import FEWEST_SITES, Part, capped, robust_sums, typical_errors
 
 
 @dataclass(frozen=True, eq=False)
 class Pooled:
-    """A problem's sums over all sites: moments around ``means``, around 0 without an intercept, and their mass."""
+    """A problem's sums over all sites: moments around ``means``, around 0 without an intercept, and their mass.
+
+    shares : under "median" how much every site counts, in order of their names.
+    """
 
     sites: Sites
     moments: Moments
     mass: float
     means: Means | None
+    shares: FloatArray | None = None
+
+    def mass_at(self, site: str) -> float:
+        """The mass m of which a row of a site is ``c / m`` in C, so that it can be left out."""
+        if self.shares is None:
+            return self.mass
+        share = float(self.shares[self.sites.names.index(site)])
+        return self.sites.expected[site].mass / max(share, float(np.finfo(np.float64).eps))
 
     @property
     def trace(self) -> float:
@@ -45,19 +62,52 @@ class Pooled:
 def rows_that_count(sites: Sites) -> float:
     """``(sum c)^2 / sum c^2`` of all sites' rows, by the counts that were surveyed."""
     p = sites.parameters
-    rows = sum(survey.rows for name, survey in sites.surveys.items() if name in sites.names)
+    rows = round(sum(counted_rows(_surveys(sites), sites.aggregate).values()))
     return effective_rows(class_counts(sites), p.class_weights, rows)
 
 
 def class_counts(sites: Sites) -> tuple[int, ...]:
-    """Rows of every class over all sites, as surveyed; () to regress."""
-    totals = dict.fromkeys(sites.parameters.classes, 0)
-    for name in sites.names:
-        schema = sites.surveys[name].schema
-        for label, count in zip(schema.classes, schema.counts, strict=True):
+    """Rows of every class over all sites, as surveyed and counted; () to regress."""
+    return counted_classes(sites.parameters.classes, _surveys(sites), sites.aggregate)
+
+
+def class_holders(sites: Sites) -> tuple[int, ...]:
+    """How many sites hold every class."""
+    held = [set(survey.schema.classes) for survey in _surveys(sites).values()]
+    return tuple(sum(label in own for own in held) for label in sites.parameters.classes)
+
+
+def _surveys(sites: Sites) -> dict[str, Survey]:
+    return {name: sites.surveys[name] for name in sites.names}
+
+
+def counted_rows(surveys: Mapping[str, Survey], aggregate: str) -> dict[str, float]:
+    """Rows that each site counts with: all that it surveyed, under "median" no more than ``robust.CAP`` allows."""
+    rows = {site: survey.rows for site, survey in surveys.items()}
+    if aggregate == "sum":
+        return dict(rows)
+    return dict(zip(rows, capped(np.array(list(rows.values()), dtype=np.float64)).tolist(), strict=True))
+
+
+def counted_classes(classes: Sequence[Any], surveys: Mapping[str, Survey], aggregate: str) -> tuple[int, ...]:
+    """Rows of every class, of the rows that each site counts with."""
+    rows = counted_rows(surveys, aggregate)
+    totals: dict[Any, float] = dict.fromkeys(classes, 0)
+    for site, survey in surveys.items():
+        whole = rows[site] == survey.rows
+        for label, count in zip(survey.schema.classes, survey.schema.counts, strict=True):
             if label in totals:
-                totals[label] += int(count)
-    return tuple(totals.values())
+                totals[label] += int(count) if whole else count * rows[site] / survey.rows
+    return tuple(math.ceil(total) for total in totals.values())
+
+
+def check_majority(names: Sequence[str], aggregate: str) -> None:
+    """Refuse sites of which none is a minority."""
+    if aggregate == "median" and len(names) < FEWEST_SITES:
+        raise InputError(
+            f"aggregate='median' needs at least {FEWEST_SITES} sites, so that one is a minority, got {len(names)}; "
+            "use aggregate='sum'"
+        )
 
 
 def ask_pooled(sites: Sites) -> Pooled:
@@ -71,9 +121,6 @@ def ask_trials(sites: Sites, problems: Sequence[RidgeParameters]) -> list[Pooled
     question = Payload(values={"trials": [problem.to_values() for problem in problems]})
     tried = [replace(sites, parameters=problem) for problem in problems]
     return _ask(sites, "ridge_trials", question, tried, lambda payload, place: unprefixed(payload.arrays, place))
-
-
-Part = tuple[Moments, float, Means | None]
 
 
 def _ask(sites: Sites, task: str, question: Payload, problems: Sequence[Sites], arrays_of: Any) -> list[Pooled]:
@@ -112,6 +159,9 @@ def _read(sites: Sites, site: str, sent: Mapping[str, npt.NDArray[Any]]) -> Part
 
 def _pool(sites: Sites, parts: Sequence[Part]) -> Pooled:
     """All sites' parts, moved to the common means where there is an intercept, and added up."""
+    if sites.aggregate == "median":
+        common, shares = robust_sums(parts, classify=sites.parameters.task == "classify")
+        return Pooled(sites, *common, shares)
     pooled: Means | None = None
     moments = [part[0] for part in parts]
     if sites.parameters.fit_intercept:
@@ -135,6 +185,9 @@ def ask_left_out(problems: Sequence[Pooled], spectra: Sequence[Spectrum], paths:
             sent["means"] = pooled.means.to_array()
         arrays |= {f"{place}.{name}": array for name, array in sent.items()}
     question = Payload(arrays, {"trials": [pooled.sites.parameters.to_values() for pooled in problems]})
+    questions = (
+        question if sites.aggregate == "sum" else {site: _asked_of(site, question, problems) for site in sites.names}
+    )
     told: dict[str, list[LeftOut]] = {}
 
     def read(site: str, payload: Payload) -> None:
@@ -148,8 +201,20 @@ def ask_left_out(problems: Sequence[Pooled], spectra: Sequence[Spectrum], paths:
         best = {site: float(told[site][0].squares.min()) / sites.expected[site].mass for site, _ in replies}
         return far_above(best, "loss of the best candidate")
 
-    replies = sites.ask("ridge_left_out", question, read, compare)
-    return [reduce(add, (told[site][place] for site in replies)) for place in range(len(problems))]
+    replies = sites.ask("ridge_left_out", questions, read, compare)
+    if sites.aggregate == "sum":
+        return [reduce(add, (told[site][place] for site in replies)) for place in range(len(problems))]
+    masses = np.array([sites.expected[site].mass for site in replies])
+    return [
+        typical_errors([told[site][place] for site in replies], masses, pooled.mass)
+        for place, pooled in enumerate(problems)
+    ]
+
+
+def _asked_of(site: str, question: Payload, problems: Sequence[Pooled]) -> Payload:
+    """The question with the mass that a site's rows count by: it leaves out no more of a row than is there."""
+    masses = {f"{place}.mass": np.array([pooled.mass_at(site)]) for place, pooled in enumerate(problems)}
+    return Payload({**question.arrays, **masses}, question.values)
 
 
 def ask_gradient(pooled: Pooled, weights: FloatArray, intercept: FloatArray) -> LogisticSums:

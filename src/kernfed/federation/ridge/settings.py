@@ -7,6 +7,7 @@ from kernfed.federation.settings import LearnerSettings, Setting
 from kernfed.federation.summing.settings import SUM
 from kernfed.kernels.problem import FEATURES, TASKS
 from kernfed.ridge.model import HEADS, METHODS
+from kernfed.ridge.robust import AGGREGATES
 
 
 def _path(text: str, name: str) -> float | tuple[float, ...] | str:
@@ -33,6 +34,13 @@ def _bandwidth(text: str, name: str) -> float | str:
     except ValueError:
         raise InputError(f"{name} must be auto, median or a number, got {text!r}") from None
 
+
+AGGREGATE = Setting(
+    "aggregate",
+    "How sums of sites are put together: sum, or median to survive wrong sites.",
+    "sum",
+    tuple(AGGREGATES),
+)
 
 SETTINGS = LearnerSettings(
     (
@@ -75,6 +83,7 @@ SETTINGS = LearnerSettings(
             (*SCALES, "none"),
             read=_unless_none,
         ),
+        AGGREGATE,
         MECHANISM,
         SUM,
     )

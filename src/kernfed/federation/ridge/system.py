@@ -36,7 +36,7 @@ class Sites:
     """Sites that all must answer, in the problem ``parameters`` describes.
 
     surveys : what each said before, to which its answers are held. means : of all their rows, which an intercept needs
-    before anything is factored; see ``centred``.
+    before anything is factored; see ``centred``. aggregate : how sums are put together, see ``kernfed.ridge.robust``.
     """
 
     federation: Federation
@@ -45,6 +45,7 @@ class Sites:
     timeout: float
     surveys: Mapping[str, Survey]
     means: Means | None = None
+    aggregate: str = "sum"
 
     @cached_property
     def expected(self) -> dict[str, Expected]:
@@ -58,7 +59,7 @@ class Sites:
     def ask(
         self,
         task: str,
-        payload: Payload,
+        payload: Payload | Mapping[str, Payload],
         check: Callable[[str, Payload], object],
         compare: Callable[[Replies], Mapping[str, str]] | None = None,
     ) -> dict[str, Payload]:

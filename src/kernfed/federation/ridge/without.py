@@ -8,7 +8,6 @@ import numpy as np
 from kernfed.errors import InputError, SitesLost
 from kernfed.federation.asking import Federation
 from kernfed.federation.protocol.message import Payload
-from kernfed.ridge.robust import Part
 from kernfed.federation.ridge.pooling import _pool as pool_parts
 from kernfed.federation.ridge.pooling import _read as read_part
 from kernfed.federation.ridge.system import Sites
@@ -16,6 +15,7 @@ from kernfed.federation.survey import ask_survey
 from kernfed.ridge.exact import minimise
 from kernfed.ridge.leave_one_out import column_penalty
 from kernfed.ridge.model import RidgeModel
+from kernfed.ridge.robust import Part
 
 #: How far weights that are made again may be from those of the model, relative to their norm.
 _SAME = 1e-6
@@ -40,7 +40,8 @@ def _ask_parts(federation: Federation, head: RidgeModel, timeout: float) -> tupl
         surveyed = ask_survey(
             taking_part, "ridge_survey", head.parameters.task, median=False, min_replies=None, timeout=timeout
         )
-        sites = Sites(taking_part, surveyed.names, head.parameters, timeout, surveyed.surveys)
+        how = head.choices_.aggregate
+        sites = Sites(taking_part, surveyed.names, head.parameters, timeout, surveyed.surveys, aggregate=how)
         parts: dict[str, Part] = {}
 
         def read(site: str, payload: Payload) -> None:
