@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import norm
 
 from kernfed.errors import InputError
-from kernfed.federation.testing.harm import LEAST_GAIN, LEVEL, Influence, Influences, LossSums, judge
+from kernfed.federation.testing.harm import LEAST_GAIN, LEVEL, Influence, Influences, LossSums, judge, ownership
 
 SITES = tuple(f"s{number}" for number in range(6))
 
@@ -131,6 +131,35 @@ def test_the_share_of_false_names_is_as_stated() -> None:
         told = {name: LossSums.of_labels(*counted(rng, rows=30)) for name in SITES}
         named += any(own.named for own in judge(told, [(name,) for name in SITES], None))
     assert named <= 400 * LEVEL + 3 * math.sqrt(400 * LEVEL)
+
+
+def test_who_alone_has_a_class_is_not_named_for_that() -> None:
+    counts = {name: np.full(3, 40.0) for name in SITES}
+    assert ownership(counts, ("s0",)) == pytest.approx(1 / 36)
+    assert ownership(counts, ("s0", "s1")) == pytest.approx(4 / 36)
+    alone = {**counts, "s0": np.array([40.0, 40.0, 0.0]), **{s: np.array([40.0, 0.0, 40.0]) for s in SITES[1:]}}
+    share = 40 / (240 + 40 + 200)
+    assert ownership(alone, ("s0",)) == pytest.approx(share + (240 / 480) / 36)
+    rng = np.random.default_rng(1)
+    told = {name: LossSums.of_labels(*counted(rng, harm=0.5)) for name in SITES}
+    sets = [(name,) for name in SITES]
+    gain = judge(told, sets, None)[0].gain
+    assert judge(told, sets, None, [1.9 * gain] * 6)[0].named
+    assert not judge(told, sets, None, [2.1 * gain] * 6)[0].named
+
+
+def test_a_claim_of_all_rows_does_not_save_a_site() -> None:
+    counts = {name: np.full(3, 40.0) for name in SITES}
+    assert ownership({**counts, "s0": np.full(3, 1e9)}, ("s0",)) < 0.15
+    assert ownership({}, ("s0",)) == 0.0
+
+
+def test_what_sites_differ_by_anyway_is_no_reason() -> None:
+    rng = np.random.default_rng(9)
+    told = {name: LossSums.of_labels(*counted(rng, harm=0.5)) for name in SITES}
+    sets = [(name,) for name in SITES]
+    gain = judge(told, sets, None)[0].gain
+    assert not judge(told, sets, None, usual=[0.6 * gain, -0.6 * gain])[0].named
 
 
 def test_a_tiny_harm_is_no_reason() -> None:

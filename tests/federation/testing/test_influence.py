@@ -12,7 +12,7 @@ from contracts.engines import Tampering, read_message, with_payload
 from kernfed.errors import InputError, NotConnected, TooFewReplies
 from kernfed.federation import Federation, LocalEngine, Payload, Policy
 from kernfed.federation.fusion.connection import recorded_learner
-from kernfed.federation.ridge.without import heads_without
+from kernfed.federation.ridge.without import ask_site_sums
 from kernfed.federation.testing.influence import measure_influence
 from kernfed.files import to_record
 from kernfed.fusion.without import probabilities_without
@@ -68,7 +68,8 @@ def test_machines_without_a_site_are_those_of_the_others(rows: Any, aggregate: s
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"class_weight": "balanced"}, {"features": "given"}, {"fit_intercept": False}]
+    "settings",
+    [{}, {"class_weight": "balanced"}, {"features": "given"}, {"fit_intercept": False}, {"aggregate": "median"}],
 )
 def test_a_head_without_a_site_is_that_of_the_others(rows: Any, settings: dict[str, Any]) -> None:
     data = federation(rows)
@@ -78,7 +79,7 @@ def test_a_head_without_a_site_is_that_of_the_others(rows: Any, settings: dict[s
         learner = kf.RidgeLearner(**{**RIDGE, "class_weight": weights})
     else:
         learner = recorded_learner(head)
-    without = heads_without(data, head, [(LIAR,)])[0]
+    without = ask_site_sums(data, head).without([LIAR])
     alone = learner.fit(data.only([name for name in data.sites if name != LIAR]))
     np.testing.assert_allclose(without.weights_, alone.weights_, rtol=1e-8, atol=1e-10)
     if head.intercept_ is not None:
@@ -88,7 +89,7 @@ def test_a_head_without_a_site_is_that_of_the_others(rows: Any, settings: dict[s
 def test_a_fusion_without_a_site_is_that_of_the_others(rows: Any) -> None:
     data, queries = federation(rows), rows["site-0"][0][:30]
     model = LEARNERS["fusion"]().fit(data)
-    heads = heads_without(data, model.ridge, [(LIAR,)])
+    heads = [ask_site_sums(data, model.ridge).without([LIAR])]
     likely = probabilities_without(model, queries, [(LIAR,), (PARTNER,)], heads)
     np.testing.assert_array_equal(likely[0], model.predict_proba(queries))
     kept = [name for name in data.sites if name != LIAR]
@@ -101,7 +102,7 @@ def test_a_fusion_without_a_site_is_that_of_the_others(rows: Any) -> None:
 def test_sums_that_changed_since_are_noticed(rows: Any) -> None:
     head = kf.RidgeLearner(**RIDGE).fit(federation(rows))
     with pytest.raises(InputError, match="do not make this head"):
-        heads_without(federation(shifted(rows, LIAR)), head, [(LIAR,)])
+        ask_site_sums(federation(shifted(rows, LIAR)), head)
 
 
 # Who is named -----------------------------------------------------------------------------------------------------

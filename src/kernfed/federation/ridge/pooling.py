@@ -127,7 +127,7 @@ def _ask(sites: Sites, task: str, question: Payload, problems: Sequence[Sites], 
     parts: dict[str, list[Part]] = {}
 
     def read(site: str, payload: Payload) -> None:
-        parts[site] = [_read(own, site, arrays_of(payload, place)) for place, own in enumerate(problems)]
+        parts[site] = [read_part(own, site, arrays_of(payload, place)) for place, own in enumerate(problems)]
 
     def compare(replies: Replies) -> dict[str, str]:
         first = {site: parts[site][0] for site, _ in replies}
@@ -138,10 +138,10 @@ def _ask(sites: Sites, task: str, question: Payload, problems: Sequence[Sites], 
     p = problems[0].parameters
     bounded = p.features == "fourier" and p.task == "classify"
     replies = sites.ask(task, question, read, None if bounded else compare)
-    return [_pool(own, [parts[site][place] for site in replies]) for place, own in enumerate(problems)]
+    return [pool_parts(own, [parts[site][place] for site in replies]) for place, own in enumerate(problems)]
 
 
-def _read(sites: Sites, site: str, sent: Mapping[str, npt.NDArray[Any]]) -> Part:
+def read_part(sites: Sites, site: str, sent: Mapping[str, npt.NDArray[Any]]) -> Part:
     """One site's moments, mass and means, or an error where the rows it surveyed cannot have them."""
     arrays, p = dict(sent), sites.parameters
     own = sites.read_means(site, arrays["means"]) if p.fit_intercept else None
@@ -157,7 +157,7 @@ def _read(sites: Sites, site: str, sent: Mapping[str, npt.NDArray[Any]]) -> Part
     return moments, mass, own
 
 
-def _pool(sites: Sites, parts: Sequence[Part]) -> Pooled:
+def pool_parts(sites: Sites, parts: Sequence[Part]) -> Pooled:
     """All sites' parts, moved to the common means where there is an intercept, and added up."""
     if sites.aggregate == "median":
         common, shares = robust_sums(parts, classify=sites.parameters.task == "classify")

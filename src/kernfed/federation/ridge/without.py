@@ -1,15 +1,15 @@
 """Heads as they would be without some sites, from the sums that each site told: one exchange after the survey."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kernfed._validation import FloatArray
 from kernfed.errors import InputError, SitesLost
 from kernfed.federation.asking import Federation
 from kernfed.federation.protocol.message import Payload
-from kernfed.federation.ridge.pooling import _pool as pool_parts
-from kernfed.federation.ridge.pooling import _read as read_part
+from kernfed.federation.ridge.pooling import pool_parts, read_part
 from kernfed.federation.ridge.system import Sites
 from kernfed.federation.survey import ask_survey
 from kernfed.ridge.exact import minimise
@@ -21,17 +21,45 @@ from kernfed.ridge.robust import Part
 _SAME = 1e-6
 
 
-def heads_without(
-    federation: Federation, head: RidgeModel, sets: Sequence[tuple[str, ...]], *, timeout: float = 600.0
-) -> list[RidgeModel]:
-    """The head of all rows but those of each of ``sets`` of sites, with every choice that ``head`` recorded.
+@dataclass(frozen=True, eq=False)
+class SiteSums:
+    """What each site tells of the rows that a head is made of."""
 
-    Sites tell the sums again that the head was made of, and are held to it: with all of them it must come out as it is.
-    """
-    sites, parts = _ask_parts(federation, head, timeout)
+    head: RidgeModel
+    sites: Sites
+    parts: Mapping[str, Part]
+
+    @property
+    def counts(self) -> dict[str, FloatArray]:
+        """Rows (C,) of every class at each site, as surveyed; none to regress."""
+        classes = self.head.parameters.classes
+        told: dict[str, FloatArray] = {}
+        for site in self.sites.names:
+            schema = self.sites.surveys[site].schema
+            own = dict(zip(schema.classes, schema.counts, strict=True))
+            told[site] = np.array([own.get(label, 0) for label in classes], dtype=np.float64)
+        return told if classes else {}
+
+    def without(self, left_out: Sequence[str]) -> RidgeModel:
+        """The head of the rows of all other sites, with every choice that the head recorded."""
+        others = [self.parts[site] for site in sorted(self.parts) if site not in left_out]
+        if not others:
+            raise InputError("a head needs one site at least")
+        head = self.head
+        pooled = pool_parts(self.sites, others)
+        by_columns = head.parameters.features == "given" and head.choices_.scale == "columns"
+        penalty = column_penalty(pooled.moments, pooled.mass) if by_columns else None
+        weights = minimise(pooled.moments, pooled.mass, head.regularization_, penalty).weights
+        intercept = None if pooled.means is None else pooled.means.intercept(weights)
+        return replace(head, weights_=weights, intercept_=intercept)
+
+
+def ask_site_sums(federation: Federation, head: RidgeModel, *, timeout: float = 600.0) -> SiteSums:
+    """Let sites tell again the sums that ``head`` was made of, from which it must come out as it is."""
+    sums = SiteSums(head, *_ask_parts(federation, head, timeout))
     if head.method == "exact" and head.head == "squared":
-        _check_same(head, _solved(head, sites, parts, ()))
-    return [_solved(head, sites, parts, own) for own in sets]
+        _check_same(head, sums.without(()))
+    return sums
 
 
 def _ask_parts(federation: Federation, head: RidgeModel, timeout: float) -> tuple[Sites, dict[str, Part]]:
@@ -51,18 +79,6 @@ def _ask_parts(federation: Federation, head: RidgeModel, timeout: float) -> tupl
     except SitesLost as lost:
         raise InputError(f"sites can be left out of a head where all tell their sums again: {lost}") from None
     return sites, parts
-
-
-def _solved(head: RidgeModel, sites: Sites, parts: dict[str, Part], left_out: tuple[str, ...]) -> RidgeModel:
-    others = [parts[site] for site in sorted(parts) if site not in left_out]
-    if not others:
-        raise InputError("a head needs one site at least")
-    pooled = pool_parts(sites, others)
-    by_columns = head.parameters.features == "given" and head.choices_.scale == "columns"
-    penalty = column_penalty(pooled.moments, pooled.mass) if by_columns else None
-    weights = minimise(pooled.moments, pooled.mass, head.regularization_, penalty).weights
-    intercept = None if pooled.means is None else pooled.means.intercept(weights)
-    return replace(head, weights_=weights, intercept_=intercept)
 
 
 def _check_same(head: RidgeModel, again: RidgeModel) -> None:

@@ -3,12 +3,14 @@
 A row's loss is Brier's: the squared distance of its probabilities from its label. It is compared with and without a
 site. Rows of a site say nothing of the site itself, and since those who count may lie as well, the testers that speak
 most against a site, and those that speak most for it, are not heard. Rows are weighed so that classes have the shares
-of the training: a site that alone has many rows of a class rightly makes it more likely, and is no liar for that.
+of the training: a site that alone has many rows of a class rightly makes it more likely, and is no liar for that. For
+the same reason more is asked for to name a site that alone has a class (``ownership``), and never less than twice what
+leaving out changes at the median site. The limits were set on simulated federations, see ``docs/liars.md``.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +23,13 @@ from kernfed.errors import InputError
 SiteSet = tuple[str, ...]
 #: The chance that any honest site of a federation is named, if rows were independent.
 LEVEL = 0.01
-#: A smaller mean difference of losses, which lie between 0 and 2, is nothing to name a site for.
-LEAST_GAIN = 0.001
+#: A smaller mean difference of losses, which lie between 0 and 2, is nothing to name a site for; neither is one of less
+#: than so many times the median over the other sites.
+LEAST_GAIN, _UNUSUAL = 0.001, 2.0
+#: Who alone has a class takes answers from others' rows by that alone: so much for a class of all rows.
+_OWN_CLASS = 0.5
+#: Rows of a class that a site claims count at most so many times those of the median holder.
+_CLAIMED = 3.0
 #: Fewer rows say nothing.
 _FEWEST_ROWS = 20
 #: A row weighs at most so many times the mean.
@@ -125,6 +132,7 @@ class Influence:
     rows : of other sites that were heard. gain : mean improvement of the loss without them. z : gain over its standard
     error. p_value : one-sided, times the sets that were tried; None where too few others were heard. points : change of
     accuracy on the rows of all others without them, NaN to regress. moved : share of these rows whose label changes.
+    least : the gain from which on they are named, if it is no chance.
     """
 
     sites: SiteSet
@@ -134,11 +142,12 @@ class Influence:
     p_value: float | None
     points: float
     moved: float
+    least: float = LEAST_GAIN
 
     @property
     def named(self) -> bool:
-        """Whether others are better off without them, by more than chance explains."""
-        return self.p_value is not None and self.p_value < LEVEL and self.gain >= LEAST_GAIN
+        """Whether others are better off without them, by more than chance and differences of sites explain."""
+        return self.p_value is not None and self.p_value < LEVEL and self.gain >= self.least
 
 
 @dataclass(frozen=True)
@@ -198,15 +207,53 @@ class Influences:
         return "\n".join([*lines, f"{self.words()[:1].upper()}{self.words()[1:]}."])
 
 
+def ownership(counts: Mapping[str, FloatArray], own: SiteSet) -> float:
+    """How much of what is learned only these sites know, from rows ``counts`` {site: (C,)} of every class.
+
+    ``sum_c pi_c s_c^2``, pi_c the share of a class in all rows and s_c that of its rows which are theirs: for a class
+    that nobody else has its whole share, next to nothing for classes that everybody has. Claims far above those of
+    other holders are cut: whoever claims all rows would not be named for anything.
+
+    >>> ownership({"a": np.array([10.0, 0.0]), "b": np.array([0.0, 5.0]), "c": np.array([0.0, 5.0])}, ("a",))
+    0.5
+    """
+    if not counts:
+        return 0.0
+    table = np.array([counts[site] for site in sorted(counts)])
+    held = np.where(table > 0, table, np.nan)
+    holders = (table > 0).any(axis=0)
+    limits = np.zeros(table.shape[1])
+    limits[holders] = _CLAIMED * np.nanmedian(held[:, holders], axis=0)
+    table = np.minimum(table, limits)
+    total = table.sum(axis=0)
+    theirs = table[[place for place, site in enumerate(sorted(counts)) if site in own]].sum(axis=0)
+    shares = np.divide(theirs, total, out=np.zeros_like(total), where=total > 0)
+    return float((total / total.sum()) @ shares**2) if total.sum() > 0 else 0.0
+
+
 def judge(
-    told: Mapping[str, LossSums], sets: Sequence[SiteSet], shares: FloatArray | None, *, liars: int = 1
+    told: Mapping[str, LossSums],
+    sets: Sequence[SiteSet],
+    shares: FloatArray | None,
+    apart: Sequence[float] = (),
+    *,
+    liars: int = 1,
+    usual: Sequence[float] | None = None,
 ) -> tuple[Influence, ...]:
     """Influence of each of ``sets`` from what testers ``told``, in the order of the sets.
 
-    shares (C,) : of classes in training; None takes those of the rows that were tested.
+    shares (C,) : of classes in training; None takes those of the rows that were tested. apart : ``ownership`` of each
+    set. usual : gains of sites to compare with, by default those of the other sets.
     """
     check_count(liars, "liars", at_least=0)
-    return tuple(_judge_one(told, own, number, len(sets), shares, liars) for number, own in enumerate(sets))
+    found = [_judge_one(told, own, number, len(sets), shares, liars) for number, own in enumerate(sets)]
+    judged = []
+    for number, own in enumerate(found):
+        others = [other.gain for place, other in enumerate(found) if place != number] if usual is None else usual
+        typical = float(np.median(np.abs(others))) if len(others) else 0.0
+        known = _OWN_CLASS * apart[number] if len(apart) else 0.0
+        judged.append(replace(own, least=max(LEAST_GAIN, _UNUSUAL * typical, known)))
+    return tuple(judged)
 
 
 def _judge_one(

@@ -19,10 +19,10 @@ from kernfed.errors import InputError, NotConnected, Refused
 from kernfed.federation.asking import Federation
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.task import task
-from kernfed.federation.ridge.without import heads_without
+from kernfed.federation.ridge.without import ask_site_sums
 from kernfed.federation.site.rows import check_site_rows
 from kernfed.federation.site.site import Site
-from kernfed.federation.testing.harm import Influences, LossSums, SiteSet, judge
+from kernfed.federation.testing.harm import Influences, LossSums, SiteSet, judge, ownership
 from kernfed.federation.testing.held_out import ask_held_out, check_labels_alike, class_numbers, labelled_rows
 from kernfed.federation.testing.predictors import NOTHING_ASIDE, is_regressor, read_model
 from kernfed.files import labels_from_values, labels_to_values, to_record
@@ -39,11 +39,15 @@ _MOST_SETS = 2000
 
 @dataclass(frozen=True)
 class _Plan:
-    """Sets that are left out, single sites first, and heads without these; ``scale`` of squared errors, to regress."""
+    """Sets that are left out, single sites first, and heads without these.
+
+    counts : rows (C,) of every class at each site, as far as told. scale : of squared errors, to regress.
+    """
 
     model: Any
     sets: tuple[SiteSet, ...]
     heads: tuple[RidgeModel, ...]
+    counts: Mapping[str, FloatArray]
     liars: int
     scale: float = 1.0
 
@@ -56,16 +60,12 @@ class _Plan:
         if not any(sums.rows.sum() for sums in told.values()):
             raise InputError(NOTHING_ASIDE)
         shares, count = _class_shares(self.model), self.singles
-        sites = judge(
-            {name: _part(sums, 0, count) for name, sums in told.items()}, self.sets[:count], shares, liars=self.liars
-        )
+        first, rest = ({name: _part(sums, *cut) for name, sums in told.items()} for cut in ((0, count), (count, None)))
+        apart = [ownership(self.counts, own) for own in self.sets]
+        sites = judge(first, self.sets[:count], shares, apart[:count], liars=self.liars)
+        usual = [own.gain for own in sites]
+        pairs = judge(rest, self.sets[count:], shares, apart[count:], liars=self.liars, usual=usual)
         alone = {own.sites[0]: own for own in sites}
-        pairs = judge(
-            {name: _part(sums, count, len(self.sets)) for name, sums in told.items()},
-            self.sets[count:],
-            shares,
-            liars=self.liars,
-        )
         hidden = [
             own
             for own in pairs
@@ -95,8 +95,13 @@ def measure_influence(
     head = _head_of(model)
     names = _sites_of(model, federation)
     singles = [(name,) for name in names]
-    own = tuple(heads_without(federation, head, singles, timeout=timeout)) if head is not None else ()
-    plan = _Plan(model, (*singles, *_pairs(model, names)), own, liars, scale)
+    heads: tuple[RidgeModel, ...] = ()
+    counts = _class_counts(model)
+    if head is not None:
+        sums = ask_site_sums(federation, head, timeout=timeout)
+        heads = tuple(sums.without(own) for own in singles)
+        counts = counts or sums.counts
+    plan = _Plan(model, (*singles, *_pairs(model, names)), heads, counts, liars, scale)
     options: Any = {"min_replies": min_replies, "timeout": timeout}
     if getattr(model, "connection", None) is not None:
         return _by_scores(plan, federation, options)
@@ -122,7 +127,8 @@ def influence_rows(model: Any, holdout: Mapping[str, Any], *, liars: int = 1) ->
             "only machines that are in the model can be left out here: ask the sites with "
             "kernfed.evaluate(model, federation, influence=True)"
         )
-    plan = _Plan(model, (*((name,) for name in model.sites), *_pairs(model, model.sites)), (), liars)
+    singles = [(name,) for name in model.sites]
+    plan = _Plan(model, (*singles, *_pairs(model, model.sites)), (), _class_counts(model), liars)
     told = {}
     for name in sorted(holdout):
         X, y = holdout[name][:2]
@@ -211,13 +217,31 @@ def _class_shares(model: Any) -> FloatArray | None:
     return counts / counts.sum() if len(counts) and counts.sum() > 0 else None
 
 
+def _class_counts(model: Any) -> dict[str, FloatArray]:
+    """Rows (C,) of every class at each site of machines, as they told when these were made; none where one did not."""
+    machines = model.folding if isinstance(model, FusionModel) else model
+    if not isinstance(machines, FoldingModel):
+        return {}
+    place = {label: number for number, label in enumerate(_classes(model).tolist())}
+    told: dict[str, FloatArray] = {}
+    for site, member in machines.members_.items():
+        held = member.held(machines.classes_)
+        if len(member.counts) != len(held):
+            return {}
+        told[site] = np.zeros(len(place))
+        for label, count in zip(held, member.counts, strict=True):
+            if label in place:
+                told[site][place[label]] = count
+    return told
+
+
 def _classes(model: Any) -> npt.NDArray[Any]:
     return np.asarray(getattr(model, "classes_", ()))
 
 
-def _part(sums: LossSums, start: int, stop: int) -> LossSums:
+def _part(sums: LossSums, start: int, stop: int | None) -> LossSums:
     """The sums of some of the sets."""
-    right = np.concatenate([sums.right[:1], sums.right[start + 1 : stop + 1]])
+    right = np.concatenate([sums.right[:1], sums.right[1:][start:stop]])
     return LossSums(sums.rows, right, sums.gain[start:stop], sums.square[start:stop], sums.moved[start:stop])
 
 

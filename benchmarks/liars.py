@@ -1,0 +1,418 @@
+"""What one and two lying sites do to each learner, who is named, and how often an honest site is.
+
+python benchmarks/liars.py [--quick] [--only harm|alarms] [--seed 0] [--out benchmarks/kept]
+
+harm     ten sites, divided evenly and by Dirichlet 0.5. Liars are the sites of middle size. Lies:
+           labels    every label is moved to the next class
+           repeated  the same, and the site holds every row three times
+           one class rows of the site's largest class are called the next
+           hidden    answers that hide within twice the honest spread: scores of queries so low that their mean (of
+                     logarithms) is two standard deviations below that of the honest sites, and sums of features by
+                     class that are moved against the others by twice the median distance of honest sites from their
+                     mean
+         Accuracy on the test rows: honest, with the liars, and trained again without the sites that
+         ``kernfed.evaluate(influence=True)`` names.
+alarms   honest sites of many data sets, divisions and numbers of sites: how many of them are named; and in the same
+         federations one site of moved labels, beside how much it costs: a liar that does no harm is not named.
+
+Writes ``liars.json``. Sets whose files are not there are left out.
+"""
+
+import argparse
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.datasets import load_breast_cancer
+from timing import machine_facts
+
+import kernfed as kf
+from kernfed.cli.console import TextTable, show
+from kernfed.errors import DatasetNotFoundError, KernfedError
+from kernfed.federation import Federation, LocalEngine, Payload
+
+HERE = Path(__file__).resolve().parent
+# The engine through which lies are told is that of the tests.
+sys.path.insert(0, str(HERE.parent / "tests"))
+
+from contracts.engines import Tampering, read_message, with_payload  # noqa: E402
+
+ASIDE = 0.2
+RIDGE: dict[str, Any] = {"n_components": 300}
+Rows = tuple[np.ndarray, np.ndarray]
+Lie = Callable[[Payload], Payload]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows to learn from and rows to test on."""
+
+    name: str
+    X: np.ndarray
+    y: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+
+
+@dataclass(frozen=True)
+class HarmRow:
+    """One learner and lie: accuracy honest, with liars, and again without the named; how many were named rightly."""
+
+    data: str
+    division: str
+    learner: str
+    lie: str
+    liars: int
+    honest: float
+    lied: float
+    again: float
+    found: int
+    accused: int
+
+
+@dataclass(frozen=True)
+class AlarmRow:
+    """One learner over many federations: honest sites and those named, liars of moved labels, what they cost."""
+
+    learner: str
+    division: str
+    federations: int
+    sites: int
+    named: int
+    alarmed: int
+    liars: int
+    found: int
+    harmful: int
+    harmful_found: int
+
+
+# Data -------------------------------------------------------------------------------------------------------------
+
+
+def load(name: str, most: int, seed: int) -> Table | None:
+    """A set in one unit, at most so many rows to learn from; None where its file is not there."""
+    if name == "breast cancer":
+        cancer = load_breast_cancer()
+        X, y = cancer.data, cancer.target
+    else:
+        try:
+            data = kf.data.load_dataset(name, scaling="none")
+        except DatasetNotFoundError:
+            return None
+        X = np.concatenate([data.x_train, data.x_test]).astype(np.float64)
+        y = np.concatenate([data.y_train, data.y_test])
+    order = np.random.default_rng(seed).permutation(len(y))[: most + most // 3]
+    cut = 3 * len(order) // 4
+    X, y = X[order], y[order]
+    return Table(name, X[:cut], y[:cut], X[cut:], y[cut:])
+
+
+def divide(table: Table, sites: int, alpha: float | None, seed: int) -> dict[str, Rows]:
+    """Rows by site, evenly or by Dirichlet label skew."""
+    if alpha is None:
+        parts: Sequence[Any] = np.array_split(np.random.default_rng(seed).permutation(len(table.y)), sites)
+    else:
+        parts = kf.data.partition_dirichlet(table.y, sites, alpha, seed, min_size=10)
+    return {f"site-{place:02}": (table.X[rows], table.y[rows]) for place, rows in enumerate(parts)}
+
+
+def division_name(alpha: float | None) -> str:
+    """How rows were divided, in words."""
+    return "even" if alpha is None else f"Dirichlet {alpha:g}"
+
+
+# Lies -------------------------------------------------------------------------------------------------------------
+
+
+def false_rows(rows: Rows, lie: str, classes: np.ndarray) -> Rows:
+    """The rows of a site that lies about labels."""
+    X, y = rows
+    following = np.roll(classes, -1)[np.searchsorted(classes, y)]
+    if lie == "one class":
+        names, counts = np.unique(y, return_counts=True)
+        return X, np.where(y == names[counts.argmax()], following, y)
+    if lie == "repeated":
+        return np.concatenate([X] * 3), np.concatenate([following] * 3)
+    return X, following
+
+
+def telling(rows: dict[str, Rows], lies: dict[str, dict[str, Lie]]) -> Federation:
+    """A federation in which some sites change their answers to some tasks: {site: {task: lie}}."""
+
+    def change(site: str, reply: bytes) -> bytes:
+        task = read_message(reply)[0]["task"]
+        return with_payload(reply, lies[site][task]) if task in lies.get(site, {}) else reply
+
+    return Federation(Tampering(LocalEngine.from_data(rows, holdout=ASIDE), change))
+
+
+def hidden_lies(rows: dict[str, Rows], liars: Sequence[str], queries: np.ndarray) -> dict[str, dict[str, Lie]]:
+    """Lies within twice the honest spread, by one who knows all honest answers."""
+    lies: dict[str, dict[str, Lie]] = {site: {} for site in liars}
+    honest = Federation.local(rows, holdout=ASIDE)
+    machines = kf.FoldingLearner().fit(honest)
+    scores = machines.site_scores(queries)
+    usual = {
+        site: float(np.log(np.maximum(own[np.isfinite(own)], 1e-12)).mean())
+        for site, own in zip(scores.sites, scores.values, strict=True)
+    }
+    level, spread = np.mean(list(usual.values())), np.std(list(usual.values()))
+    for site in liars:
+        factor = float(np.exp(min(0.0, level - 2 * spread - usual[site])))
+        lies[site]["scores"] = scaled_scores(factor)
+    head = kf.RidgeLearner(**RIDGE).fit(honest)
+    question = Payload(values={"parameters": head.parameters.to_values()})
+    parts = honest.ask("ridge_moments", question)
+    width, joint = head.parameters.n_features, head.parameters.n_features + head.parameters.n_targets
+    means = {site: cross_of(payload, width, joint) / float(payload.arrays["n"]) for site, payload in parts}
+    middle = np.mean(list(means.values()), axis=0)
+    distance = float(np.median([np.linalg.norm(own - middle) for own in means.values()]))
+    for site in liars:
+        size = float(np.linalg.norm(means[site]))
+        lies[site]["ridge_moments"] = tilted_sums(max(-1.0, 1 - 2 * distance / size), width, joint)
+    return lies
+
+
+def scaled_scores(factor: float) -> Lie:
+    """All scores of a site times a factor."""
+    return lambda payload: Payload({**payload.arrays, "scores": payload.arrays["scores"] * factor}, payload.values)
+
+
+def cross_of(payload: Payload, width: int, joint: int) -> np.ndarray:
+    """Products (M, C) of features and targets in a site's moments."""
+    return whole(payload.arrays["scatter"], joint)[:width, width:]
+
+
+def tilted_sums(factor: float, width: int, joint: int) -> Lie:
+    """Products of features and targets times a factor between -1 and 1: some rows could have them."""
+
+    def lie(payload: Payload) -> Payload:
+        if len(payload.arrays["scatter"]) != joint * (joint + 1) // 2:
+            return payload
+        matrix = whole(payload.arrays["scatter"], joint)
+        matrix[:width, width:] *= factor
+        return Payload({**payload.arrays, "scatter": matrix[np.triu_indices(joint)]}, payload.values)
+
+    return lie
+
+
+def whole(triangle: np.ndarray, joint: int) -> np.ndarray:
+    """A matrix from its upper triangle, the rest of which is 0."""
+    matrix = np.zeros((joint, joint))
+    matrix[np.triu_indices(joint)] = triangle
+    return matrix
+
+
+# Harm -------------------------------------------------------------------------------------------------------------
+
+
+def learners(liars: int) -> dict[str, Any]:
+    """What people would use, and beside it what survives ``liars`` wrong sites."""
+    kth = kf.FoldingLearner(aggregate="kth", k=liars + 1, trusted_classes="all")
+    median = kf.RidgeLearner(aggregate="median", **RIDGE)
+    return {
+        "folding": kf.FoldingLearner(),
+        f"folding, kth k={liars + 1}": kth,
+        "ridge": kf.RidgeLearner(**RIDGE),
+        "ridge, median": median,
+        "fusion": kf.FusionLearner(ridge=kf.RidgeLearner(**RIDGE)),
+        "fusion, kth and median": kf.FusionLearner(kth, median),
+        "personal": kf.PersonalLearner(gains=False),
+    }
+
+
+def accuracy(model: Any, table: Table, honest: Sequence[str]) -> float:
+    """Share of right labels; of a personalised model, the mean over honest sites of the median class of answers."""
+    if hasattr(model, "for_site"):
+        own = [model.for_site(site).predict(table.X_test) == table.y_test for site in model.sites if site in honest]
+        return float(np.mean(own))
+    return float((model.predict(table.X_test) == table.y_test).mean())
+
+
+def harm_rows(table: Table, alpha: float | None, seed: int, lies: Sequence[str]) -> Iterator[HarmRow]:
+    rows = divide(table, 10, alpha, seed)
+    by_size = sorted(rows, key=lambda site: len(rows[site][1]))
+    classes = np.unique(table.y)
+    for count in (1, 2):
+        liars = by_size[4 : 4 + count]
+        others = [site for site in rows if site not in liars]
+        for learner_name, learner in learners(count).items():
+            honest_model = learner.fit(Federation.local(rows, holdout=ASIDE))
+            honest = accuracy(honest_model, table, others)
+            for lie in lies:
+                if lie == "hidden":
+                    data, told = rows, hidden_lies(rows, liars, table.X_test[:300])
+                else:
+                    data = {s: false_rows(own, lie, classes) if s in liars else own for s, own in rows.items()}
+                    told = {}
+                federation = telling(data, told)
+                model = learner.fit(federation)
+                lied = accuracy(model, table, others)
+                named = named_sites(model, federation)
+                left = [site for site in rows if site not in named]
+                again = lied if not named else accuracy(learner.fit(federation.only(left)), table, others)
+                yield HarmRow(
+                    table.name,
+                    division_name(alpha),
+                    learner_name,
+                    lie,
+                    count,
+                    honest,
+                    lied,
+                    again,
+                    len(set(named) & set(liars)),
+                    len(set(named) - set(liars)),
+                )
+
+
+def named_sites(model: Any, federation: Federation) -> tuple[str, ...]:
+    """Whom the influence names; nobody where a kind of model has none."""
+    if hasattr(model, "for_site"):
+        return ()
+    influence = kf.evaluate(model, federation, influence=True).influence
+    assert influence is not None
+    return influence.named
+
+
+# Alarms -----------------------------------------------------------------------------------------------------------
+
+
+def alarm_row(name: str, learner: Any, tables: Sequence[Table], alpha: float | None, seeds: Sequence[int]) -> AlarmRow:
+    counts = dict.fromkeys(
+        ("federations", "sites", "named", "alarmed", "liars", "found", "harmful", "harmful_found"), 0
+    )
+    for table in tables:
+        for seed in seeds:
+            for sites in (5, 10, 20):
+                _count_alarms(counts, learner, table, sites, alpha, seed)
+    return AlarmRow(name, division_name(alpha), **counts)
+
+
+def _count_alarms(
+    counts: dict[str, int], learner: Any, table: Table, sites: int, alpha: float | None, seed: int
+) -> None:
+    try:
+        rows = divide(table, sites, alpha, seed)
+        federation = Federation.local(rows, holdout=ASIDE)
+        model = learner.fit(federation)
+        named = named_sites(model, federation)
+    except KernfedError:  # a division that leaves a site without rows of its own to test on
+        return
+    counts["federations"] += 1
+    counts["sites"] += len(rows)
+    counts["named"] += len(named)
+    counts["alarmed"] += bool(named)
+    liar = sorted(rows, key=lambda site: len(rows[site][1]))[len(rows) // 2]
+    lied = {s: false_rows(own, "labels", np.unique(table.y)) if s == liar else own for s, own in rows.items()}
+    told = Federation.local(lied, holdout=ASIDE)
+    wrong = learner.fit(told)
+    found = liar in named_sites(wrong, told)
+    harmful = accuracy(wrong, table, ()) < accuracy(model, table, ()) - 0.01
+    counts["liars"] += 1
+    counts["found"] += found
+    counts["harmful"] += harmful
+    counts["harmful_found"] += harmful and found
+
+
+# All of it --------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="digits only, few lies and divisions")
+    parser.add_argument("--only", choices=("harm", "alarms"))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=HERE / "kept")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    place = options.out / "liars.json"
+    told = json.loads(place.read_text()) if place.exists() else {}
+    told |= {"benchmark": "liars", "quick": options.quick, "seed": options.seed, **machine_facts()}
+    warnings.simplefilter("ignore")
+    if options.only != "alarms":
+        told["harm"] = [asdict(row) for row in all_harm(options.quick, options.seed)]
+        show(harm_table([HarmRow(**row) for row in told["harm"]]))
+        place.write_text(json.dumps(told) + "\n")
+    if options.only != "harm":
+        told["alarms"] = [asdict(row) for row in all_alarms(options.quick, options.seed)]
+        show(alarm_table([AlarmRow(**row) for row in told["alarms"]]))
+        place.write_text(json.dumps(told) + "\n")
+
+
+def all_harm(quick: bool, seed: int) -> Iterator[HarmRow]:
+    """Rows of all sets, printed as they come."""
+    names = ("digits",) if quick else ("digits", "satimage", "pendigits")
+    for name in names:
+        table = load(name, 600 if quick else 1500, seed)
+        if table is None:
+            continue
+        for alpha in (None,) if quick else (None, 0.5):
+            for row in harm_rows(table, alpha, seed, ("labels",) if quick else LIES):
+                print(json.dumps(asdict(row)), file=sys.stderr, flush=True)
+                yield row
+
+
+LIES = ("labels", "repeated", "one class", "hidden")
+
+
+def all_alarms(quick: bool, seed: int) -> Iterator[AlarmRow]:
+    names = ("digits",) if quick else ("digits", "breast cancer", "satimage", "letter", "usps", "20ng_minilm", "dna")
+    tables = [table for name in names if (table := load(name, 600 if quick else 2000, seed)) is not None]
+    shown = {"folding": kf.FoldingLearner(), "ridge": kf.RidgeLearner(**RIDGE)}
+    if not quick:
+        shown["fusion"] = kf.FusionLearner(ridge=kf.RidgeLearner(**RIDGE))
+    for name, learner in shown.items():
+        for alpha in (None, 1.0) if quick else (None, 1.0, 0.3, 0.1):
+            row = alarm_row(name, learner, tables, alpha, (seed,) if quick else (seed, seed + 1, seed + 2))
+            print(json.dumps(asdict(row)), file=sys.stderr, flush=True)
+            yield row
+
+
+def harm_table(rows: Sequence[HarmRow]) -> TextTable:
+    """What liars did, to be read."""
+    lines = [
+        (
+            f"{row.data}, {row.division}",
+            row.learner,
+            f"{row.liars} x {row.lie}",
+            f"{row.honest:.1%}",
+            f"{row.lied:.1%}",
+            f"{row.found} of {row.liars}" + (f", {row.accused} honest" if row.accused else ""),
+            f"{row.again:.1%}",
+        )
+        for row in rows
+    ]
+    return TextTable(("data", "learner", "lie", "honest", "with liars", "named", "without the named"), lines, "Liars")
+
+
+def alarm_table(rows: Sequence[AlarmRow]) -> TextTable:
+    """Honest sites that were named, and liars that were."""
+    lines = [
+        (
+            row.learner,
+            row.division,
+            f"{row.named} of {row.sites:,} ({row.named / max(1, row.sites):.2%})",
+            f"{row.alarmed} of {row.federations}",
+            f"{row.found} of {row.liars}",
+            f"{row.harmful_found} of {row.harmful}",
+        )
+        for row in rows
+    ]
+    head = (
+        "learner",
+        "division",
+        "honest sites named",
+        "federations with one",
+        "liars named",
+        "liars that cost a point",
+    )
+    return TextTable(head, lines, "False alarms, and one site of moved labels")
+
+
+if __name__ == "__main__":
+    main()
