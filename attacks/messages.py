@@ -202,14 +202,14 @@ def _ask_labels(federation: Federation, queries: Any) -> None:
     )
     model = kf.FoldingLearner(batch_size=5, measure="rms", partition="order", scale=None).fit(federation)
     for one in (held, model):
-        kf.evaluate(one, federation)
+        kf.evaluate(one, federation, influence=True)
         kf.calibrate(one, federation)
         kf.conform(one, federation)
     model.predict_proba(queries)
     model.predict(queries, secure="plain")
     for method in ("conjugate", "newton", "exact", "dkrr", "fedavg", "fedprox"):
         ridge = kf.RidgeLearner(method, n_components=8, regularization=[1e-3, 1e-2], rounds=2)
-        kf.evaluate(ridge.fit(federation), federation)
+        kf.evaluate(ridge.fit(federation), federation, influence=method == "exact")
     kf.RidgeLearner(features="given", diagnose=True).fit(federation)
     kf.RidgeLearner(n_components=8, bandwidth=2.0, regularization=1e-2, head="logistic", rounds=2).fit(federation)
     head = kf.RidgeLearner(n_components=8, bandwidth=2.0, regularization=1e-2)
@@ -231,7 +231,7 @@ def _ask_outside(federation: Federation) -> None:
 
 
 def _ask_values(federation: Federation, _: Any) -> None:
-    kf.evaluate(kf.RidgeLearner(n_components=8, task="regress").fit(federation), federation)
+    kf.evaluate(kf.RidgeLearner(n_components=8, task="regress").fit(federation), federation, influence=True)
     kf.PersonalLearner().fit(federation)
 
 
