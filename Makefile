@@ -13,8 +13,11 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Sites write every answer through to the disk. Where memory has room, tests wait for no disk; a process that is killed
 # leaves the same files in both, and nothing here tests a machine that loses its power.
 ROOM  := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 { print "--tmpdir=/dev/shm" }')
-# $(call in_memory,COMMAND) runs a command with its temporary files there, and removes them.
-in_memory = place=$$(mktemp -d $(ROOM)) && trap 'rm -rf "$$place"' EXIT && trap 'exit 130' INT TERM && TMPDIR=$$place $(1)
+# A core for every process: threads of BLAS that wait for each other's core take twice the time of some tests. Tests of
+# threads ask for them by number.
+# $(call quickly,COMMAND) runs a command so, with its temporary files in memory, and removes them.
+quickly = place=$$(mktemp -d $(ROOM)) && trap 'rm -rf "$$place"' EXIT && trap 'exit 130' INT TERM \
+  && OPENBLAS_NUM_THREADS=1 TMPDIR=$$place $(1)
 # Processes that tests start read compiled modules, also where the environment has this set.
 unexport PYTHONDONTWRITEBYTECODE
 QUICK    := not deployment and not slow
@@ -74,19 +77,19 @@ demo: $(VENV)/.core  ## the main job on real data, no download
 	@$(BIN)/kernfed demo
 
 test: $(VENV)/.test  ## the test suite, without what test-all adds
-	@$(call in_memory,$(BIN)/python -m pytest $(PARALLEL) -m "$(QUICK)")
+	@$(call quickly,$(BIN)/python -m pytest $(PARALLEL) -m "$(QUICK)")
 
 test-deployment: $(VENV)/.test  ## a Flower deployment over TLS on this machine, and how it fails; minutes
 	$(BIN)/python -m pytest -m deployment
 
 test-oldest: $(OLDEST)/.ready  ## tests of the core, with the oldest versions that it may be installed with
-	@$(call in_memory,$(OLDEST)/bin/python -m pytest $(PARALLEL) -m "$(QUICK)" $(CORE_TESTS))
+	@$(call quickly,$(OLDEST)/bin/python -m pytest $(PARALLEL) -m "$(QUICK)" $(CORE_TESTS))
 
 # A name in the path is not yet a Python: managers of versions leave one behind for every version they have.
 test-newest:  ## the same with the newest versions on Python 3.13, where there is one
 	@if $(PYTHON313) --version >/dev/null 2>&1; then \
 	  $(MAKE) $(NEWEST)/.ready \
-	    && $(call in_memory,$(NEWEST)/bin/python -m pytest $(PARALLEL) -m "$(QUICK)" $(CORE_TESTS)); \
+	    && $(call quickly,$(NEWEST)/bin/python -m pytest $(PARALLEL) -m "$(QUICK)" $(CORE_TESTS)); \
 	else echo "no Python 3.13 on this machine: not tested on it"; fi
 
 lint: $(VENV)/.test  ## ruff: style and common mistakes
@@ -111,7 +114,7 @@ test-all: $(VENV)/.test $(TFHE)/.ready chromium  ## all of it: slow tests, cover
 	@mkdir -p build
 	@( $(BIN)/python -m pytest -m deployment && $(TFHE)/bin/python -m pytest tests/secure/test_tfhe.py ) \
 	  > build/beside.log 2>&1 & beside=$$!; \
-	( $(call in_memory,$(BIN)/python -m pytest $(PARALLEL) -m "not deployment" --cov --cov-report=term) ); suite=$$?; \
+	( $(call quickly,$(BIN)/python -m pytest $(PARALLEL) -m "not deployment" --cov --cov-report=term) ); suite=$$?; \
 	wait $$beside; others=$$?; cat build/beside.log; \
 	[ $$suite -eq 0 ] && [ $$others -eq 0 ]
 

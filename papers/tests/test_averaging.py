@@ -153,7 +153,8 @@ def same_weights(one, other):
 @pytest.mark.parametrize("kind", KINDS)
 def test_order_of_sites_and_threads_change_no_bit(rng, kind):
     data = make_sites(rng, (200, 300, 150, 90), width=784, classes=10)  # products that BLAS divides
-    model = fitted(data, kind=kind, hidden=128)
+    with threadpool_limits(2):
+        model = fitted(data, kind=kind, hidden=128)
     turned = fitted(dict(reversed(data.items())), kind=kind, hidden=128)
     with threadpool_limits(1):
         narrow = fitted(data, kind=kind, hidden=128)

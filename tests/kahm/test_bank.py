@@ -72,8 +72,9 @@ def test_chunks_order_and_jobs_change_no_bit(batches, dtype, measure, rng):
         assert (parts == expected[: len(parts)]).all()
     order = rng.permutation(len(queries))
     assert (bank.scores(queries[order], measure).values == expected[order]).all()
-    with threadpool_limits(1):
-        assert (bank.scores(queries, measure).values == expected).all()
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            assert (bank.scores(queries, measure).values == expected).all()
 
 
 @pytest.mark.parametrize("backend", ["threading", "loky"])
@@ -143,13 +144,13 @@ def blas_threads() -> set[int]:
 
 
 def test_single_thread_limit_is_shared_and_restored():
-    before = blas_threads()
-    with single_blas_thread():
+    with threadpool_limits(2):
         with single_blas_thread():
-            assert blas_threads() == {1}
-        assert blas_threads() == {1}  # the inner one must not lift the outer one's limit
-        assert resolve_jobs(None) == 1
-    assert blas_threads() == before
+            with single_blas_thread():
+                assert blas_threads() == {1}
+            assert blas_threads() == {1}  # the inner one must not lift the outer one's limit
+            assert resolve_jobs(None) == 1
+        assert blas_threads() == {2}
 
 
 def test_limit_holds_in_threads_that_did_not_set_the_first_one():

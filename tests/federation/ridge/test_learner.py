@@ -99,8 +99,9 @@ def test_order_of_sites_and_number_of_threads_change_no_bit(method):
     options = {"rounds": 2, "regularization": 0.1, "n_components": 600}  # products large enough to be spread
     reference = fit(method, data, **options).weights_
     np.testing.assert_array_equal(fit(method, dict(reversed(data.items())), **options).weights_, reference)
-    with threadpool_limits(1):
-        np.testing.assert_array_equal(fit(method, data, **options).weights_, reference)
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            np.testing.assert_array_equal(fit(method, data, **options).weights_, reference)
     assert not np.array_equal(fit(method, data, **options, seed=8).weights_, reference)
 
 
