@@ -8,7 +8,7 @@ from contracts.engines import lying
 from kernfed.errors import InputError, MissingSites, UnprotectedClasses
 from kernfed.federation import Federation, LocalEngine, Payload, RidgeLearner
 from kernfed.federation.fusion.connection import recorded_learner
-from kernfed.federation.ridge.without import heads_without
+from kernfed.federation.ridge.without import ask_site_sums
 from kernfed.files import load
 from kernfed.fusion import combination
 from kernfed.ridge.leave_one_out import TEMPERATURES
@@ -59,10 +59,10 @@ def test_balanced_weights_are_those_of_rows_that_count():
     found = fit("exact", many, aggregate="median", class_weight="balanced").parameters.class_weights
     believed = fit("exact", many, class_weight="balanced").parameters.class_weights
     assert believed[0] < 0.4 < 0.5 < found[0]
-    np.testing.assert_allclose(found, recorded_learner_weights(many), rtol=0.02)
+    np.testing.assert_allclose(found, counted_weights(many), rtol=0.02)
 
 
-def recorded_learner_weights(data):
+def counted_weights(data):
     rows = np.array([len(y) for _, y in data.values()], dtype=float)
     share = np.minimum(rows, CAP * np.median(rows)) / rows
     counts = sum(f * np.bincount(y, minlength=3) for f, (_, y) in zip(share, data.values(), strict=True))
@@ -266,7 +266,7 @@ def test_a_head_without_a_site_is_that_of_the_others():
     data = class_sites(SIZES)
     with kf.Federation.local(data, seed=7) as federation:
         head = kf.RidgeLearner(n_components=40, bandwidth=2.0, regularization=1e-3, aggregate="median").fit(federation)
-        (without,) = heads_without(federation, head, [("s0",)])
+        without = ask_site_sums(federation, head).without(["s0"])
     with kf.Federation.local({name: own for name, own in data.items() if name != "s0"}, seed=7) as federation:
         expected = recorded_learner(head).fit(federation)
     np.testing.assert_allclose(without.weights_, expected.weights_, atol=1e-12)
