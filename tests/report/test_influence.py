@@ -34,7 +34,7 @@ def test_who_is_named_comes_first_and_stands_at_the_top():
         "The others are better off without: bad; look at their rows and labels before anything else."
     )
     assert section.tables[0].rows == (
-        ("bad", "+1.00 points", "20.0%", "+0.1000", "1e-06", "does not fit"),
+        ("bad", "+1.00", "20.0%", "+0.1000", "1e-06", "does not fit"),
         ("good", "", "20.0%", "-0.0100", "above 10 %", "."),
     )
     (fact,) = influence_fact(known)

@@ -8,7 +8,7 @@ from kernfed.report.evidence import Evidence
 
 #: Sites that stand open where there are many.
 _WORST = 10
-_COLUMNS = ("site left out", "accuracy for the others", "labels that change", "loss saved", "chance", "verdict")
+_COLUMNS = ("site left out", "accuracy for the others, points", "labels that change", "loss saved", "chance", "verdict")
 
 
 def influence_of(evidence: Evidence) -> Influences | None:
@@ -36,8 +36,7 @@ def influence_section(evidence: Evidence) -> Section | None:
         f"{measured.words()[:1].upper()}{measured.words()[1:]}.",
         "Every site was left out of the model once, and the answers for rows of all others were compared: a site is "
         f"named where these are better without it by more than chance ({LEVEL:.0%} for any honest one, if rows were "
-        "independent) and by more than sites differ anyway. Rows of a site say nothing of itself, and the "
-        f"{measured.liars} of those who count that speak most against it, and most for it, are not heard.",
+        f"independent) and by more than sites differ anyway. Rows of a site say nothing of itself{_unheard(measured)}.",
         "A site that is named may lie, or its labels, units or patients differ: look before you leave it out. One that "
         "is not named may still lie, as long as that harms nobody whose rows were tested.",
     ]
@@ -57,8 +56,17 @@ def influence_section(evidence: Evidence) -> Section | None:
     return Section("Who fits, and who does not", tuple(words), tables=tables)
 
 
+def _unheard(measured: Influences) -> str:
+    """Which of those who count are not heard."""
+    if not measured.liars:
+        return ""
+    if measured.liars == 1:
+        return ", and the tester that speaks most against it is not heard, nor the one that speaks most for it"
+    return f", and the {measured.liars} testers that speak most against it are not heard, nor those most for it"
+
+
 def _row(own: Influence) -> tuple[str, ...]:
-    points = "" if math.isnan(own.points) else f"{100 * own.points:+.2f} points"
+    points = "" if math.isnan(own.points) else f"{100 * own.points:+.2f}"
     chance = "too few rows" if own.p_value is None else "above 10 %" if own.p_value > 0.1 else f"{own.p_value:.2g}"
     verdict = "does not fit" if own.named else "."
     return (" with ".join(own.sites), points, f"{own.moved:.1%}", f"{own.gain:+.4f}", chance, verdict)
