@@ -164,6 +164,8 @@ def _cases() -> Iterator[Case]:
     exact = {"scatter": scaled("scatter", 1e12), "mass": scaled("means", 1e12, 0), "mean": wrong_mean}
     for told, lie in exact.items():
         yield Case("ridge, exact", {"ridge_moments": lie}, told, lambda: kf.RidgeLearner("exact", **SETTINGS))
+    for told, factor in (("sums of labels turned around", -1.0), ("sums of labels left out", 0.0)):
+        yield Case("ridge, median", {"ridge_moments": _tilted(factor)}, told, _median)
     for told, changes in _SCHEMAS.items():
         lies = {task: other_schema(**changes) for task in ("describe", "ridge_survey", "personal_survey")}
         yield Case("ridge, exact", lies, told, lambda: kf.RidgeLearner("exact", **SETTINGS))
@@ -171,6 +173,23 @@ def _cases() -> Iterator[Case]:
     for name, factor in (("mean", 1e6), ("mean", -1.0), ("scatter", 1e6), ("counts", 1e9)):
         lie = scaled(f"statistics.{name}", factor)
         yield Case("personal", {"personal_statistics": lie}, f"{name} times {factor:g}", _personal)
+
+
+def _median() -> Any:
+    return kf.RidgeLearner("exact", aggregate="median", **SETTINGS)
+
+
+def _tilted(factor: float) -> Lie:
+    """Products of features and targets times a factor between -1 and 1, as some rows could have them."""
+
+    def lie(payload: Payload) -> Payload:
+        width, joint = int(payload.arrays["width"]), len(payload.arrays["mean"])
+        rows, columns = np.triu_indices(joint)
+        crossing = (rows < width) & (columns >= width)
+        scatter = np.where(crossing, factor * payload.arrays["scatter"], payload.arrays["scatter"])
+        return Payload({**payload.arrays, "scatter": scatter}, payload.values)
+
+    return lie
 
 
 def _personal() -> Any:
