@@ -56,6 +56,7 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing(site):
         assert [address for address in loaded if address.startswith(("http", "//"))] == []
 
 
+@pytest.mark.slow
 def test_the_search_works_in_pages_opened_from_disk(browser, site):
     context = browser.new_context(offline=True)
     page, asked, problems = context.new_page(), [], []

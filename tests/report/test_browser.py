@@ -25,6 +25,8 @@ from kernfed.report.content import (
 )
 from kernfed.report.maps import labels_map
 
+pytestmark = pytest.mark.slow
+
 KINDS = ("machines", "sites", "ridge", "audit", "results", "hostile", "broad", "many")
 _HOSTILE = "<script>document.title = 'broken'</script>"
 
