@@ -10,7 +10,7 @@ from kernfed.federation.protocol.task import declare_methods, format_modules
 from kernfed.files import formats_from, load, save
 
 if TYPE_CHECKING:
-    from kernfed.federation.asking import Federation, Replies, warn_missing
+    from kernfed.federation.asking import Federation, warn_missing
     from kernfed.federation.engines.engine import Engine
     from kernfed.federation.engines.local import Fault, LocalEngine
     from kernfed.federation.folding.learner import FoldingLearner
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kernfed.federation.learner import Learner
     from kernfed.federation.personal.learner import PersonalLearner
     from kernfed.federation.protocol.message import Payload, Refusal
+    from kernfed.federation.protocol.replies import Replies
     from kernfed.federation.protocol.schema import Schema, agree, check_classes
     from kernfed.federation.protocol.task import Method, task
     from kernfed.federation.protocol.traffic import Traffic
@@ -49,7 +50,7 @@ _HOMES = {
     "PersonalLearner": "personal.learner",
     "Policy": "site.policy",
     "Refusal": "protocol.message",
-    "Replies": "asking",
+    "Replies": "protocol.replies",
     "RidgeLearner": "ridge.learner",
     "Rows": "site.rows",
     "Schema": "protocol.schema",

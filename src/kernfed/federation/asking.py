@@ -8,62 +8,18 @@ import copy
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from kernfed._validation import check_count, check_number
 from kernfed.errors import InputError, MessageError, MissingSites, TooFewReplies
 from kernfed.federation.engines.engine import DeliveringEngine, Engine
 from kernfed.federation.engines.local import LocalEngine
 from kernfed.federation.protocol.message import Payload, Question, Refusal, Reply, decode_reply, encode_question
+from kernfed.federation.protocol.replies import Replies, Total
 from kernfed.federation.protocol.schema import Schema, agree, odd_sites
 from kernfed.federation.protocol.task import connector, summer
 from kernfed.federation.protocol.traffic import Traffic
-
-
-@dataclass(frozen=True)
-class Replies:
-    """Payloads by site, in order of site names, and who is missing with the reason."""
-
-    payloads: Mapping[str, Payload]
-    missing: Mapping[str, Refusal]
-    seconds: float = 0.0
-
-    def __iter__(self) -> Iterator[tuple[str, Payload]]:
-        return iter(self.payloads.items())
-
-    def __len__(self) -> int:
-        return len(self.payloads)
-
-    def __getitem__(self, site: str) -> Payload:
-        return self.payloads[site]
-
-    def without(self, reasons: Mapping[str, str]) -> "Replies":
-        """The same without the sites in ``reasons``, which are missing for what these say."""
-        kept = {site: payload for site, payload in self.payloads.items() if site not in reasons}
-        refused = {site: Refusal("bad reply", reason) for site, reason in reasons.items()}
-        return replace(self, payloads=kept, missing={**self.missing, **refused})
-
-
-@dataclass(frozen=True)
-class Total:
-    """A sum over ``sites``: arrays by name, the integers that they are in steps of 2^-exponent, and who is missing.
-
-    ``masked`` says whether only the sum was told, ``run`` is the id of what it was then told for, ``exchanges`` how
-    many there were: keys for several runs at once are one more, now and then.
-    """
-
-    arrays: Mapping[str, npt.NDArray[np.float64]]
-    integers: Mapping[str, npt.NDArray[np.int64]]
-    sites: tuple[str, ...]
-    missing: Mapping[str, Refusal]
-    masked: bool
-    run: str = ""
-    exchanges: int = 1
 
 
 class Federation:

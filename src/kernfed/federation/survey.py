@@ -13,8 +13,9 @@ from kernfed._median import median_by_rows
 from kernfed._random import generator
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
 from kernfed.errors import InputError, Refused, SitesLost, TooFewReplies
-from kernfed.federation.asking import Federation, Replies, agreeing, leave_out
+from kernfed.federation.asking import Federation, agreeing, leave_out
 from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.replies import Replies
 from kernfed.federation.protocol.schema import Schema, agree
 from kernfed.federation.shares import MAX_SHARE, outsized
 from kernfed.federation.site.rows import Rows

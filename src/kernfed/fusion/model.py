@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from kernfed.data.preparation import Preparation
 from kernfed.errors import InputError, NotConnected
 from kernfed.files import Savable
 from kernfed.fusion.combination import fused_values, probabilities
+from kernfed.fusion.connection import Connection
 from kernfed.fusion.parts import FusedParts, FusionChoice, FusionExplanation, Visit
 from kernfed.kahm.model import FoldingModel, Member
 from kernfed.kahm.projection import project
@@ -22,19 +23,6 @@ from kernfed.kernels.head import Head
 from kernfed.prior import Prior, check_prior, log_ratio, weighted_shares
 from kernfed.promise import Terms
 from kernfed.ridge.model import RidgeModel
-
-
-class Connection(Protocol):
-    """What a model needs of a federation; ``kernfed.federation.fusion.connection`` provides it."""
-
-    def forget(self, model: "FusionModel", site: str, rows: Sequence[int] | None, *, rechoose: bool) -> "FusionModel":
-        """Model without a site, or without some of its rows."""
-
-    def add_site(self, model: "FusionModel", site: str, data: Any) -> "FusionModel":
-        """Model with another site."""
-
-    def add_rows(self, model: "FusionModel", site: str, X: Any, y: Any, ids: Any) -> "FusionModel":
-        """Model with further rows at a site."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

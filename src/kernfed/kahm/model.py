@@ -3,7 +3,7 @@
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,55 +28,17 @@ from kernfed.kahm.aggregate import (
 from kernfed.kahm.bank import Bank
 from kernfed.kahm.calibration import softmin
 from kernfed.kahm.choice import Chosen
+from kernfed.kahm.connection import Connection
 from kernfed.kahm.folding import ABSENT
 from kernfed.kahm.members import TRUST, FoldingParameters, Member, SiteScores, place_classes
 from kernfed.kahm.projection import project
 from kernfed.prior import Prior, adjusted_scores, check_prior, log_ratio, weighted_shares
 from kernfed.promise import Terms
 
-__all__ = ["TRUST", "Connection", "FoldingModel", "FoldingParameters", "Member", "SiteScores", "place_classes"]
+__all__ = ["TRUST", "FoldingModel", "FoldingParameters", "Member", "SiteScores", "place_classes"]
 
 #: The share of all rows above which a site's word for them is not taken.
 _LARGE_SHARE = 0.9
-
-
-class Connection(Protocol):
-    """What a model needs of a federation; ``kernfed.federation.folding.connection`` provides it."""
-
-    def scores(
-        self,
-        model: "FoldingModel",
-        X: FloatArray,
-        *,
-        explain: bool = False,
-        min_replies: int | None = None,
-        timeout: float = 600.0,
-    ) -> SiteScores:
-        """Scores of all members."""
-
-    def saved(self, model: "FoldingModel", path: Any) -> None:
-        """Hear that the model was saved; warn where the sites will not remember its machines."""
-
-    def secure_predict(
-        self,
-        model: "FoldingModel",
-        X: FloatArray,
-        *,
-        scheme: str,
-        bits: int,
-        min_replies: int | None = None,
-        timeout: float = 600.0,
-    ) -> npt.NDArray[Any]:
-        """Labels by encrypted scores."""
-
-    def forget(self, model: "FoldingModel", site: str, rows: Sequence[int] | None) -> "FoldingModel":
-        """Model without a site, or without some of its rows."""
-
-    def add_site(self, model: "FoldingModel", site: str, data: Any) -> "FoldingModel":
-        """Model with another site."""
-
-    def add_rows(self, model: "FoldingModel", site: str, X: Any, y: Any, ids: Any) -> "FoldingModel":
-        """Model with further rows at a site."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_column_names, check_count
 from kernfed.errors import InputError, MissingSites, TooFewReplies
-from kernfed.federation.asking import Federation, Replies, warn_missing
+from kernfed.federation.asking import Federation, warn_missing
 from kernfed.federation.folding.questions import (
     Training,
     ask_schemas,
@@ -24,6 +24,7 @@ from kernfed.federation.folding.questions import (
 from kernfed.federation.folding.secure import secure_predict
 from kernfed.federation.folding.warn import warn_if_temporary
 from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.replies import Replies
 from kernfed.federation.protocol.schema import Schema, agree, label_kind, odd_sites
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.folding import ABSENT

@@ -6,7 +6,7 @@ from typing import Any
 
 from kernfed._validation import check_choice, check_count
 from kernfed.errors import InputError
-from kernfed.federation.asking import Federation, Replies, agreeing, warn_missing
+from kernfed.federation.asking import Federation, agreeing, warn_missing
 from kernfed.federation.folding.choosing import ask_choice
 from kernfed.federation.folding.connection import FoldingConnection, member_of
 from kernfed.federation.folding.machines import folding_handle
@@ -15,6 +15,7 @@ from kernfed.federation.folding.recipe import Recipe
 from kernfed.federation.folding.warn import warn_if_exposed
 from kernfed.federation.learner import Learner
 from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.replies import Replies
 from kernfed.federation.protocol.schema import Schema, check_classes
 from kernfed.federation.release.kept import warn_if_forgotten
 from kernfed.files import labels_from_values

@@ -9,8 +9,9 @@ import numpy as np
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_count, check_number
 from kernfed.errors import InputError, StaleModel, TooFewReplies
-from kernfed.federation.asking import Federation, Replies
+from kernfed.federation.asking import Federation
 from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.replies import Replies
 from kernfed.federation.protocol.schema import Schema
 from kernfed.files import labels_from_values
 from kernfed.kahm.bank import Bank

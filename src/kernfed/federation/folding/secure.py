@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 from kernfed._validation import FloatArray
 from kernfed.errors import InputError, ProtocolError, Refused
-from kernfed.federation.asking import Federation, Replies, leave_out, warn_missing
+from kernfed.federation.asking import Federation, leave_out, warn_missing
 from kernfed.federation.folding.questions import raise_if_unusable, scores_question
 from kernfed.federation.folding.scoring import scores
 from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.replies import Replies
 from kernfed.federation.protocol.task import task
 from kernfed.federation.site.authorise import check_scheme
 from kernfed.federation.site.site import Site

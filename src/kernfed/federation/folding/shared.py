@@ -10,10 +10,11 @@ from kernfed._random import generator
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray
 from kernfed.errors import InputError, Refused
-from kernfed.federation.asking import Federation, Total
+from kernfed.federation.asking import Federation
 from kernfed.federation.folding.machines import SiteMachines, divide, fit_batches, folding_handle
 from kernfed.federation.folding.recipe import Recipe
 from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.replies import Total
 from kernfed.federation.protocol.schema import Schema, agree
 from kernfed.federation.protocol.task import task
 from kernfed.federation.release.asked import read_mechanism

@@ -15,9 +15,10 @@ import numpy as np
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_rows
 from kernfed.errors import InputError
-from kernfed.federation.asking import Federation, Replies
+from kernfed.federation.asking import Federation
 from kernfed.federation.fusion.tasks import MOST_ROWS
 from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.replies import Replies
 from kernfed.federation.ridge.methods import Progress
 from kernfed.federation.survey import check_arrays
 from kernfed.files import labels_from_values, labels_to_values

@@ -9,8 +9,9 @@ import numpy as np
 
 from kernfed._validation import FloatArray
 from kernfed.errors import InputError
-from kernfed.federation.asking import Federation, Replies
+from kernfed.federation.asking import Federation
 from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.replies import Replies
 from kernfed.federation.shares import far_above
 from kernfed.federation.survey import Survey, ask_all, check_arrays
 from kernfed.kernels import MeanEmbedding

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from kernfed._validation import FloatArray
 from kernfed.errors import InputError
-from kernfed.federation.asking import Replies
 from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.replies import Replies
 from kernfed.federation.ridge.system import Sites
 from kernfed.federation.shares import far_above
 from kernfed.federation.survey import Survey

@@ -12,8 +12,9 @@ import numpy as np
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray
 from kernfed.errors import InputError
-from kernfed.federation.asking import Federation, Replies
+from kernfed.federation.asking import Federation
 from kernfed.federation.protocol.message import Payload, digest
+from kernfed.federation.protocol.replies import Replies
 from kernfed.federation.ridge.plausible import (
     Expected,
     SiteStart,

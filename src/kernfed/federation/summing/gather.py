@@ -8,8 +8,9 @@ import numpy as np
 
 from kernfed._validation import check_count
 from kernfed.errors import InputError, KernfedError
-from kernfed.federation.asking import Federation, Replies, Total
+from kernfed.federation.asking import Federation
 from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.replies import Replies, Total
 from kernfed.federation.protocol.task import find_task
 from kernfed.federation.summing.opening import seats_and_roster
 from kernfed.federation.summing.party import TERMS, question_hash

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernfed.errors import InputError, TooFewReplies
-from kernfed.federation.asking import Federation, Replies
+from kernfed.federation.asking import Federation
 from kernfed.federation.protocol.message import Payload, Refusal
+from kernfed.federation.protocol.replies import Replies
 from kernfed.secure.committee.keys import OneTimeKey, check_key
 from kernfed.secure.committee.setting import Committee
 from kernfed.secure.committee.terms import Seat

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from kernfed.errors import InputError, Refused
-from kernfed.federation.asking import Federation, Total
+from kernfed.federation.asking import Federation
 from kernfed.federation.protocol.message import Payload
+from kernfed.federation.protocol.replies import Total
 from kernfed.federation.release.permit import Permit, statement
 from kernfed.federation.site.authorise import check_mechanism, check_record
 from kernfed.federation.site.rows import Rows
