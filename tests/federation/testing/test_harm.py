@@ -144,8 +144,8 @@ def test_who_alone_has_a_class_is_not_named_for_that() -> None:
     told = {name: LossSums.of_labels(*counted(rng, harm=0.5)) for name in SITES}
     sets = [(name,) for name in SITES]
     gain = judge(told, sets, None)[0].gain
-    assert judge(told, sets, None, [3.9 * gain] * 6)[0].named
-    assert not judge(told, sets, None, [4.1 * gain] * 6)[0].named
+    assert judge(told, sets, None, [1.9 * gain] * 6)[0].named
+    assert not judge(told, sets, None, [2.1 * gain] * 6)[0].named
 
 
 def test_a_claim_of_all_rows_does_not_save_a_site() -> None:

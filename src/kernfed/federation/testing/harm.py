@@ -27,7 +27,7 @@ LEVEL = 0.01
 #: than so many times the median over the other sites.
 LEAST_GAIN, _UNUSUAL = 0.001, 2.0
 #: Who alone has a class takes answers from others' rows by that alone: so much for a class of all rows.
-_OWN_CLASS = 0.25
+_OWN_CLASS = 0.5
 #: Rows of a class that a site claims count at most so many times those of the median holder.
 _CLAIMED = 3.0
 #: Fewer rows say nothing.
