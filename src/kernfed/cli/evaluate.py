@@ -25,7 +25,10 @@ EXAMPLE = "Example: kernfed evaluate model.kfd --data test.parquet --label y --s
 Influence = Annotated[
     bool, typer.Option("--influence", help="Leave each site out of the model, and name those that harm the others.")
 ]
-Liars = Annotated[int, typer.Option(help="Of those who count for --influence, how many may lie without effect.", min=0)]
+Liars = Annotated[
+    int | None,
+    typer.Option(help="Of sites that count for --influence, how many may lie; default 1, with --data 0.", min=0),
+]
 #: Confusion matrices up to this many classes are printed.
 _SHOWN_CLASSES = 20
 
@@ -43,7 +46,7 @@ def evaluate(
     hub: HubAddress = "",
     min_replies: MinReplies = None,
     influence: Influence = False,
-    liars: Liars = 1,
+    liars: Liars = None,
     json: Json = False,
 ) -> None:
     """Test a model on labelled rows, site by site and all together; a personalised one by each site's own predictor.
@@ -73,7 +76,7 @@ def evaluate(
     with progress(f"testing on {len(table):,} rows"):
         tested: Any = test(loaded, rows)
         if influence:
-            tested = replace(tested, influence=influence_rows(loaded, rows, liars=liars))
+            tested = replace(tested, influence=influence_rows(loaded, rows, liars=liars or 0))
     _show(tested, json)
 
 

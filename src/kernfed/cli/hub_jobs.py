@@ -134,7 +134,13 @@ def conform_at_hub(
 
 
 def evaluate_at_hub(
-    model: Any, credentials: Path, hub: str, min_replies: int | None, *, influence: bool = False, liars: int = 1
+    model: Any,
+    credentials: Path,
+    hub: str,
+    min_replies: int | None,
+    *,
+    influence: bool = False,
+    liars: int | None = None,
 ) -> Any:
     """A model tested by the sites of a hub, each on the rows that it keeps aside."""
     from kernfed.federation import evaluate

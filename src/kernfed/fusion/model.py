@@ -305,7 +305,14 @@ class FusionModel(Savable, Abstaining):
             return np.zeros((len(queries), len(labels)))
         if self.folding is not None:
             queries = project(queries, self.folding.basis)
-        own = replace(self.ridge, preparation=None, feature_names_in_=()).decision_function(queries)
+        return self.placed_values(
+            replace(self.ridge, preparation=None, feature_names_in_=()).decision_function(queries)
+        )
+
+    def placed_values(self, own: FloatArray) -> FloatArray:
+        """Values (n, C) in the classes of the model, from those of the head's own classes."""
+        assert self.ridge is not None
+        labels = self.classes_
         values = np.repeat(own.min(axis=1, keepdims=True), len(labels), axis=1)
         values[:, np.searchsorted(labels, self.ridge.classes_)] = own
         return values

@@ -16,6 +16,7 @@ from kernfed.errors import InputError
 from kernfed.fusion.model import FusionModel
 from kernfed.fusion.parts import FusedParts, Visit
 from kernfed.kahm.model import FoldingModel
+from kernfed.kahm.projection import project
 from kernfed.ridge.model import RidgeModel
 
 #: Names of sites that are left out together.
@@ -69,17 +70,24 @@ def _of_fusion(
     by_site = model.folding.site_scores(queries, **options)
     places = np.searchsorted(model.classes_, model.folding.classes_)
     travelled = np.ones(len(queries), dtype=bool)
-    kept: dict[int, FloatArray] = {}
+    values = _head_values(model, queries, heads)
     likely = []
     for number, left in enumerate([(), *sets]):
         head = number if 0 < number <= len(heads) else 0
-        if head not in kept:
-            own = whole if head == 0 else replace(whole, ridge=heads[head - 1])
-            kept[head] = own.head_values(queries)
         scores = np.full((len(queries), len(model.classes_)), np.inf)
         scores[:, places] = model.folding.combined(by_site, left)
-        likely.append(_certain(whole.scored(FusedParts(kept[head], scores, None, travelled), None)[1]))
+        likely.append(_certain(whole.scored(FusedParts(values[head], scores, None, travelled), None)[1]))
     return np.stack(likely)
+
+
+def _head_values(model: FusionModel, queries: FloatArray, heads: Sequence[RidgeModel]) -> FloatArray:
+    """Values (1 + V, n, C) of the head and of V others for checked rows, in the classes of the model."""
+    if model.ridge is None:
+        return model.head_values(queries)[None]
+    assert model.folding is not None
+    plain = replace(model.ridge, preparation=None, feature_names_in_=())
+    own = values_without(plain, project(queries, model.folding.basis), heads)
+    return np.stack([model.placed_values(values) for values in own])
 
 
 def _certain(probabilities: FloatArray) -> FloatArray:

@@ -169,7 +169,7 @@ def test_rows_that_are_here_name_a_site_of_a_whole_model(rows: Any) -> None:
     assert tested.influence is not None
     assert tested.influence.named == (LIAR,)
     assert not tested.influence.head  # only sites can tell the sums without one of them
-    with pytest.raises(InputError, match="only machines that are in the model"):
+    with pytest.raises(InputError, match="only machines can be left out here"):
         kf.evaluate(kf.RidgeLearner(**RIDGE).fit(federation(rows)), federation(rows), aside, influence=True)
 
 
@@ -204,6 +204,93 @@ def test_a_tester_that_lies_cannot_name_an_honest_site(rows: Any, kind: str) -> 
     assert influence.named == ()
 
 
+def test_a_site_that_is_silent_for_the_test_is_named_as_missing(rows: Any) -> None:
+    data = federation(rows)
+    model = kf.FoldingLearner(**FOLDING).fit(data)
+    asked: list[str] = []
+
+    def silent(site: str, reply: bytes) -> bytes | None:
+        task = read_message(reply)[0]["task"]
+        asked.append(task)
+        return None if site == LIAR and task == "scores" else reply
+
+    told = Federation(Tampering(data.engine, silent))
+    with pytest.raises(TooFewReplies, match=LIAR):
+        measure_influence(model.connect(told), told, min_replies=5)
+    assert "scores" in asked
+
+
+def test_two_heads_of_many_false_rows_are_found_together(rows: Any) -> None:
+    """Each alone claims so much that leaving it out changes next to nothing: the other still decides."""
+    X, y = rows[LIAR]
+    false = (np.concatenate([X] * 60), np.concatenate([(y + 1) % 10] * 60))
+    data = federation({**rows, LIAR: false, PARTNER: false})
+    model = kf.RidgeLearner(**RIDGE).fit(data, max_share=1.0)
+    influence = measure_influence(model, data)
+    assert influence.named == (LIAR, PARTNER)
+
+
+def test_a_class_that_only_a_liar_claims_does_not_save_it(rows: Any) -> None:
+    """A liar with false labels invents a class of its own, beside, of twice its rows."""
+    X, y = rows[LIAR]
+    made_up = (np.concatenate([X, X + 9, X + 9]), np.concatenate([(y + 1) % 10, np.full(2 * len(y), 99)]))
+    data = federation({**rows, LIAR: made_up})
+    influence = measure_influence(kf.FoldingLearner(**FOLDING).fit(data), data)
+    assert influence.named == (LIAR,)
+
+
+def test_counts_that_one_site_does_not_tell_change_nothing_for_others(rows: Any) -> None:
+    """Site 0 alone has class 8; without its ownership it could be named for that."""
+    data = {name: own if name == "site-0" else (own[0][own[1] != 8], own[1][own[1] != 8]) for name, own in rows.items()}
+    asked = federation(data)
+    model = kf.FoldingLearner(**FOLDING).fit(asked)
+    members = {name: replace(own, counts=()) if name == LIAR else own for name, own in model.members_.items()}
+    complete, lacking = (measure_influence(own, asked) for own in (model, replace(model, members_=members)))
+    least = [{own.sites: own.least for own in told.sites}[("site-0",)] for told in (complete, lacking)]
+    assert least[1] >= 0.9 * least[0] > 0.01
+
+
+def test_a_liar_does_not_choose_the_unit_of_errors(rows: Any) -> None:
+    values = {name: (X, X @ np.linspace(-1, 1, X.shape[1])) for name, (X, y) in rows.items()}
+    values[LIAR] = (values[LIAR][0], -values[LIAR][1])
+
+    def huge(payload: Payload) -> Payload:
+        return Payload(payload.arrays, {**payload.values, "squared": 1e9})
+
+    data = lying(values, {"evaluate_regression": huge}, (LIAR,))
+    tested = kf.evaluate(kf.RidgeLearner(task="regress", **RIDGE).fit(data), data, influence=True)
+    assert tested.influence is not None
+    assert tested.influence.named == (LIAR,)
+
+
+def test_rows_of_ones_own_are_queries_as_any_to_sites(rows: Any) -> None:
+    digits = kf.data.load_dataset("digits", scaling="unit")
+    data = federation(shifted(rows, LIAR))
+    model = LEARNERS["folding"]().fit(data)
+    tested = kf.evaluate(model, data, {"mine": (digits.x_test, digits.y_test)}, influence=True)
+    assert tested.influence is not None
+    assert tested.influence.named == (LIAR,)
+    assert {entry.task for entry in data.traffic} <= {"describe", "folding_fit", "scores", "folding_choose"}
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 10), (30, 1, 10), (30, 2001, 10), (30, 2, 9)])
+def test_scores_of_another_shape_are_refused(rows: Any, shape: tuple[int, ...]) -> None:
+    data = federation({"site-0": rows["site-0"]})
+    classes = {"dtype": "<i8", "labels": list(range(shape[2]))}
+    for dtype in (np.float32, np.uint8):
+        question = Payload({"probabilities": np.zeros(shape, dtype=dtype)}, {"classes": classes})
+        replies = data.ask("influence_scores", question, min_replies=0)
+        assert {refusal.code for refusal in replies.missing.values()} == {"bad question"}
+
+
+def test_limits_of_a_policy_hold_for_the_questions(rows: Any) -> None:
+    small = federation(rows, policies=dict.fromkeys(rows, Policy(("*",), require_privacy=False, max_numbers=500)))
+    classes = {"dtype": "<i8", "labels": list(range(10))}
+    question = Payload({"probabilities": np.zeros((30, 9, 10), dtype=np.float32)}, {"classes": classes})
+    replies = small.ask("influence_scores", question, min_replies=0)
+    assert {refusal.code for refusal in replies.missing.values()} == {"limit"}
+
+
 @pytest.mark.parametrize("kind", ["folding", "ridge"])
 def test_sums_that_cannot_be_are_missing_by_name(rows: Any, kind: str) -> None:
     def absurd(payload: Payload) -> Payload:
@@ -222,8 +309,9 @@ def test_what_cannot_be_had_is_said(rows: Any) -> None:
         kf.evaluate(ridge, data, sum="secure", influence=True)
     with pytest.raises(NotConnected, match="connect"):
         measure_influence(replace(folding, connection=None), data)
-    with pytest.raises(InputError, match="logistic head"):
-        measure_influence(kf.RidgeLearner(head="logistic", rounds=2, **RIDGE).fit(data), data)
+    for other in (kf.RidgeLearner(head="logistic", rounds=2, **RIDGE), kf.RidgeLearner("conjugate", **RIDGE)):
+        with pytest.raises(InputError, match="squared head by method='exact'"):
+            measure_influence(other.fit(data), data)
     with pytest.raises(InputError, match="PersonalModel"):
         measure_influence(kf.PersonalLearner("local", gains=False).fit(data), data)
     with pytest.raises(InputError, match="keeps rows aside"):
@@ -237,7 +325,7 @@ def test_few_sites_are_told_that_nobody_can_be_named(rows: Any) -> None:
     influence = kf.evaluate(kf.FoldingLearner(**FOLDING).fit(data), data, influence=True).influence
     assert influence is not None
     assert influence.named == ()
-    assert "4 sites" in str(influence)
+    assert "obody can be named" in str(influence)
 
 
 def test_sites_that_require_privacy_refuse(rows: Any) -> None:

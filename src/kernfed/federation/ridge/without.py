@@ -66,7 +66,13 @@ def _ask_parts(federation: Federation, head: RidgeModel, timeout: float) -> tupl
     taking_part = federation.only([site for site in federation.sites if site not in head.missing_])
     try:
         surveyed = ask_survey(
-            taking_part, "ridge_survey", head.parameters.task, median=False, min_replies=None, timeout=timeout
+            taking_part,
+            "ridge_survey",
+            head.parameters.task,
+            median=False,
+            min_replies=None,
+            timeout=timeout,
+            max_share=1.0,
         )
         how = head.choices_.aggregate
         sites = Sites(taking_part, surveyed.names, head.parameters, timeout, surveyed.surveys, aggregate=how)
@@ -86,6 +92,6 @@ def _check_same(head: RidgeModel, again: RidgeModel) -> None:
     distance = float(np.linalg.norm(again.weights_ - head.weights_))
     if distance > _SAME * float(np.linalg.norm(head.weights_)):
         raise InputError(
-            "the sums that sites tell now do not make this head: rows have changed since it was made, or a site tells "
-            "others than it did then; fit the learner again, and look at the influence at once"
+            "the sums that sites tell now do not make this head: rows have changed since it was made, other sites take "
+            "part, or one tells others than it did then; fit the learner again, and look at the influence at once"
         )

@@ -53,7 +53,7 @@ def evaluate(
     max_share: float = MAX_SHARE,
     sum: Any = None,
     influence: bool = False,
-    liars: int = 1,
+    liars: int | None = None,
 ) -> Evaluation | RegressionEvaluation:
     """Accuracy, confusion and calibration of ``model`` at every site; of a regressor its errors and R^2.
 
@@ -67,7 +67,8 @@ def evaluate(
     sum : "secure" or a ``kernfed.secure.Committee``, for a classifier that is whole: counts are added up under masks,
     and those of all sites together are all that is seen.
     influence : also leave every site out of the model, and name those without which the answers for rows of the
-    others are better; ``liars`` of those who count may lie about that. See ``kernfed.federation.testing.harm``.
+    others are better; ``liars`` of those who count may lie about that, 1 unless given, and 0 with ``holdout``. See
+    ``kernfed.federation.testing.harm``.
     """
     options: Any = {"min_replies": min_replies, "timeout": timeout}
     if sum is not None:
@@ -78,10 +79,16 @@ def evaluate(
     if not influence:
         return tested
     if holdout is not None:
-        return replace(tested, influence=influence_rows(model, holdout, liars=liars))
-    scale = tested.pooled.mean_squared_error if isinstance(tested, RegressionEvaluation) else 1.0
-    measured = measure_influence(model, federation, liars=liars, scale=scale if scale > 0 else 1.0, **options)
-    return replace(tested, influence=measured)
+        return replace(tested, influence=influence_rows(model, holdout, liars=0 if liars is None else liars))
+    scale = _usual_error(tested) if isinstance(tested, RegressionEvaluation) else 1.0
+    heard = 1 if liars is None else liars
+    return replace(tested, influence=measure_influence(model, federation, liars=heard, scale=scale, **options))
+
+
+def _usual_error(tested: RegressionEvaluation) -> float:
+    """Mean squared error of the median site, which no single one chooses; 1 where nobody errs."""
+    errors = [sums.mean_squared_error for sums in tested.sites.values() if sums.rows]
+    return float(np.median(errors)) or 1.0
 
 
 def _evaluate(

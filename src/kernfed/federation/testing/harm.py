@@ -28,8 +28,14 @@ LEVEL = 0.01
 LEAST_GAIN, _UNUSUAL = 0.001, 2.0
 #: Who alone has a class takes answers from others' rows by that alone: so much for a class of all rows.
 _OWN_CLASS = 0.5
-#: Rows of a class that a site claims count at most so many times those of the median holder.
+#: What a site claims counts at most so many times what the median site claims, in all and of a class.
 _CLAIMED = 3.0
+#: Whoever costs the others more than this is named, whatever else is said for it, if it is no chance.
+_MOST_NEEDED = 0.2
+#: A tester weighs at most so many times the median one: nobody can count its rows.
+_HEARD = 1.5
+#: More rows than this are a lie; sums of them stay exact.
+_MOST_ROWS = 2**40
 #: Fewer rows say nothing.
 _FEWEST_ROWS = 20
 #: A row weighs at most so many times the mean.
@@ -113,6 +119,8 @@ class LossSums:
         return sums
 
     def _check(self) -> None:
+        if (self.rows > _MOST_ROWS).any():  # before anything is added up, which could wrap
+            raise InputError(f"a site tests on at most {_MOST_ROWS:,} rows of a class")
         slack = 1e-6 * (1 + self.rows)
         most = LARGEST_GAIN * self.rows + slack
         if (self.rows < 0).any() or (self.right < 0).any() or (self.moved < 0).any():
@@ -184,8 +192,10 @@ class Influences:
         """Whom to look at, in one sentence."""
         if not self.named:
             unheard = all(own.p_value is None for own in self.sites)
-            few = f"nobody can be named: with {self.liars} liar(s) among those who count, {2 * self.liars + 2} sites "
-            few += f"and {_FEWEST_ROWS} rows of others are the least"
+            few = (
+                f"nobody can be named: beside the {2 * self.liars} that are not heard, at least one other must test on "
+            )
+            few += f"{_FEWEST_ROWS} rows or more; rows that you hold yourself need nobody unheard (liars=0)"
             return few if unheard else "no site makes the answers for the others worse by more than chance explains"
         singles = {own.sites[0] for own in self.sites if own.named}
         pairs = [" with ".join(own.sites) for own in self.together if own.named]
@@ -212,14 +222,14 @@ def ownership(counts: Mapping[str, FloatArray], own: SiteSet) -> float:
 
     ``sum_c pi_c s_c^2``, pi_c the share of a class in all rows and s_c that of its rows which are theirs: for a class
     that nobody else has its whole share, next to nothing for classes that everybody has. Claims far above those of
-    other holders are cut: whoever claims all rows would not be named for anything.
+    other sites, or of other holders of a class, are cut: whoever claims all rows would not be named for anything.
 
     >>> ownership({"a": np.array([10.0, 0.0]), "b": np.array([0.0, 5.0]), "c": np.array([0.0, 5.0])}, ("a",))
     0.5
     """
     if not counts:
         return 0.0
-    table = np.array([counts[site] for site in sorted(counts)])
+    table = _cut_claims(counts)
     held = np.where(table > 0, table, np.nan)
     holders = (table > 0).any(axis=0)
     limits = np.zeros(table.shape[1])
@@ -231,6 +241,20 @@ def ownership(counts: Mapping[str, FloatArray], own: SiteSet) -> float:
     return float((total / total.sum()) @ shares**2) if total.sum() > 0 else 0.0
 
 
+def claimed_shares(counts: Mapping[str, FloatArray]) -> FloatArray | None:
+    """Shares (C,) of classes in training by what sites claim, no site far above the median; None where none is told."""
+    total = _cut_claims(counts).sum(axis=0) if counts else np.zeros(0)
+    return total / total.sum() if total.sum() > 0 else None
+
+
+def _cut_claims(counts: Mapping[str, FloatArray]) -> FloatArray:
+    """Rows (Q, C) in order of names, no site with more than ``_CLAIMED`` times those of the median site."""
+    table = np.array([counts[site] for site in sorted(counts)])
+    rows = table.sum(axis=1)
+    limit = _CLAIMED * float(np.median(rows[rows > 0])) if (rows > 0).any() else 0.0
+    return np.asarray(table * np.minimum(1.0, limit / np.maximum(rows, 1.0))[:, None])
+
+
 def judge(
     told: Mapping[str, LossSums],
     sets: Sequence[SiteSet],
@@ -239,20 +263,22 @@ def judge(
     *,
     liars: int = 1,
     usual: Sequence[float] | None = None,
+    labels: bool = True,
 ) -> tuple[Influence, ...]:
     """Influence of each of ``sets`` from what testers ``told``, in the order of the sets.
 
     shares (C,) : of classes in training; None takes those of the rows that were tested. apart : ``ownership`` of each
-    set. usual : gains of sites to compare with, by default those of the other sets.
+    set. usual : gains of sites to compare with, by default those of the other sets. labels : whether rows have any.
     """
     check_count(liars, "liars", at_least=0)
-    found = [_judge_one(told, own, number, len(sets), shares, liars) for number, own in enumerate(sets)]
+    measured = [_judge_one(told, own, number, len(sets), shares, liars) for number, own in enumerate(sets)]
     judged = []
-    for number, own in enumerate(found):
-        others = [other.gain for place, other in enumerate(found) if place != number] if usual is None else usual
+    for number, own in enumerate(measured):
+        others = [other.gain for place, other in enumerate(measured) if place != number] if usual is None else usual
         typical = float(np.median(np.abs(others))) if len(others) else 0.0
         known = _OWN_CLASS * apart[number] if len(apart) else 0.0
-        judged.append(replace(own, least=max(LEAST_GAIN, _UNUSUAL * typical, known)))
+        least = min(_MOST_NEEDED, max(LEAST_GAIN, _UNUSUAL * typical, known))
+        judged.append(replace(own, least=least, points=own.points if labels else math.nan))
     return tuple(judged)
 
 
@@ -260,41 +286,65 @@ def _judge_one(
     told: Mapping[str, LossSums], own: SiteSet, number: int, tried: int, shares: FloatArray | None, liars: int
 ) -> Influence:
     others = [told[name] for name in sorted(told) if name not in own and told[name].rows.sum()]
-    rows = sum(int(sums.rows.sum()) for sums in others)
-    right = np.sum([sums.right.sum(axis=1) for sums in others], axis=0) if others else np.zeros(tried + 1)
-    moved = sum(int(sums.moved[number]) for sums in others)
-    points = float((right[number + 1] - right[0]) / rows) if rows and right[0] else math.nan
-    heard = _heard(others, number, liars)
-    count = sum(int(sums.rows.sum()) for sums in heard)
-    share = moved / rows if rows else 0.0
-    if count < _FEWEST_ROWS:
-        return Influence(own, count, 0.0, 0.0, None, points, share)
-    gain, z = _mean_gain(heard, number, shares)
-    return Influence(own, count, gain, z, min(1.0, tried * math.erfc(z / math.sqrt(2)) / 2), points, share)
+    if not others:
+        return Influence(own, 0, 0.0, 0.0, None, math.nan, 0.0)
+    votes = _votes(others, number, shares)
+    heard = sorted(range(len(others)), key=lambda place: votes.gain[place])[liars : len(others) - liars]
+    rows = sum(int(others[place].rows.sum()) for place in heard)
+    if rows < _FEWEST_ROWS:
+        return Influence(own, rows, 0.0, 0.0, None, math.nan, 0.0)
+    weight = votes.weight[heard]
+    right = np.array([others[place].right.sum(axis=1) / others[place].rows.sum() for place in heard])
+    moved = np.array([others[place].moved[number] / others[place].rows.sum() for place in heard])
+    points = float(weight @ (right[:, number + 1] - right[:, 0]) / weight.sum())
+    gain, z = votes.mean(heard)
+    chance = min(1.0, tried * math.erfc(z / math.sqrt(2)) / 2)
+    return Influence(own, rows, gain, z, chance, points, float(weight @ moved / weight.sum()))
 
 
-def _heard(others: Sequence[LossSums], number: int, liars: int) -> list[LossSums]:
-    """Testers without those that speak most against the set and most for it, ``liars`` of each."""
-    ordered = sorted(others, key=lambda sums: float(sums.gain[number].sum()))
-    return ordered[liars : len(ordered) - liars]
+@dataclass(frozen=True, eq=False)
+class _Votes:
+    """What each tester (T,) adds to a weighted mean: gain, weight of its rows, and what variances are made of."""
+
+    gain: FloatArray
+    weight: FloatArray
+    squares: FloatArray
+    products: FloatArray
+    weights: FloatArray
+
+    def mean(self, heard: Sequence[int]) -> tuple[float, float]:
+        """Mean gain of those who are heard, and over its standard error: of rows, or of testers if that is larger."""
+        places = list(heard)
+        total = float(self.weight[places].sum())
+        mean = float(self.gain[places].sum()) / total
+        deviations = self.squares[places] - 2 * mean * self.products[places] + mean**2 * self.weights[places]
+        by_tester = float(((self.gain[places] - mean * self.weight[places]) ** 2).sum())
+        error = math.sqrt(max(float(deviations.sum()), by_tester, 0.0)) / total
+        return mean, (mean / error if error > 0 else 0.0)
 
 
-def _mean_gain(heard: Sequence[LossSums], number: int, shares: FloatArray | None) -> tuple[float, float]:
-    """Mean gain over rows weighed by class, and over its standard error: of rows, or of testers if that is larger."""
-    rows = np.array([sums.rows for sums in heard], dtype=np.float64)
-    gain = np.array([sums.gain[number] for sums in heard])
-    square = np.array([sums.square[number] for sums in heard])
-    met = rows.sum(axis=0)
+def _votes(others: Sequence[LossSums], number: int, shares: FloatArray | None) -> _Votes:
+    """Votes of testers: rows weighed by class, no tester above ``_HEARD`` times the median one.
+
+    Weights are settled before anybody is left unheard: whose vote is largest is then known, however it is made up.
+    """
+    rows = np.array([sums.rows for sums in others], dtype=np.float64)
+    gain = np.array([sums.gain[number] for sums in others])
+    square = np.array([sums.square[number] for sums in others])
+    sizes = rows.sum(axis=1)
+    factor = np.minimum(1.0, _HEARD * np.median(sizes) / sizes)
+    met = factor @ rows
     wanted = met if shares is None else np.where(met > 0, shares, 0.0)
     wanted = wanted if wanted.sum() > 0 else met
-    weights = np.where(met > 0, wanted / wanted.sum() / np.maximum(met, 1), 0.0)
-    weights = np.minimum(weights, _HEAVIEST / met.sum())
-    weights = weights / (weights @ met)
-    mean = float((gain @ weights).sum())
-    by_row = float(((square - 2 * mean * gain + mean**2 * rows) @ weights**2).sum())
-    by_tester = float((((gain - mean * rows) @ weights) ** 2).sum())
-    error = math.sqrt(max(by_row, by_tester, 0.0))
-    return mean, (mean / error if error > 0 else 0.0)
+    by_class = np.where(met > 0, wanted / wanted.sum() / np.maximum(met, 1e-9), 0.0)
+    by_class = np.minimum(by_class, _HEAVIEST / met.sum())
+    return _Votes(
+        factor * (gain @ by_class),
+        factor * (rows @ by_class),
+        factor**2 * (square @ by_class**2),
+        factor**2 * (gain @ by_class**2),
+        factor**2 * (rows @ by_class**2),
+    )
 
 
 def _plain(own: Influence) -> dict[str, Any]:

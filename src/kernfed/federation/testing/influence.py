@@ -1,8 +1,9 @@
 """What each site's part in a model does to the answers for rows of the others: ``kernfed.evaluate(influence=True)``.
 
-Sites are left out one by one, and of machines under a minimum also in pairs: of two that say the same wrong thing, to
-leave out one changes nothing. A model that is whole travels to the testers. Of machines that stay at their sites the
-rows kept aside travel as queries, which nobody can tell from others; labels stay where they are in either case.
+Sites are left out one by one, and where they are few in pairs: of two that say the same wrong thing, to leave out one
+changes nothing. A model that is whole travels to the testers. Of machines that stay at their sites the rows kept aside
+travel as queries. What testers tell are sums of losses; whoever may ask for these with answers of his own making can
+read the labels of the rows kept aside out of them, as out of every evaluation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from kernfed.federation.protocol.task import task
 from kernfed.federation.ridge.without import ask_site_sums
 from kernfed.federation.site.rows import check_site_rows
 from kernfed.federation.site.site import Site
-from kernfed.federation.testing.harm import Influences, LossSums, SiteSet, judge, ownership
+from kernfed.federation.testing.harm import Influences, LossSums, SiteSet, claimed_shares, judge, ownership
 from kernfed.federation.testing.held_out import ask_held_out, check_labels_alike, class_numbers, labelled_rows
 from kernfed.federation.testing.predictors import NOTHING_ASIDE, is_regressor, read_model
 from kernfed.files import labels_from_values, labels_to_values, to_record
@@ -31,8 +32,8 @@ from kernfed.fusion.without import probabilities_without, values_without
 from kernfed.kahm.model import FoldingModel
 from kernfed.ridge.model import RidgeModel
 
-#: Pairs are tried where the sites are no more.
-MOST_PAIRED = 16
+#: Pairs of machines are tried where the sites are no more, and pairs in heads, each of which is solved for.
+MOST_PAIRED, MOST_PAIRED_HEADS = 16, 10
 #: Sets of sites that one question may name.
 _MOST_SETS = 2000
 
@@ -59,12 +60,13 @@ class _Plan:
         """Singles, and pairs of which neither is named and that harm more than both do alone."""
         if not any(sums.rows.sum() for sums in told.values()):
             raise InputError(NOTHING_ASIDE)
-        shares, count = _class_shares(self.model), self.singles
+        shares, count = claimed_shares(self.counts), self.singles
+        asked: Any = {"liars": self.liars, "labels": not is_regressor(self.model)}
         first, rest = ({name: _part(sums, *cut) for name, sums in told.items()} for cut in ((0, count), (count, None)))
         apart = [ownership(self.counts, own) for own in self.sets]
-        sites = judge(first, self.sets[:count], shares, apart[:count], liars=self.liars)
+        sites = judge(first, self.sets[:count], shares, apart[:count], **asked)
         usual = [own.gain for own in sites]
-        pairs = judge(rest, self.sets[count:], shares, apart[count:], liars=self.liars, usual=usual)
+        pairs = judge(rest, self.sets[count:], shares, apart[count:], usual=usual, **asked)
         alone = {own.sites[0]: own for own in sites}
         hidden = [
             own
@@ -94,38 +96,38 @@ def measure_influence(
     _check_model(model)
     head = _head_of(model)
     names = _sites_of(model, federation)
-    singles = [(name,) for name in names]
+    sets = (*((name,) for name in names), *_pairs(model, names))
     heads: tuple[RidgeModel, ...] = ()
     counts = _class_counts(model)
     if head is not None:
         sums = ask_site_sums(federation, head, timeout=timeout)
-        heads = tuple(sums.without(own) for own in singles)
+        left_out = sets if len(names) <= MOST_PAIRED_HEADS else sets[: len(names)]
+        heads = tuple(sums.without(own) for own in left_out)
         counts = counts or sums.counts
-    plan = _Plan(model, (*singles, *_pairs(model, names)), heads, counts, liars, scale)
+    plan = _Plan(model, sets, heads, counts, liars, scale)
     options: Any = {"min_replies": min_replies, "timeout": timeout}
     if getattr(model, "connection", None) is not None:
         return _by_scores(plan, federation, options)
-    classes, sets = max(1, len(_classes(model))), len(plan.sets)
+    classes, count = max(1, len(_classes(model))), len(plan.sets)
 
     def check(_: str, payload: Payload) -> None:
-        LossSums.from_arrays(payload.arrays, sets, classes)
+        LossSums.from_arrays(payload.arrays, count, classes)
 
     replies = federation.ask("influence", _question(plan), check=check, **options)
     missing = {site: refusal.reason for site, refusal in replies.missing.items()}
-    return plan.judged({site: LossSums.from_arrays(p.arrays, sets, classes) for site, p in replies}, missing)
+    return plan.judged({site: LossSums.from_arrays(p.arrays, count, classes) for site, p in replies}, missing)
 
 
-def influence_rows(model: Any, holdout: Mapping[str, Any], *, liars: int = 1) -> Influences:
-    """Influence of every site whose machines are in ``model``, on rows that are here: {site: (X, y)}.
+def influence_rows(model: Any, holdout: Mapping[str, Any], *, liars: int = 0) -> Influences:
+    """Influence of every site whose machines answer for ``model``, on rows that are here: {name: (X, y)}.
 
-    A head stays that of all sites: only they can tell the sums of the others.
+    A head stays that of all sites: only they can tell the sums of the others. To sites such rows are queries as any.
     """
     _check_model(model)
     machines = model.folding if isinstance(model, FusionModel) else model
-    if not isinstance(machines, FoldingModel) or machines.banks_ is None:
+    if not isinstance(machines, FoldingModel):
         raise InputError(
-            "only machines that are in the model can be left out here: ask the sites with "
-            "kernfed.evaluate(model, federation, influence=True)"
+            "only machines can be left out here: ask the sites with kernfed.evaluate(model, federation, influence=True)"
         )
     singles = [(name,) for name in model.sites]
     plan = _Plan(model, (*singles, *_pairs(model, model.sites)), (), _class_counts(model), liars)
@@ -145,7 +147,8 @@ def _by_scores(plan: _Plan, federation: Federation, options: Any) -> Influences:
     model, sets = plan.model, len(plan.sets)
 
     def answer(rows: FloatArray, **asked: Any) -> FloatArray:
-        likely = probabilities_without(model, rows, plan.sets, plan.heads, **asked)
+        # All machines must answer, whoever sends rows: a site that is silent for the test would come out clean.
+        likely = probabilities_without(model, rows, plan.sets, plan.heads, timeout=asked["timeout"])
         return np.ascontiguousarray(likely.transpose(1, 0, 2), dtype=np.float32)
 
     answered, missing = ask_held_out(model, federation, answer, options)
@@ -181,8 +184,11 @@ def _check_model(model: Any) -> None:
     if getattr(model, "hold", "machines") == "sites" and getattr(model, "connection", None) is None:
         raise NotConnected("the machines of this model are at its sites: use model.connect(federation) first")
     head = _head_of(model)
-    if head is not None and head.head != "squared":
-        raise InputError("to leave a site out of a logistic head takes rounds for every site; use head='squared'")
+    if head is not None and (head.head != "squared" or head.method != "exact"):
+        raise InputError(
+            f"sites are left out of a squared head by method='exact', which is made of their sums alone; this one is "
+            f"{head.head!r} by {head.method!r}"
+        )
 
 
 def _head_of(model: Any) -> RidgeModel | None:
@@ -198,37 +204,24 @@ def _sites_of(model: Any, federation: Federation) -> tuple[str, ...]:
 
 
 def _pairs(model: Any, names: Sequence[str]) -> list[SiteSet]:
-    """Pairs that may hide each other: of machines under a minimum, where the sites are few enough."""
+    """Pairs that may hide each other, where the sites are few enough: of machines under a minimum, or in a head."""
     machines = model.folding if isinstance(model, FusionModel) else model
-    if not isinstance(machines, FoldingModel) or machines.parameters.aggregate != "min":
-        return []
-    return list(combinations(names, 2)) if 3 < len(names) <= MOST_PAIRED else []
-
-
-def _class_shares(model: Any) -> FloatArray | None:
-    """Shares (C,) of classes in training, where they are known."""
-    machines = model.folding if isinstance(model, FusionModel) else model
-    if isinstance(machines, FoldingModel):
-        shares = machines.class_shares()
-        return shares if shares is not None and len(shares) == len(_classes(model)) else None
-    head = _head_of(model)
-    assert head is not None
-    counts = np.array(head.class_counts_, dtype=np.float64)
-    return counts / counts.sum() if len(counts) and counts.sum() > 0 else None
+    lowest = isinstance(machines, FoldingModel) and machines.parameters.aggregate == "min"
+    most = MOST_PAIRED if lowest else MOST_PAIRED_HEADS if _head_of(model) is not None else 0
+    return list(combinations(names, 2)) if 3 < len(names) <= most else []
 
 
 def _class_counts(model: Any) -> dict[str, FloatArray]:
-    """Rows (C,) of every class at each site of machines, as they told when these were made; none where one did not."""
+    """Rows (C,) of every class at each site of machines, as they told when these were made; 0 of one that did not."""
     machines = model.folding if isinstance(model, FusionModel) else model
     if not isinstance(machines, FoldingModel):
         return {}
     place = {label: number for number, label in enumerate(_classes(model).tolist())}
     told: dict[str, FloatArray] = {}
     for site, member in machines.members_.items():
-        held = member.held(machines.classes_)
+        held, told[site] = member.held(machines.classes_), np.zeros(len(place))
         if len(member.counts) != len(held):
-            return {}
-        told[site] = np.zeros(len(place))
+            continue
         for label, count in zip(held, member.counts, strict=True):
             if label in place:
                 told[site][place[label]] = count
@@ -296,7 +289,8 @@ def influence_of_model(site: Site, payload: Payload) -> Payload:
     model = read_model(site, own, payload.values["model"], held)
     if not isinstance(model, (FoldingModel, RidgeModel, FusionModel)) or getattr(model, "hold", "machines") == "sites":
         raise Refused("bad question", f"sites cannot be left out of a {type(model).__name__} here")
-    sets, heads = _read_sets(payload.values["sets"]), _read_heads(model, payload.arrays)
+    site.allow(numbers=sum(int(array.size) for array in payload.arrays.values()))
+    sets, heads = _read_sets(payload.values.get("sets")), _read_heads(model, payload.arrays)
     site.allow(numbers=(1 + len(sets)) * held * max(1, len(_classes(model))))
     if len(heads) > len(sets):
         raise Refused("bad question", "there are more heads than sets")
@@ -328,10 +322,13 @@ def _no_sums(sets: int, classes: int) -> LossSums:
 def influence_scores(site: Site, payload: Payload) -> Payload:
     """Sums of losses of the held-out rows, in their order, by the probabilities (n, 1 + V, C) that came."""
     likely = payload.arrays["probabilities"]
+    site.allow(numbers=int(likely.size))
     classes = labels_from_values(payload.values["classes"])
     rows = labelled_rows(site, classes)
-    if likely.ndim != 3 or (len(likely), likely.shape[2]) != (len(rows.y), len(classes)) or likely.shape[1] < 1:
+    if likely.ndim != 3 or (len(likely), likely.shape[2]) != (len(rows.y), len(classes)):
         raise Refused("bad question", f"expected probabilities for {len(rows.y)} rows, got {likely.shape}")
+    if not 1 < likely.shape[1] <= 1 + _MOST_SETS or likely.dtype not in (np.float32, np.float64):
+        raise Refused("bad question", f"expected floats of 1 to {_MOST_SETS:,} sets, got {likely.dtype}")
     if not ((likely >= 0) & (likely <= 1 + 1e-6)).all():  # refuses NaN, too
         raise Refused("bad question", "probabilities must be between 0 and 1")
     by_set = likely.transpose(1, 0, 2).astype(np.float64)
