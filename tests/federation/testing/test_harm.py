@@ -8,7 +8,8 @@ import pytest
 from scipy.stats import norm
 
 from kernfed.errors import InputError
-from kernfed.federation.testing.harm import LEAST_GAIN, LEVEL, Influence, Influences, LossSums, judge, ownership
+from kernfed.federation.testing.harm import LEAST_GAIN, LEVEL, Influence, Influences, judge, ownership
+from kernfed.federation.testing.loss_sums import LossSums
 
 SITES = tuple(f"s{number}" for number in range(6))
 

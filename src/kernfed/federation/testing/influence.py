@@ -23,8 +23,9 @@ from kernfed.federation.protocol.task import task
 from kernfed.federation.ridge.without import ask_site_sums
 from kernfed.federation.site.rows import check_site_rows
 from kernfed.federation.site.site import Site
-from kernfed.federation.testing.harm import Influences, LossSums, SiteSet, claimed_shares, judge, ownership
+from kernfed.federation.testing.harm import Influences, SiteSet, claimed_shares, judge, ownership
 from kernfed.federation.testing.held_out import ask_held_out, check_labels_alike, class_numbers, labelled_rows
+from kernfed.federation.testing.loss_sums import LossSums
 from kernfed.federation.testing.predictors import NOTHING_ASIDE, is_regressor, read_model
 from kernfed.files import labels_from_values, labels_to_values, to_record
 from kernfed.fusion.model import FusionModel
