@@ -4,6 +4,9 @@ A model that is whole (ridge, machines) travels to the sites, and counts come ba
 gets its own predictor and no other's. For a model whose machines stay at their sites, the sites' held-out rows travel
 together as the queries they are, and every site gets the probabilities of its own to count. In any case the number of
 questions does not depend on the number of sites.
+
+Labels do not travel, but counts of right answers tell them to who asks with answers of his own making: a policy should
+allow these tasks to callers only who may know the labels of rows kept aside.
 """
 
 from collections.abc import Mapping
