@@ -66,7 +66,7 @@ def _unheard(measured: Influences) -> str:
 
 
 def _row(own: Influence) -> tuple[str, ...]:
-    points = "" if math.isnan(own.points) else f"{100 * own.points:+.2f}"
+    points = "" if math.isnan(own.points) else f"{round(100 * own.points, 2) + 0.0:+.2f}"
     chance = "too few rows" if own.p_value is None else "above 10 %" if own.p_value > 0.1 else f"{own.p_value:.2g}"
     verdict = "does not fit" if own.named else "."
     return (" with ".join(own.sites), points, f"{own.moved:.1%}", f"{own.gain:+.4f}", chance, verdict)

@@ -114,7 +114,9 @@ class Influences:
         width = max([len("site left out"), *map(len, names)])
         lines = [f"{'site left out':<{width}}  others' accuracy  labels moved   loss saved       z  p-value"]
         for name, own in zip(names, shown, strict=True):
-            points = "               ." if math.isnan(own.points) else f"{100 * own.points:>+9.2f} points"
+            points = (
+                "               ." if math.isnan(own.points) else f"{round(100 * own.points, 2) + 0.0:>+9.2f} points"
+            )
             chance = "      ." if own.p_value is None else f"{own.p_value:>7.2g}"
             mark = "  <- does not fit" if own.named else ""
             lines.append(
