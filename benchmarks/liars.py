@@ -357,6 +357,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="digits only, few lies and divisions")
     parser.add_argument("--only", choices=("harm", "alarms"))
+    parser.add_argument("--markdown", action="store_true", help="print the tables of docs/liars.md")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=HERE / "kept")
     options = parser.parse_args()
@@ -368,8 +369,12 @@ def main() -> None:
         measure_harm(kept, options.quick, options.seed)
     if options.only != "harm":
         measure_alarms(kept, options.quick, options.seed)
-    show(harm_table([HarmRow(**row) for row in kept.told["harm"]]))
-    show(alarm_table([AlarmRow(**row) for row in kept.told["alarms"]]))
+    harm, alarms = [HarmRow(**row) for row in kept.told["harm"]], [AlarmRow(**row) for row in kept.told["alarms"]]
+    if options.markdown:
+        print(f"{harm_markdown(harm)}\n\n{alarm_markdown(alarms)}")
+    else:
+        show(harm_table(harm))
+        show(alarm_table(alarms))
 
 
 def measure_harm(kept: Kept, quick: bool, seed: int) -> None:
@@ -434,6 +439,49 @@ def alarm_table(rows: Sequence[AlarmRow]) -> TextTable:
         "liars that cost a point",
     )
     return TextTable(head, lines, "False alarms, and one site of moved labels")
+
+
+def harm_markdown(rows: Sequence[HarmRow]) -> str:
+    """Tables of ``docs/liars.md``: a table for every division, in a cell one liar / two liars."""
+    parts = []
+    for data, division in dict.fromkeys((row.data, row.division) for row in rows):
+        own = [row for row in rows if (row.data, row.division) == (data, division)]
+        lies = list(dict.fromkeys(row.lie for row in own))
+        lines = [f"| {data}, {division} | honest | {' | '.join(lies)} |", "|---" * (2 + len(lies)) + "|"]
+        for name in dict.fromkeys(_without_k(row.learner) for row in own):
+            alike = [row for row in own if _without_k(row.learner) == name]
+            honest = " / ".join(dict.fromkeys(f"{100 * row.honest:.1f}" for row in alike))
+            cells = [" / ".join(_cell(row) for row in alike if row.lie == lie) for lie in lies]
+            lines.append(f"| {name} | {honest} | {' | '.join(cells)} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _without_k(learner: str) -> str:
+    """Learners that survive one liar and two are one row."""
+    return learner.split(" k=")[0]
+
+
+def _cell(row: HarmRow) -> str:
+    """Accuracy with liars and, where sites were named, without these; honest ones among them are said."""
+    text = f"{100 * row.lied:.1f}"
+    if row.found + row.accused:
+        text += f" → {100 * row.again:.1f}"
+    return text + (f" ({row.accused} honest)" if row.accused else "")
+
+
+def alarm_markdown(rows: Sequence[AlarmRow]) -> str:
+    """The table of false alarms of ``docs/liars.md``."""
+    lines = [
+        "| learner | division | honest sites named | federations with one | liars named | of those that cost a point |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        share = f"{row.named} of {row.sites} ({row.named / max(1, row.sites):.1%})"
+        cells = (row.learner, row.division, share, f"{row.alarmed} of {row.federations}")
+        liars = (f"{row.found} of {row.liars}", f"{row.harmful_found} of {row.harmful}")
+        lines.append(f"| {' | '.join((*cells, *liars))} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
