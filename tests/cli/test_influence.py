@@ -82,7 +82,7 @@ def test_the_report_has_a_section_and_a_fact(folder):
     assert "does not fit" in page
     refused = run("report", folder / "model.kfd", "--influence", "--out", out)
     assert refused.exit_code == 2
-    assert "name it with --data" in refused.stderr
+    assert "name a table of them with --data" in refused.stderr
 
 
 def test_a_job_names_the_site_in_its_result(sites, tmp_path):

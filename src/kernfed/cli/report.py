@@ -54,8 +54,10 @@ def report(
             needed = "a model" if subject.model is None else "--label"
             raise InputError(f"--data needs {needed}: {source} is tested on labelled rows")
         evidence = replace(_tested(subject.model, data, label, site, features, ids, influence), traffic=sent)
-    elif influence or any(option is not None for option in (label, site, features, ids)):
-        raise InputError("--label, --site, --features, --id and --influence are about a table; name it with --data")
+    elif any(option is not None for option in (label, site, features, ids)):
+        raise InputError("--label, --site, --features and --id describe a table; name it with --data")
+    elif influence:
+        raise InputError("--influence compares answers for rows; name a table of them with --data")
     if card:
         _write_card(subject.model, evidence, title, out, json)
         return
