@@ -45,12 +45,7 @@ def probabilities_without(
 
 def values_without(model: RidgeModel, X: npt.ArrayLike, heads: Sequence[RidgeModel]) -> FloatArray:
     """Values (1 + V, n, C) of the model and of V heads on its features, which are computed once."""
-    every = [model, *heads]
-    weights = np.concatenate([head.weights_ for head in every], axis=1)
-    offsets = [head.intercept_ for head in every if head.intercept_ is not None]
-    wide = replace(model, weights_=weights, intercept_=np.concatenate(offsets) if offsets else None)
-    values = wide.values(X)
-    return values.reshape(len(values), len(every), -1).transpose(1, 0, 2)
+    return np.stack(model.values_by([model, *heads], X))
 
 
 def _of_heads(model: RidgeModel, X: npt.ArrayLike, sets: int, heads: Sequence[RidgeModel]) -> FloatArray:

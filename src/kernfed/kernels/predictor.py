@@ -136,10 +136,6 @@ class Predictor(ProblemModel):
 
     def decision_function(self, X: npt.ArrayLike) -> FloatArray:
         """Values (n, q), LARGER is better, for the shares of classes that they are made for."""
-        return self.values(X)
-
-    def values(self, X: npt.ArrayLike) -> FloatArray:
-        """What labels, probabilities and predicted values are made of (n, q), to classify and to regress alike."""
         return self._values(self._rows(X))
 
     def scores(self, X: npt.ArrayLike) -> FloatArray:

@@ -1,6 +1,6 @@
 """The model a federated ridge regression makes: weights on features that a seed describes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -166,14 +166,26 @@ class RidgeModel(Predictor, Abstaining):
         return {name: [getattr(entry, name) for entry in self.history_] for name in names}
 
     def _values(self, rows: FloatArray) -> FloatArray:
+        return self._values_by([self], rows)[0]
+
+    def values_by(self, heads: "Sequence[RidgeModel]", X: npt.ArrayLike) -> list[FloatArray]:
+        """Values (n, C) of every one of ``heads`` on the features of this model, which are computed once.
+
+        No bit of a head's values depends on the other heads.
+        """
+        return self._values_by(heads, self._rows(X))
+
+    def _values_by(self, heads: "Sequence[RidgeModel]", rows: FloatArray) -> list[FloatArray]:
         features = self.parameters.feature_map()
 
-        def block_values(block: slice) -> FloatArray:
+        def block_values(block: slice) -> list[FloatArray]:
             mapped = rows[block] if features is None else features.transform(rows[block])
-            values = mapped @ self.weights_
-            return np.asarray(values if self.intercept_ is None else values + self.intercept_)
+            products = [mapped @ head.weights_ for head in heads]
+            offsets = [head.intercept_ for head in heads]
+            return [v if a is None else v + a for v, a in zip(products, offsets, strict=True)]
 
-        return np.concatenate(in_threads(block_values, list(row_blocks(len(rows), _BLOCK))))
+        blocks = in_threads(block_values, list(row_blocks(len(rows), _BLOCK)))
+        return [np.concatenate(own) for own in zip(*blocks, strict=True)]
 
 
 def _dump(model: RidgeModel) -> Record:
