@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 import warnings
 from dataclasses import replace
 
@@ -77,17 +78,19 @@ def charges_of(federation):
 @pytest.mark.parametrize("kind", ["ridge", "folding"])
 @pytest.mark.parametrize("committee", [None, "secure"])
 def test_the_sum_is_that_of_the_rows_and_of_what_sites_drew(small, models, monkeypatch, kind, committee):
-    drawn, sample = [], DiscreteGaussian.sample
+    drawn, sample = {}, DiscreteGaussian.sample  # by thread: sites may draw at once
 
     def noted(law, shape, source):
-        drawn.append(sample(law, shape, source))
-        return drawn[-1]
+        draws = sample(law, shape, source)
+        drawn.setdefault(threading.get_ident(), []).append(draws)
+        return draws
 
     monkeypatch.setattr(DiscreteGaussian, "sample", noted)
     mechanism = replace(NOISE, strangers=kind == "folding")
     model = kf.conform(models[kind], small, privacy=mechanism, sum=committee)
     places = clear_places(models[kind], small)
-    noise = np.array(drawn).reshape(len(SITES), mechanism.histograms, PLACES).sum(axis=0)
+    every = [draws for own in drawn.values() for draws in own]
+    noise = np.array(every).reshape(len(SITES), mechanism.histograms, PLACES).sum(axis=0)
     record = model.conformal_
     clear = [sum(ladder_sums(own[part]) for own in places.values()) for part in (0, 1)]
     np.testing.assert_array_equal(record.counts, clear[0] + noise[0])
