@@ -300,14 +300,12 @@ class FusionModel(Savable, Abstaining):
 
         A class that it does not know is as unlikely as the least likely that it does.
         """
-        labels = self.classes_
         if self.ridge is None:
-            return np.zeros((len(queries), len(labels)))
+            return np.zeros((len(queries), len(self.classes_)))
         if self.folding is not None:
             queries = project(queries, self.folding.basis)
-        return self.placed_values(
-            replace(self.ridge, preparation=None, feature_names_in_=()).decision_function(queries)
-        )
+        plain = replace(self.ridge, preparation=None, feature_names_in_=())
+        return self.placed_values(plain.decision_function(queries))
 
     def placed_values(self, own: FloatArray) -> FloatArray:
         """Values (n, C) in the classes of the model, from those of the head's own classes."""

@@ -23,7 +23,7 @@ from kernfed.federation.shares import MAX_SHARE, outsized
 from kernfed.federation.site.rows import Rows, check_site_rows
 from kernfed.federation.site.site import Site
 from kernfed.federation.testing.evaluation import whole_question
-from kernfed.federation.testing.held_out import ask_held_out, check_labels_alike, labelled_rows
+from kernfed.federation.testing.held_out import ask_held_out, check_labels_alike, class_numbers, labelled_rows
 from kernfed.federation.testing.predictors import NOTHING_ASIDE, is_regressor, model_questions, read_model
 from kernfed.files import labels_from_values, labels_to_values
 
@@ -192,13 +192,7 @@ def _count(model: Any, rows: Rows) -> tuple[IntArray, IntArray]:
         return count_scores(np.zeros(0, dtype=np.intp), np.zeros((0, len(classes))), None)
     probabilities, strange = model.conforming(rows.X)
     ratios = None if strange is None else strange / model.distance_unit
-    return count_scores(_numbers(classes, rows.y), probabilities, ratios)
-
-
-def _numbers(classes: npt.NDArray[Any], labels: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-    """Classes (n,) of labels, and C of those that are none."""
-    place = {label: number for number, label in enumerate(classes.tolist())}
-    return np.array([place.get(label, len(classes)) for label in labels.tolist()], dtype=np.intp)
+    return count_scores(class_numbers(classes, rows.y), probabilities, ratios)
 
 
 def _conform_scores(model: Any, federation: Federation, options: Any) -> tuple[Counts, dict[str, str]]:
@@ -287,4 +281,4 @@ def conform_scores(site: Site, payload: Payload) -> Payload:
         raise Refused("bad question", f"expected scores for {len(rows.y)} rows, got {probabilities.shape}")
     if np.isnan(probabilities).any() or np.isnan(ratios).any() or (ratios < 0).any():
         raise Refused("bad question", "probabilities and distances must be numbers, and distances at least 0")
-    return _told(*count_scores(_numbers(classes, rows.y), probabilities, ratios))
+    return _told(*count_scores(class_numbers(classes, rows.y), probabilities, ratios))
