@@ -13,11 +13,11 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Sites write every answer through to the disk. Where memory has room, tests wait for no disk; a process that is killed
 # leaves the same files in both, and nothing here tests a machine that loses its power.
 ROOM  := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 { print "--tmpdir=/dev/shm" }')
-# A core for every process: threads of BLAS that wait for each other's core take twice the time of some tests. Tests of
-# threads ask for them by number.
+# A core for every process: threads of BLAS that wait for each other's core take twice the time of some tests, and those
+# of OpenMP (boosting of scikit-learn) ten times. Tests of threads ask for them by number.
 # $(call quickly,COMMAND) runs a command so, with its temporary files in memory, and removes them.
 quickly = place=$$(mktemp -d $(ROOM)) && trap 'rm -rf "$$place"' EXIT && trap 'exit 130' INT TERM \
-  && OPENBLAS_NUM_THREADS=1 TMPDIR=$$place $(1)
+  && OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 TMPDIR=$$place $(1)
 # Processes that tests start read compiled modules, also where the environment has this set.
 unexport PYTHONDONTWRITEBYTECODE
 QUICK    := not deployment and not slow
@@ -30,7 +30,7 @@ CORE_TESTS += --ignore=tests/test_flow.py --deselect=tests/test_docs.py::test_lo
   --deselect='tests/test_attacks.py::test_nothing_goes_wrong_in_a_slice[kills-0.03]' \
   --ignore=tests/federation/folding/test_crashes.py --ignore=tests/federation/folding/test_private_crashes.py
 
-.PHONY: help demo test test-all test-deployment test-oldest test-newest chromium docs lint types attack bench clean .venv
+.PHONY: help demo test test-all test-deployment test-oldest test-newest test-installs chromium docs lint types attack bench clean .venv
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -91,6 +91,10 @@ test-newest:  ## the same with the newest versions on Python 3.13, where there i
 	  $(MAKE) $(NEWEST)/.ready \
 	    && $(call quickly,$(NEWEST)/bin/python -m pytest $(PARALLEL) -m "$(QUICK)" $(CORE_TESTS)); \
 	else echo "no Python 3.13 on this machine: not tested on it"; fi
+
+# Needs no environment of ours: it makes a new one for each install, with what a user gets and nothing else.
+test-installs:  ## the README's commands where the core alone, or the core with one extra, is installed; minutes
+	$(PYTHON) .ci/installs.py
 
 lint: $(VENV)/.test  ## ruff: style and common mistakes
 	$(BIN)/ruff check .

@@ -4,12 +4,11 @@ They come from the tables that methods declare (``kernfed.federation.settings``)
 is called: that takes longer than all of ``kernfed --help``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import cached_property
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -78,7 +77,7 @@ class LearningCommand(Command):
             "learner",
             Parameter.KEYWORD_ONLY,
             default=USUAL_LEARNER,
-            annotation=Annotated[_one_of("learner", list(learners())), learner],
+            annotation=Annotated[_one_of(learners()), learner],
         )
         return _options([chosen, *(_parameter(owners) for owners in settings_by_name().values())])
 
@@ -123,12 +122,12 @@ def _parameter(owners: Mapping[str, "Setting"]) -> Parameter:
         Parameter.KEYWORD_ONLY,
         default=None,
         annotation=Annotated[
-            (_one_of(first.name, list(choices)) if choices else kind) | None,
+            (_one_of(choices) if choices else kind) | None,
             typer.Option(f"--{first.name}", help=describe(owners), min=limit),
         ],
     )
 
 
-def _one_of(name: str, choices: list[str]) -> Any:
-    """A type that the parser checks, and names the choices of."""
-    return Enum(name, {choice: choice for choice in choices})
+def _one_of(choices: Iterable[str]) -> Any:
+    """The type of an option with these choices. Its values are strings; those of an ``Enum`` are not in every typer."""
+    return Literal[tuple(choices)]
