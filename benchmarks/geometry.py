@@ -110,8 +110,14 @@ class Bench:
         return self._score_random(self.sizes.wide, 3)
 
     def score_many(self) -> Comparison:
-        """Many machines of 20 rows, as for long-tailed images."""
-        return self._score_random(self.sizes.many, 3)
+        """Many machines of 20 rows, as for long-tailed images: products of tiles with 2049 rows of directions."""
+        return self._score_random(self.sizes.many, 2.25)
+
+    def ask_many(self) -> Comparison:
+        """One query against many machines of 20 rows."""
+        model, _, queries = self._random_machines(self.sizes.many)
+        work = f"one query against {len(model.bank_.machines)} machines of {self.sizes.many[-1]}"
+        return self._ask_one(work, queries, model.bank_)
 
     def ask_images(self) -> Comparison:
         """One query against machines whose numbers are too many for the caches."""
@@ -202,14 +208,18 @@ class Bench:
         return Comparison(work, "model (at most + 1 GB)", sizes["model"], sizes["peak"], limit, "bytes")
 
     def _score_random(self, size: tuple[int, int, int, int], limit: float) -> Comparison:
+        model, rows, queries = self._random_machines(size)
+        work = f"score {shape(queries)} against {len(model.bank_.machines)} machines of {size[-1]}"
+        return self._against_product(work, queries, rows, lambda: model.folding(queries, self.measure), limit)
+
+    def _random_machines(self, size: tuple[int, int, int, int]) -> tuple[WideKAHM, Rows, Rows]:
+        """Machines of clustered rows, these rows, and queries; ``size`` as in ``Sizes.many``."""
         count, width, machines, each = size
         rng = np.random.default_rng(1)
         rows, labels = clusters(rng, machines * each, width, machines)
         rows = rows[np.argsort(labels, kind="stable")]
         queries, _ = clusters(rng, count, width, machines)
-        model = WideKAHM(each, "order", dtype="float32", scale=None).fit(rows)
-        work = f"score {shape(queries)} against {len(model.bank_.machines)} machines of {each}"
-        return self._against_product(work, queries, rows, lambda: model.folding(queries, self.measure), limit)
+        return WideKAHM(each, "order", dtype="float32", scale=None).fit(rows), rows, queries
 
     def _against_product(
         self, work: str, queries: Rows, rows: Rows, ours: Callable[[], object], limit: float
@@ -236,6 +246,7 @@ PIECES = (
     "score_images",
     "score_wide",
     "score_many",
+    "ask_many",
     "ask_images",
     "ask_site",
     "fit_images",

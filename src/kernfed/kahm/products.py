@@ -21,51 +21,70 @@ TILE = 8
 _WHOLE = 2**16
 #: Bytes in a row of a piece: a few registers, so that a single query reads the pieces from end to end.
 _PIECE = 256
+#: Multiplications of one call of BLAS at most: OpenBLAS has a kernel for small products, three times as fast as the
+#: other one at tiles of 8 rows, and leaves it where M N K is above this.
+_SMALL = 1_000_000
 _BLOCK = 512
 _GRAM_BLOCKS = 6
 
 
 @dataclass(frozen=True)
 class Factor:
-    """S matrices (K, C) that tiles of rows are multiplied by, cut into pieces (S, 1, K, c) of some columns each."""
+    """S matrices (K, C) that tiles of rows are multiplied by.
 
-    pieces: tuple[FloatArray, ...]
+    pieces : by columns, and for each the parts (S, 1, k, c) of it one below the other. The product with a tile is the
+    sum over parts, from the first to the last.
+    """
+
+    pieces: tuple[tuple[FloatArray, ...], ...]
 
     @classmethod
     def cut(cls, matrices: FloatArray) -> "Factor":
         """The factor of ``matrices`` (S, K, C). Where it is cut depends on their shape and type alone."""
         _, length, columns = matrices.shape
         step = columns if length * columns <= _WHOLE else _PIECE // matrices.itemsize
-        starts = range(0, max(columns, 1), max(step, 1))
-        return cls(tuple(matrices[:, None, :, start : start + step].copy() for start in starts))
+        # Shorter parts rather than fewer columns: narrow pieces leave the registers of a wide core half empty.
+        parts = max(1, -(-length // (_SMALL // (TILE * max(min(step, columns), 1)))))
+        bounds = list(pairwise(length * part // parts for part in range(parts + 1)))
+        return cls(
+            tuple(
+                tuple(matrices[:, None, top:bottom, start : start + step].copy() for top, bottom in bounds)
+                for start in range(0, max(columns, 1), max(step, 1))
+            )
+        )
 
     @property
     def columns(self) -> int:
         """Number of columns C."""
-        return sum(piece.shape[-1] for piece in self.pieces)
+        return sum(piece[0].shape[-1] for piece in self.pieces)
 
     @property
     def size(self) -> int:
         """How many numbers it holds."""
-        return sum(piece.size for piece in self.pieces)
+        return sum(part.size for piece in self.pieces for part in piece)
 
     @property
     def nbytes(self) -> int:
         """Bytes of its numbers."""
-        return sum(piece.nbytes for piece in self.pieces)
+        return sum(part.nbytes for piece in self.pieces for part in piece)
 
     @property
     def dtype(self) -> np.dtype[np.floating[npt.NBitBase]]:
         """Precision of its numbers."""
-        return self.pieces[0].dtype
+        return self.pieces[0][0].dtype
 
     def after(self, rows: FloatArray) -> FloatArray:
         """``rows @ matrix`` for each: tiles (S or 1, T, TILE, K) of rows give (S, T, TILE, C)."""
-        product = np.empty((self.pieces[0].shape[0], *rows.shape[1:-1], self.columns), dtype=self.dtype)
+        product = np.empty((self.pieces[0][0].shape[0], *rows.shape[1:-1], self.columns), dtype=self.dtype)
         start = 0
         for piece in self.pieces:
-            stop = start + piece.shape[-1]
-            np.matmul(rows, piece, out=product[..., start:stop])
+            stop = start + piece[0].shape[-1]
+            columns, top = product[..., start:stop], piece[0].shape[-2]
+            np.matmul(rows[..., :top], piece[0], out=columns)
+            for part in piece[1:]:
+                bottom = top + part.shape[-2]
+                columns += np.matmul(rows[..., top:bottom], part)
+                top = bottom
             start = stop
         return product
 

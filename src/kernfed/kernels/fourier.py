@@ -4,7 +4,7 @@ Sites that share the six numbers and words of a ``FourierFeatures`` share the ma
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -76,6 +76,10 @@ class FourierFeatures:
         if self.kind == "paired" and self.n_components % 2:
             raise InputError(f"n_components must be even for kind 'paired', got {self.n_components}")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The six fields: copies and pickles draw their frequencies from the seed again."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+
     @cached_property
     def frequencies(self) -> Float64Array:
         """W (width, M) for ``"phase"``, (width, M/2) for ``"paired"``; read-only."""
@@ -93,6 +97,12 @@ class FourierFeatures:
         phases = generator(self.seed, "fourier", "phases").uniform(0.0, 2.0 * np.pi, count)
         phases.setflags(write=False)
         return phases
+
+    @cached_property
+    def _longest_frequency(self) -> float:
+        """Largest sum over columns of |w|: no angle of rows with entries up to 1 is larger."""
+        with np.errstate(over="ignore"):
+            return float(np.abs(self.frequencies).sum(axis=0).max())
 
     def transform(self, X: npt.ArrayLike) -> FloatArray:
         """Features (n, n_components) of ``X`` (n, width), float32 for float32 rows and float64 otherwise.
@@ -125,7 +135,6 @@ class FourierFeatures:
     def _check_angles(self, rows: FloatArray) -> None:
         """Refuse rows or frequencies so large that an angle would overflow and its cosine be NaN."""
         largest = float(max(1.0, rows.max(initial=0.0), -rows.min(initial=0.0)))
-        with np.errstate(over="ignore"):
-            bound = largest * np.abs(self.frequencies).sum(axis=0).max()
-        if not bound < np.finfo(rows.dtype).max / 2:
+        bound = largest * self._longest_frequency
+        if not bound < float(np.finfo(rows.dtype).max) / 2:
             raise InputError(f"angles x W must fit {rows.dtype}, got up to {bound:.3g}; rescale X or enlarge bandwidth")

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,9 +47,21 @@ class FeatureProblem(ABC):
         """Labels (C,) in sorted order; empty for "regress"."""
         return np.array(self.classes)
 
-    @abstractmethod
     def feature_map(self) -> FourierFeatures | None:
-        """Features of rows; None where the columns are the features."""
+        """Features of rows; None where the columns are the features.
+
+        The same object at every call, so that its frequencies (p, M) are drawn once per problem and stay in memory as
+        long as the problem does.
+        """
+        return self._feature_map
+
+    @cached_property
+    def _feature_map(self) -> FourierFeatures | None:
+        return None if self.features == "given" else self._fourier_features()
+
+    @abstractmethod
+    def _fourier_features(self) -> FourierFeatures:
+        """The map of a problem with features "fourier"."""
 
     def numbers(self, y: npt.NDArray[Any]) -> IntArray:
         """Class numbers (n,) of labels."""

@@ -35,10 +35,8 @@ class Problem(FeatureProblem):
         column_bandwidths(self.bandwidth, self.width)  # features "given" need none, and the weights of sites do
         self.check_classes()
 
-    def feature_map(self) -> FourierFeatures | None:
-        """Features of rows, each row of norm 1; None where the columns are the features."""
-        if self.features == "given":
-            return None
+    def _fourier_features(self) -> FourierFeatures:
+        """Features of rows, each row of norm 1."""
         return FourierFeatures(self.width, self.n_components, self.bandwidth, self.seed, kind="paired")
 
     def transform(self, X: FloatArray) -> FloatArray:

@@ -13,6 +13,7 @@ targets share it. (KME Appendix A prints Tr/n_t in place of 2 Tr/n_t, and (24) l
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ class EmbeddingKernel:
         if len(self._places) == 0 or self._places.max() >= self.width + self.targets:
             raise InputError(f"columns must be among the {self.width + self.targets} of (x, y), got {self.columns}")
         if self.kind == "fourier":
-            self._fourier()  # checks the number of features and the seed
+            _ = self._fourier  # checks the number of features and the seed
 
     @property
     def _places(self) -> npt.NDArray[np.intp]:
@@ -77,6 +78,7 @@ class EmbeddingKernel:
         k = len(self._places)
         return self.n_components if self.kind == "fourier" else (k + 1) * (k + 2) // 2
 
+    @cached_property
     def _fourier(self) -> FourierFeatures:
         return FourierFeatures(len(self._places), self.n_components, 1.0, self.seed, kind="paired")
 
@@ -92,7 +94,7 @@ class EmbeddingKernel:
     @property
     def features(self) -> FeatureMap:
         """Map from ``rows`` to features (n, D)."""
-        return quadratic_features if self.kind == "polynomial" else self._fourier().transform
+        return quadratic_features if self.kind == "polynomial" else self._fourier.transform
 
     def embed(self, X: npt.ArrayLike, Y: npt.ArrayLike) -> MeanEmbedding:
         """Embedding of a site's rows x (n, p) and targets y (n, q)."""

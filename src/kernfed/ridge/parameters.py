@@ -37,10 +37,8 @@ class RidgeParameters(FeatureProblem):
     regularization: tuple[float, ...] = (1e-3,)
     fit_intercept: bool = False
 
-    def feature_map(self) -> FourierFeatures | None:
-        """Features of rows, scaled by 1/sqrt(M) as FedNewton has them; None where the columns are the features."""
-        if self.features == "given":
-            return None
+    def _fourier_features(self) -> FourierFeatures:
+        """Features of rows, scaled by 1/sqrt(M) as FedNewton has them."""
         return FourierFeatures(self.width, self.n_components, self.bandwidth, self.seed, scale="half")
 
     def row_weights(self, y: npt.NDArray[Any]) -> FloatArray | None:
