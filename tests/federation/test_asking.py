@@ -1,5 +1,6 @@
 """What ``Federation`` adds to an engine; what engines must do is in ``contracts/engines.py``."""
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -89,3 +90,13 @@ def test_only_models_with_sites_can_be_connected(rng: np.random.Generator) -> No
         pytest.raises(ValueError, match="a KAHM does not need a federation"),
     ):
         federation.connect(KAHM(scale=None))
+
+
+def test_large_replies_are_checked_side_by_side(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two checks that wait for each other come to an end only where both are under way at once."""
+    meeting = threading.Barrier(2, timeout=20)
+    monkeypatch.setattr("kernfed.federation.asking._CHECKED_IN_THREADS", 1)
+    monkeypatch.setattr("kernfed._threads.resolve_jobs", lambda _: 2)
+    with Federation.local(sites_data(rng, "ab")) as federation:
+        replies = federation.ask("describe", Payload(), check=lambda *_: meeting.wait() and None)
+    assert [site for site, _ in replies] == ["a", "b"]

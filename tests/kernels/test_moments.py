@@ -3,7 +3,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernfed import _threads
+from kernfed.errors import InputError
 from kernfed.kernels import FourierFeatures, Moments
+from kernfed.kernels import moments as module
 from oracles import kernels as oracle
 
 PROPERTY = settings(deadline=None, max_examples=60, derandomize=True)
@@ -333,3 +336,43 @@ def test_bad_rows(X, y, message):
 def test_bad_widths(width, targets):
     with pytest.raises(ValueError, match="must be"):
         Moments.zero(width, targets)
+
+
+def scatter_with(smallest, rng, k=6):
+    """A symmetric matrix (k, k) of unit diagonal size whose smallest eigenvalue is this."""
+    vectors, _ = np.linalg.qr(rng.standard_normal((k, k)))
+    matrix = (vectors * np.concatenate([[smallest], np.linspace(0.5, 1.5, k - 1)])) @ vectors.T
+    return (matrix + matrix.T) / 2
+
+
+@pytest.mark.parametrize("smallest", [1.0, 1e-7, 0.0, -1e-11, -1e-7, -1e-3, -1.0])
+def test_scatters_are_refused_as_by_cholesky_of_the_scaled_matrix(smallest, rng):
+    scatter = scatter_with(smallest, rng)
+    size = np.abs(np.diag(scatter)) + 0.1
+    scaled = scatter / np.sqrt(np.outer(size, size)) + 1e-9 * np.eye(len(scatter))
+    try:
+        np.linalg.cholesky(scaled)
+    except np.linalg.LinAlgError:
+        with pytest.raises(InputError, match="positive semi-definite"):
+            module._check_psd(scatter, size, "because")
+    else:
+        module._check_psd(scatter, size, "because")
+
+
+@pytest.mark.parametrize("scatter", [np.zeros((3, 3)), np.ones((4, 4)), np.diag([1.0, 0.0, 2.0])])
+def test_scatters_without_full_rank_are_taken(scatter):
+    before = scatter.copy()
+    module._check_psd(scatter, np.diag(scatter), "because")
+    np.testing.assert_array_equal(scatter, before)
+
+
+def test_scatters_are_checked_on_one_thread_of_blas(monkeypatch):
+    users, factorise = [], module.dpotrf
+
+    def counted(*arguments, **options):
+        users.append(_threads._users)
+        return factorise(*arguments, **options)
+
+    monkeypatch.setattr(module, "dpotrf", counted)
+    Moments.from_arrays(Moments.from_rows(np.arange(12.0).reshape(4, 3)).to_arrays())
+    assert users == [1]

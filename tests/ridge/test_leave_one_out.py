@@ -6,6 +6,7 @@ import pytest
 from kernfed.kernels import Moments
 from kernfed.ridge.leave_one_out import (
     TEMPERATURES,
+    TRIAL_STEPS,
     LeftOut,
     Spectrum,
     column_penalty,
@@ -13,7 +14,6 @@ from kernfed.ridge.leave_one_out import (
     grid,
     left_out,
     rule,
-    wider,
 )
 from kernfed.ridge.means import centred_features, centred_targets, row_means
 from kernfed.ridge.parameters import RidgeParameters
@@ -115,16 +115,14 @@ def test_the_temperature_is_the_most_likely_one(rng):
     assert told.losses(mass, True)[0] * told.some == pytest.approx(exact.min(), rel=0.01)
 
 
-def test_candidates_are_relative_and_are_widened_at_their_ends():
-    path = grid(rule(2.0, 100.0))
-    assert path[10] == pytest.approx(0.02)
+def test_candidates_are_relative_and_reach_far_beyond_those_of_trials():
+    path, trial = grid(rule(2.0, 100.0)), grid(rule(2.0, 100.0), TRIAL_STEPS)
+    assert trial[10] == path[22] == pytest.approx(0.02)
     assert np.allclose(np.diff(np.log10(path)), 0.5)
-    below, above = wider(0.02, path, path[0]), wider(0.02, path, path[-1])
-    assert max(below) < path[0] < path[-1] < min(above)
-    assert wider(0.02, path, path[5]) == ()
-    assert wider(0.02, path, path[0], least=path[0]) == ()
+    assert path[0] == pytest.approx(1e-6 * trial[0])
+    assert path[-1] == pytest.approx(1e6 * trial[-1])
+    assert set(trial) <= set(path)
     assert grid(0.02, least=0.019)[0] == pytest.approx(0.02)
-    assert np.allclose(np.diff(np.log10(sorted({*below, *path, *above}))), 0.5)
 
 
 def test_the_likelihood_decides_for_labels_and_squares_for_values():

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kernfed._threads import in_threads
 from kernfed._validation import check_count, check_number
 from kernfed.errors import InputError, MessageError, MissingSites, TooFewReplies
 from kernfed.federation.engines.engine import DeliveringEngine, Engine
@@ -20,6 +21,9 @@ from kernfed.federation.protocol.replies import Replies, Total
 from kernfed.federation.protocol.schema import Schema, agree, odd_sites
 from kernfed.federation.protocol.task import connector, summer
 from kernfed.federation.protocol.traffic import Traffic
+
+#: Bytes of all replies from which on they are checked in threads: starting these takes a millisecond.
+_CHECKED_IN_THREADS = 1_000_000
 
 
 class Federation:
@@ -216,8 +220,9 @@ class Federation:
 
         if keep or not isinstance(self.engine, DeliveringEngine):
             carried = self.engine.carry(data, asked, timeout)
-            for site in asked:
-                take(site, carried.get(site))
+            size = sum(len(reply) for reply in carried.values() if isinstance(reply, bytes))
+            # Checks of large replies (is this matrix positive?) take as long as sites take to make them: one core each.
+            in_threads(lambda site: take(site, carried.get(site)), asked, 1 if size < _CHECKED_IN_THREADS else None)
         else:
             self.engine.deliver(data, asked, timeout, take)
             for site in asked:

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg.lapack import dpotrf
 
+from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_count
 from kernfed.errors import InputError
 from kernfed.kernels._rows import (
@@ -277,12 +279,14 @@ def _check_targets(y: npt.ArrayLike | None, n: int) -> FloatArray:
 def _check_psd(scatter: Float64Array, size: Float64Array, reason: str) -> None:
     """Refuse a scatter (k, k) that is indefinite beyond ``_PSD_TOLERANCE`` of the columns' ``size`` (k,)."""
     unit = np.sqrt(np.where(size > 0, size, 1.0))
-    scaled = scatter / unit / unit[:, None]
+    scaled = scatter / unit
+    scaled /= unit[:, None]
     scaled[np.diag_indices_from(scaled)] += _PSD_TOLERANCE
-    try:
-        np.linalg.cholesky(scaled)
-    except np.linalg.LinAlgError:
-        raise InputError(f"the scatter must be positive semi-definite, got a negative eigenvalue: {reason}") from None
+    with single_blas_thread():
+        # In place, of the transpose, which lies in memory as LAPACK wants it; only whether it succeeds is of interest.
+        _, failed = dpotrf(scaled.T, lower=1, clean=0, overwrite_a=1)
+    if failed:
+        raise InputError(f"the scatter must be positive semi-definite, got a negative eigenvalue: {reason}")
 
 
 def _check_same(a: Moments, b: Moments) -> None:

@@ -32,12 +32,11 @@ TEMPERATURES = 2.0 ** (np.arange(-14, 2) / 2)
 _LIKELIHOOD_ROWS = 2000
 #: A row that its own solution reproduces whatever its target: its prediction without it is not defined.
 _FREE = 1e-10
-#: Candidates per factor of ten, and how far they go from ``tr(C) / n_eff`` at first, in steps.
+#: Candidates per factor of ten, and how far they go from ``tr(C) / n_eff``, in steps: of a problem that is one of
+#: several on trial, and of the one that is solved. The second range is so wide that the best candidate is inside it.
+#: A site answers for all candidates at once: the eigenvectors travel once, and a further candidate costs it little.
 _PER_DECADE = 2
-_FIRST_STEPS = (-10, 6)
-#: By how many steps an end is widened where the best is there, and how often.
-_WIDER = 6
-WIDENINGS = 2
+TRIAL_STEPS, ALL_STEPS = (-10, 6), (-22, 18)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,25 +92,13 @@ class Spectrum:
         return cls(mass, arrays["basis"], arrays["values"], arrays["linear"])
 
 
-def grid(
-    middle: float, lowest: int = _FIRST_STEPS[0], highest: int = _FIRST_STEPS[1], *, least: float = 0.0
-) -> tuple[float, ...]:
-    """Candidates ``middle * 10^(k/2)`` for steps k from lowest to highest, in rising order, none below ``least``."""
-    path = (float(middle * 10.0 ** (step / _PER_DECADE)) for step in range(lowest, highest + 1))
-    return tuple(value for value in path if value >= least)
-
-
-def wider(middle: float, path: tuple[float, ...], best: float, *, least: float = 0.0) -> tuple[float, ...]:
-    """Further candidates beyond the end of a ``grid`` at which the best one is; none where it is inside.
+def grid(middle: float, steps: tuple[int, int] = ALL_STEPS, *, least: float = 0.0) -> tuple[float, ...]:
+    """Candidates ``middle * 10^(k/2)`` for steps k from the first to the last, in rising order, none below ``least``.
 
     ``least`` is the smallest that is worth trying: below the rounding errors of the spectrum all are alike.
     """
-    steps = [round(_PER_DECADE * float(np.log10(value / middle))) for value in path]
-    if best == min(path):
-        return grid(middle, min(steps) - _WIDER, min(steps) - 1, least=least)
-    if best == max(path):
-        return grid(middle, max(steps) + 1, max(steps) + _WIDER)
-    return ()
+    path = (float(middle * 10.0 ** (step / _PER_DECADE)) for step in range(steps[0], steps[1] + 1))
+    return tuple(value for value in path if value >= least)
 
 
 def rule(trace: float, n_eff: float) -> float:

@@ -10,7 +10,16 @@ from kernfed.kernels import Moments, median_bandwidth
 from kernfed.kernels.scaling import ColumnStatistics
 from kernfed.ridge.choices import RidgeChoices
 from kernfed.ridge.exact import minimise
-from kernfed.ridge.leave_one_out import WIDENINGS, LeftOut, Spectrum, effective_rows, grid, left_out, rule, wider
+from kernfed.ridge.leave_one_out import (
+    ALL_STEPS,
+    TRIAL_STEPS,
+    LeftOut,
+    Spectrum,
+    effective_rows,
+    grid,
+    left_out,
+    rule,
+)
 from kernfed.ridge.means import Means, centred_features, centred_targets, row_means
 from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.parameters import RidgeParameters
@@ -77,8 +86,7 @@ def fit_single(
     trials = trial_problems(problem, "auto", median, spreads)
     tried = {name: _Tried(trial, X, y, rows_that_count) for name, trial in trials.items()}
     best = min(tried, key=lambda name: tried[name].loss)
-    full = _Tried(replace(problem, bandwidth=trials[best].bandwidth), X, y, rows_that_count)
-    full.widen(X, y)
+    full = _Tried(replace(problem, bandwidth=trials[best].bandwidth), X, y, rows_that_count, ALL_STEPS)
     solution = minimise(full.moments, full.mass, full.best)
     choices = RidgeChoices("left out", "left out", best[0], balanced=class_weights is not None)
     model = RidgeModel(
@@ -97,7 +105,14 @@ def fit_single(
 class _Tried:
     """A problem's sums, and errors left out of candidates for its regularisation."""
 
-    def __init__(self, problem: RidgeParameters, X: FloatArray, y: npt.NDArray[np.generic], rows: float) -> None:
+    def __init__(
+        self,
+        problem: RidgeParameters,
+        X: FloatArray,
+        y: npt.NDArray[np.generic],
+        rows: float,
+        steps: tuple[int, int] = TRIAL_STEPS,
+    ) -> None:
         self.problem = problem
         weights = problem.row_weights(y)
         transform = centred_features(problem, None)
@@ -105,24 +120,11 @@ class _Tried:
         features, targets = centred_features(problem, self.means), centred_targets(problem, y, self.means)
         self.moments = weighted_moments(X, targets, weights, features)
         self.mass = self.means.mass
-        self._spectrum = Spectrum.of(self.moments, self.mass)
-        self._middle = rule(float(self._spectrum.values.sum()), rows)
-        self.told: dict[float, tuple[float, float | None]] = {}
-        self._look(X, y, grid(self._middle, least=self._spectrum.least))
-
-    def _look(self, X: FloatArray, y: npt.NDArray[np.generic], path: tuple[float, ...]) -> None:
-        told: LeftOut = left_out(X, y, self.problem, self._spectrum, path, self.means)
-        losses = told.losses(self.mass, self.problem.task == "classify")
-        for place, value in enumerate(path):
-            self.told[value] = (float(losses[place]), told.temperature(place))
-
-    def widen(self, X: FloatArray, y: npt.NDArray[np.generic]) -> None:
-        """Look further where the best candidate is at an end."""
-        for _ in range(WIDENINGS):
-            further = wider(self._middle, tuple(self.told), self.best, least=self._spectrum.least)
-            if not further:
-                return
-            self._look(X, y, further)
+        spectrum = Spectrum.of(self.moments, self.mass)
+        path = grid(rule(float(spectrum.values.sum()), rows), steps, least=spectrum.least)
+        told: LeftOut = left_out(X, y, problem, spectrum, path, self.means)
+        losses = told.losses(self.mass, problem.task == "classify")
+        self.told = {value: (float(losses[place]), told.temperature(place)) for place, value in enumerate(path)}
 
     @property
     def best(self) -> float:

@@ -1,7 +1,7 @@
 """What a fit chooses by itself: the bandwidth and the scale of columns on fewer features, the regularisation on all.
 
 Exchanges of "exact" with everything chosen: survey, spreads of columns, sums of the trials, their errors, sums of the
-problem, its errors. Where the best regularisation is at an end of the candidates, errors are asked for again beyond it.
+problem, its errors. Eigenvectors go to the sites once: all candidates that can be the best are asked for together.
 """
 
 import math
@@ -20,7 +20,7 @@ from kernfed.federation.ridge.pooling import Pooled, ask_left_out, ask_trials, r
 from kernfed.federation.ridge.system import Sites
 from kernfed.federation.survey import Bandwidth
 from kernfed.kernels.scaling import ColumnStatistics, typical_statistics
-from kernfed.ridge.leave_one_out import WIDENINGS, LeftOut, Spectrum, column_penalty, grid, rule, wider
+from kernfed.ridge.leave_one_out import TRIAL_STEPS, LeftOut, Spectrum, column_penalty, grid, rule
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.ridge.widths import column_units, plain_bandwidth, scale_of, trial_problems
 
@@ -62,7 +62,7 @@ def _best_width(trials: dict[tuple[str, float], RidgeParameters], sites: Sites) 
     pooled = ask_trials(sites, list(trials.values()))
     spectra = [Spectrum.of(own.moments, own.mass) for own in pooled]
     paths = [
-        np.array(grid(rule(own.trace, own.n_eff), least=spectrum.least))
+        np.array(grid(rule(own.trace, own.n_eff), TRIAL_STEPS, least=spectrum.least))
         for own, spectrum in zip(pooled, spectra, strict=True)
     ]
     told = ask_left_out(pooled, spectra, paths)
@@ -133,11 +133,6 @@ def choose_strength(options: RidgeOptions, pooled: Pooled) -> Strength:
     for way, left in zip(ways, told, strict=True):
         way.add(way.path if given is None else tuple(given.tolist()), left)
     best = min(ways, key=lambda way: way.told[way.best].loss)
-    for _ in range(WIDENINGS if given is None else 0):
-        further = wider(best.middle, tuple(best.told), best.best, least=best.spectrum.least)
-        if not further:
-            break
-        best.add(further, ask_left_out([pooled], [best.spectrum], [np.array(further)])[0])
     return best.strength()
 
 
@@ -194,4 +189,4 @@ def path_of_rounds(sites: Sites) -> tuple[float, ...]:
     Fourier features have squared length 1/2; for columns as given the trace is one exchange.
     """
     trace = 0.5 if sites.parameters.features == "fourier" else float((ask_spreads(sites) ** 2).sum())
-    return grid(rule(trace, rows_that_count(sites)))[::2]
+    return grid(rule(trace, rows_that_count(sites)), TRIAL_STEPS)[::2]
