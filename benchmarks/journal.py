@@ -5,6 +5,8 @@ python benchmarks/journal.py [--quick] [--kills 200] [--seed 0] [--out benchmark
 one       a question that is refused at once, with the journal, against one wait for the disk
 threads   the same from 16 threads at once, which share waits
 check     lines checked in a second
+quota     a question counted for ``queries_per_day``: number 100,000 of the day against number 1,000, and the first
+          of a process that finds 100,000
 kills     two processes write, one of them is killed with -9 after a random number of lines, again and again: every line
           that a process was told to be on disk must be there, and the chain must hold
 
@@ -12,6 +14,7 @@ Writes ``journal.json``.
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -32,8 +35,10 @@ from timing import machine_facts
 from kernfed.cli.console import TextTable, format_seconds, show
 from kernfed.federation import Payload, Policy, Site, SiteStore
 from kernfed.federation.protocol.message import Question, encode_question
+from kernfed.federation.site.authorise import Caller, count_queries
 from kernfed.federation.site.chained import ChainedLines
 from kernfed.federation.site.journal_reading import check_journal, read_journal
+from kernfed.federation.site.quota import DailyQueries
 
 HERE = Path(__file__).resolve().parent
 THREADS = 16
@@ -104,6 +109,24 @@ def checking(folder: Path, lines: int) -> float:
     return verdict.lines / (time.perf_counter() - started)
 
 
+def quota(folder: Path, few: int, many: int) -> dict[str, float]:
+    """Seconds to count a question after ``few`` and after ``many`` of the day, and to read these; no disk waits."""
+    policy, caller, row = Policy(queries_per_day=10**9), Caller("benchmark", True), {"X": np.zeros((1, 4))}
+    store, numbers = SiteStore(folder / "quota"), itertools.count()
+
+    def count(counted: DailyQueries) -> None:
+        asked = Question("run", f"question {next(numbers)}", "scores", Payload(row), "benchmark")
+        with store.locked():
+            count_queries(policy, "a", counted, asked, caller)
+
+    counted, seconds = DailyQueries(store, durable=False), {}
+    for name, before in (("few", few), ("many", many)):
+        for _ in range(next(numbers), before):
+            count(counted)
+        seconds[name] = median_seconds(lambda: count(counted), 50)
+    return {**seconds, "first": median_seconds(lambda: count(DailyQueries(store, durable=False)), 3)}
+
+
 def written(said: str) -> dict[int, str]:
     """Hashes by number of the lines that a process said to be on disk."""
     words = [line.split() for line in said.splitlines(keepends=True) if line.endswith("\n")]
@@ -149,15 +172,19 @@ def main() -> None:
         folder = Path(name)
         seconds = costs(folder, 20 if given.quick else 200)
         rate = checking(folder, 500 if given.quick else 50_000)
+        counting = quota(folder, *((100, 1000) if given.quick else (1000, 100_000)))
         outcome = kills(folder, 2 if given.quick else given.kills, given.seed)
     result: dict[str, Any] = {"benchmark": "journal", "quick": given.quick, "machine": machine_facts()}
     result |= {"seconds": seconds, "over_disk": seconds["one"] / seconds["disk"], "checked_per_second": rate, **outcome}
+    result |= {"quota_seconds": counting, "quota_many_over_few": counting["many"] / counting["few"]}
     table = [
         ("one wait for the disk, 400 bytes", format_seconds(seconds["disk"])),
         ("a question that is refused, with its line on disk", format_seconds(seconds["one"])),
         (f"the same from {THREADS} threads, each", format_seconds(seconds["threads"])),
         ("the same in a temporary store, which waits for no disk", format_seconds(seconds["temporary"])),
         ("lines checked in a second", f"{rate:,.0f}"),
+        ("a question counted after many of the day, over one after few", f"{counting['many'] / counting['few']:.2f}"),
+        ("the first one of a process, which reads them all", format_seconds(counting["first"])),
         ("processes killed", f"{outcome['kills']:,}"),
         ("lines that were told to be on disk", f"{outcome['told']:,}"),
         ("of these not there", f"{outcome['lost']:,}"),

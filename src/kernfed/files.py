@@ -7,6 +7,10 @@ the migrations that a format declares, and a format whose class is gone is read 
 A file carries a digest of all that it says, so that one that was damaged is refused, and no array of any format holds
 NaN or infinity. A digest is no signature: who changes a file on purpose can make a new one, and what loads then is
 checked by its format.
+
+Model files, and all that a site's store holds, are for their owner alone (0600, folders 0700) whatever the umask:
+``atomic_path(private=True)``, ``open_private`` and ``private_folder`` see to it, ``tighten`` where they were made by
+an earlier version.
 """
 
 import hashlib
@@ -14,9 +18,10 @@ import json
 import math
 import os
 import reprlib
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -37,6 +42,8 @@ _WITHOUT_DIGEST = 1
 _HEADER = "kernfed"
 #: Bytes of a header, at most: parsed, JSON takes some thirty times as much, before anything of it is checked.
 _HEADER_LIMIT = 10_000_000
+#: Permissions of what nobody but its owner may read.
+_PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,10 @@ class Savable:
 
 
 def save(model: Any, path: str | os.PathLike[str]) -> None:
-    """Write a registered model to ``path``; an interrupted write leaves what was there before."""
+    """Write a registered model to ``path``; an interrupted write leaves what was there before.
+
+    The file is readable by its owner alone, whether or not it holds rows: who may have it is the owner's to say.
+    """
     record = to_record(model)
     header = {"container": CONTAINER, "package": __version__, **record.values}
     arrays = {name: np.ascontiguousarray(array) for name, array in record.arrays.items()}
@@ -132,7 +142,7 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
         raise InputError(f"names and plain values of a model must stay below {_HEADER_LIMIT // 2:,} bytes of JSON")
     # Made here and written to our own file: one that safetensors began would be left behind by a kill.
     content = to_safetensors(arrays, metadata={_HEADER: text})
-    with atomic_path(path) as temporary:
+    with atomic_path(path, private=True) as temporary:
         temporary.write_bytes(content)
 
 
@@ -281,12 +291,41 @@ def atomic_path(path: str | os.PathLike[str], *, private: bool = False) -> Itera
         yield temporary
         with temporary.open("rb+") as written:
             os.fsync(written.fileno())
-        if not private:  # it was made for its owner alone
-            temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(_PRIVATE_FILE if private else 0o666 & ~_umask())
         temporary.replace(place)
         sync_folder(place.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def open_private(path: str | os.PathLike[str], flags: int) -> int:
+    """Descriptor of a file, which is its owner's alone where this makes it; fits ``opener`` of ``open``."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, _PRIVATE_FILE)
+    if flags & os.O_CREAT and stat.S_IMODE(os.fstat(descriptor).st_mode) != _PRIVATE_FILE:
+        with suppress(PermissionError):  # it was there, and is another user's
+            os.fchmod(descriptor, _PRIVATE_FILE)
+    return descriptor
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder, and those above it that are not there, for their owner alone."""
+    if path.is_dir():
+        return
+    if path.parent != path:
+        private_folder(path.parent)
+    path.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
+    path.chmod(_PRIVATE_FOLDER)
+
+
+def tighten(folder: Path) -> None:
+    """Make a folder and all files and folders below it their owner's alone; what is another user's is left as it is."""
+    for place in (folder, *folder.rglob("*")):
+        with suppress(FileNotFoundError):  # another process has removed it
+            status = place.lstat()
+            kinds = {stat.S_IFDIR: _PRIVATE_FOLDER, stat.S_IFREG: _PRIVATE_FILE}
+            allowed = kinds.get(stat.S_IFMT(status.st_mode))  # links are left alone
+            if allowed and status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & ~allowed:
+                place.chmod(allowed)
 
 
 def sync_folder(folder: Path) -> None:

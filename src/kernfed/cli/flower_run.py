@@ -73,6 +73,8 @@ def flower_run(
     json: Json = False,
 ) -> None:
     """Run a job on a Flower deployment, show its progress, and say how it ended."""
+    from kernfed.files import atomic_path
+
     given = {"job": job.value, **parse_settings(app, settings or [])}
     _check(app, given)
     try:
@@ -82,7 +84,8 @@ def flower_run(
         raise typer.Exit(1) from None
     product = finished.product()
     if out is not None:
-        shutil.copyfile(product, out)
+        with atomic_path(out, private=product.suffix == ".kfd") as temporary:
+            shutil.copyfile(product, temporary)
     result = finished.result
     missing = [f"site {site} is missing: {reason}" for site, reason in result.get("missing", {}).items()]
     text = (

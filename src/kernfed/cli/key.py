@@ -32,13 +32,14 @@ def key(
     restored from a backup may have forgotten what it answered: --drop-runs keeps it from answering the same run twice.
     """
     from kernfed.federation.summing.party import ONCE, identity_at
+    from kernfed.files import private_folder
     from kernfed.secure.committee.member import drop_one_time_keys
 
     if not name:
         raise InputError("--name must be the name of the site, got none")
     inside = store / f"site-{quote(name, safe='')}"
     place = inside if inside.is_dir() else store
-    place.mkdir(parents=True, exist_ok=True)
+    private_folder(place)
     public = identity_at(place).public
     dropped = drop_one_time_keys(place / ONCE) if drop_runs else 0
     told = {"site": name, "key": public, "dropped": dropped}

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.data.encoders import Encoder
-from kernfed.files import atomic_path
+from kernfed.files import atomic_path, private_folder
 
 #: Texts of a part.
 PART = 1024
@@ -22,7 +22,7 @@ def encode_in_parts(
 
     A part is named by the fingerprint of its texts and of the encoder, so that none is taken for another.
     """
-    folder.mkdir(exist_ok=True)
+    private_folder(folder)
     vectors = np.zeros((len(texts), encoder.width), dtype=np.float32)
     for start in range(0, len(texts), PART):
         part = list(texts[start : start + PART])
@@ -30,7 +30,7 @@ def encode_in_parts(
         own = _read(place, (len(part), encoder.width))
         if own is None:
             own = encoder.encode(part).astype(np.float32)
-            with atomic_path(place) as temporary, temporary.open("wb") as file:
+            with atomic_path(place, private=True) as temporary, temporary.open("wb") as file:
                 np.save(file, own)
         vectors[start : start + len(part)] = own
         advance(len(part))

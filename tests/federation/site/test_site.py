@@ -338,7 +338,8 @@ class TestQueriesPerDay:
         assert refusal(ask(site, "scores", self.queries(1))).code == "policy"
         day = 2
         answered(ask(site, "scores", self.queries(5)))
-        assert list(site.store.read_state()["queries"]) == ["2030-01-02"]  # past days are not kept
+        kept = [place.name for place in (site.store.path / "queries").iterdir()]
+        assert kept == ["2030-01-02.jsonl"]  # past days are not kept
 
 
 def test_rows_that_the_site_cannot_hold_are_refused_when_they_come(tmp_path: Path) -> None:

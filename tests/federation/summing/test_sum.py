@@ -65,12 +65,16 @@ def test_members_without_noise_have_one_set_of_a_task(data):
             federation.sum("toy_gram", Payload(), ARRAYS, committee=committee)
 
 
-def test_what_could_wrap_takes_no_part(data):
+def test_what_could_wrap_is_cut_where_it_is_masked_and_refused_by_name_where_it_is_seen(data):
     big = {**data, "s3": (data["s3"][0] * 1e3, data["s3"][1])}
     with Federation.local(big) as federation:
-        total = federation.sum("toy_gram", Payload(), ARRAYS, committee="secure", min_replies=3)
-        assert total.sites == ("s0", "s1", "s2", "s4")
-        assert "at most 10000 in size" in total.missing["s3"].reason
+        masked = federation.sum("toy_gram", Payload(), ARRAYS, committee="secure")
+        clear = federation.sum("toy_gram", Payload(), ARRAYS, min_replies=3)
+    own = np.clip(big["s3"][0].T @ big["s3"][0], -1e4, 1e4)
+    assert np.abs(own).max() == 1e4
+    np.testing.assert_allclose(masked.arrays["gram"], clear.arrays["gram"] + own, atol=1e-8)
+    assert (masked.sites, clear.sites) == (tuple(sorted(big)), ("s0", "s1", "s2", "s4"))
+    assert "at most 10000 in size" in clear.missing["s3"].reason
 
 
 def test_only_additive_tasks(data):

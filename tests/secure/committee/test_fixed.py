@@ -36,7 +36,34 @@ def test_what_would_wrap_is_refused():
     layout = fit_layout({"x": ((2,), 5.0)}, 10)
     for values in [[5.1, 0.0], [np.nan, 0.0], [-np.inf, 0.0]]:
         with pytest.raises(InputError, match="finite and at most 5"):
-            layout.encode({"x": np.array(values)})
+            layout.check_bounds({"x": np.array(values)})
+
+
+NUMBERS = st.one_of(st.floats(), st.sampled_from([1e308, -1e308, np.inf, -np.inf, np.nan, 5e-324]))
+
+
+@given(
+    st.lists(NUMBERS, min_size=1, max_size=5),
+    st.one_of(st.floats(5e-324, 1e15), st.sampled_from([5e-324, 1e-12, 1.0, 1e15])),
+    st.integers(1, 1000),
+)
+def test_every_entry_is_encoded_cut_to_its_bound(values, bound, sites):
+    layout = fit_layout({"x": ((len(values),), bound)}, sites)
+    given_values, step = np.array(values), 2.0 ** -layout.blocks["x"].exponent
+    vector = layout.encode({"x": given_values})
+    assert (vector.shape, vector.dtype) == ((len(values),), np.uint64)
+    expected = np.clip(np.nan_to_num(given_values, nan=0.0, posinf=bound, neginf=-bound), -bound, bound)
+    assert (np.abs(layout.decode(vector)["x"] - expected) <= step / 2).all()
+    others = layout.encode({"x": np.full(len(values), bound)}) * np.uint64(sites - 1)
+    total = layout.decode(vector + others)["x"]
+    assert (np.abs(total - expected - (sites - 1) * bound) <= sites * step + 1e-12 * sites * bound).all()
+
+
+@given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=5), st.floats(0.5, 2.0**60))
+def test_integers_are_cut_to_their_bound(values, bound):
+    cut = Block((len(values),), bound).clipped(np.array(values))
+    assert cut.dtype == np.int64
+    assert cut.tolist() == [max(-int(bound), min(int(bound), value)) for value in values]
 
 
 def test_arrays_come_back_by_name():

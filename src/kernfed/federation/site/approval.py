@@ -141,7 +141,7 @@ class Approvals:
 
     def _write(self, held: list[Held], approved: list[Approval]) -> None:
         content = {"held": [asdict(entry) for entry in held], "approved": [asdict(entry) for entry in approved]}
-        with atomic_path(self._store.path / FILE) as temporary:
+        with atomic_path(self._store.path / FILE, private=True) as temporary:
             temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

@@ -7,7 +7,6 @@ import datetime
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from kernfed.errors import Refused
 from kernfed.federation.protocol.message import Question, digest
 from kernfed.federation.protocol.task import Task, find_task
 from kernfed.federation.site.policy import Policy
+from kernfed.federation.site.quota import DailyQueries
 from kernfed.promise import round_up
 
 
@@ -43,7 +43,8 @@ def check_policy(policy: Policy, site: str, question: Question, caller: Caller) 
         raise Refused("unknown task", f"site {site!r} knows no task {question.task!r}")
     if not policy.allows(question.task):
         allowed = ", ".join(policy.tasks)
-        raise Refused("policy", f"the policy of site {site!r} allows {allowed}, not {question.task!r}")
+        add = f"its operator allows it by adding {question.task!r} to tasks in the site's policy"
+        raise Refused("policy", f"the policy of site {site!r} allows {allowed}, not {question.task!r}; {add}")
     if not policy.welcomes(caller.name):
         raise Refused("policy", f"the policy of site {site!r} does not answer caller {caller.name!r}")
     return task
@@ -110,30 +111,26 @@ def check_repetition(question: Question, earlier: str | None) -> bool:
     return earlier is not None
 
 
-def count_queries(policy: Policy, site: str, state: dict[str, Any], question: Question, caller: Caller) -> bool:
-    """Add the rows of a question to what the caller has asked today; says whether ``state`` changed.
+def count_queries(policy: Policy, site: str, counted: DailyQueries, question: Question, caller: Caller) -> None:
+    """Add the rows of a question to what the caller has asked today; above the policy's limit it is refused.
 
-    A question asked again after a reply that was lost does not count again, and one above the limit is refused.
+    A question asked again after a reply that was lost does not count again. The site's store is locked.
     """
     limit, queries = policy.queries_per_day, question.payload.arrays.get("X")
     if limit is None or queries is None:
-        return False
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    counts = state["queries"].get(today, {})
-    counted = state.get("counted", {}).get(today, {})
+        return
+    day = counted.follow(datetime.datetime.now(datetime.UTC).date())
     key = repetition_key(question, caller)
-    if check_repetition(question, counted.get(key)):
-        return False
-    asked = counts.get(caller.quota, 0) + len(queries)
+    if check_repetition(question, counted.digest_of(key)):
+        return
+    asked = counted.asked(caller.quota) + len(queries)
     if asked > limit:
         raise Refused(
             "policy",
-            f"site {site!r} scores {limit} queries a day for {caller.quota!r}, this would be number {asked}; "
-            "ask again tomorrow",
+            f"site {site!r} scores {limit} queries a day for {caller.quota!r}, this would be number {asked} of {day} "
+            "(UTC); ask again on a later day",
         )
-    state["queries"] = {today: {**counts, caller.quota: asked}}
-    state["counted"] = {today: {**counted, key: question_digest(question)}}
-    return True
+    counted.count(key, question_digest(question), caller.quota, len(queries))
 
 
 def check_work(policy: Policy, site: str, *, features: int = 0, steps: int = 0, numbers: int = 0) -> None:

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kernfed.files import sync_folder
+from kernfed.files import open_private, private_folder, sync_folder
 
 #: What a file of lines begins with, at first and after a full one.
 FORMAT = "kernfed journal 1"
@@ -67,9 +67,9 @@ class ChainedLines:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         if not self.folder.is_dir():
-            self.folder.mkdir(parents=True, exist_ok=True)
+            private_folder(self.folder)
             sync_folder(self.folder.parent)
-        descriptor = os.open(self.folder / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_private(self.folder / "lock", os.O_WRONLY | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -130,7 +130,7 @@ class ChainedLines:
             _sync_file(_path(self.folder, place.file))
         event = CONTINUED if place.number else BEGUN
         fresh = Place(place.number + 1, 0, place.number, place.chain)
-        os.close(os.open(_path(self.folder, fresh.file), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(open_private(_path(self.folder, fresh.file), os.O_WRONLY | os.O_CREAT))
         sync_folder(self.folder)
         return self._put(fresh, {"event": event, "format": FORMAT, **self._about, "after": place.chain})
 
@@ -189,7 +189,7 @@ def read_head(folder: Path) -> Place | None:
 
 def _write_head(folder: Path, place: Place) -> None:
     """Of one length, and in place: nobody waits for it, and an older one is as true."""
-    descriptor = os.open(folder / "head", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_private(folder / "head", os.O_WRONLY | os.O_CREAT)
     try:
         os.pwrite(descriptor, f"{place.number:015d} {place.chain}\n".encode(), 0)
     finally:

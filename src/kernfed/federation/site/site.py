@@ -46,6 +46,7 @@ from kernfed.federation.site.authorise import (
 from kernfed.federation.site.data import SiteData
 from kernfed.federation.site.journal import UNWRITTEN, Journal, rows_in
 from kernfed.federation.site.policy import Policy
+from kernfed.federation.site.quota import DailyQueries
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.store import SiteStore
 from kernfed.files import Record
@@ -102,6 +103,7 @@ class Site:
         self.data = SiteData(name, X, y, ids, self.store, **about)
         self._journal = Journal(self.store, name, durable=not self.temporary)
         self._approvals = Approvals(self.store)
+        self._queries = DailyQueries(self.store, durable=not self.temporary)
         self._lock = threading.Lock()
         self._visit: Visit | None = None
         #: Working memory of tasks (assembled banks); rebuilt from the store at will.
@@ -359,9 +361,7 @@ class Site:
     def _limit(self, known: Task, question: Question, caller: Caller) -> None:
         if known.queries and self.policy.queries_per_day is not None:
             with self.store.locked():
-                state = self.store.read_state()
-                if count_queries(self.policy, self.name, state, question, caller):
-                    self.store.write_state(state)
+                count_queries(self.policy, self.name, self._queries, question, caller)
 
 
 def _encoded(reply: Reply) -> tuple[Reply, bytes]:

@@ -1,6 +1,7 @@
 """A site's memory between processes: a folder of files, each whole or absent, behind one lock.
 
-state.json            rows forgotten and queries answered
+state.json            rows forgotten, the head of the ledger, and what else is small
+queries/<day>         queries answered on the day, a line for each question: see ``quota``
 rows.safetensors      rows that were added after the site was set up
 <learner>/<handle>    what a learner left: machines, membership, factors
 releases/<name>       what was released under differential privacy, so that it is released once
@@ -13,7 +14,8 @@ journal/              who asked what, in a chain of lines: see ``chained``
 approvals.json        questions that wait for the operator, and those approved
 answers/<id>          answers to questions that changed something, so that a repeated question changes nothing
 
-Every file carries a checksum of its content, so that a damaged one is noticed and never used.
+Every file carries a checksum of its content, so that a damaged one is noticed and never used. Files and folders are
+their owner's alone (0600, 0700), and those that were not become so when the owner opens the store.
 """
 
 import copy
@@ -25,10 +27,10 @@ import tempfile
 import threading
 import weakref
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +38,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
 from kernfed.errors import FileFormatError, StoreError
-from kernfed.files import Record, atomic_path, sync_folder
+from kernfed.files import Record, atomic_path, open_private, private_folder, sync_folder, tighten
 
 #: The file of the site's long-lived key.
 KEY_FILE = "sum.key"
@@ -44,6 +46,8 @@ _VERSION = 1
 _KEPT_ANSWERS = 200
 _ANSWERS = "answers"
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
+
+Resource = TypeVar("Resource")
 
 
 class SiteStore:
@@ -56,11 +60,14 @@ class SiteStore:
             self.path = Path(folder)
         else:
             self.path = Path(path)
-            self.path.mkdir(parents=True, exist_ok=True)
+            private_folder(self.path)
+            tighten(self.path)
         self._threads = threading.RLock()
         self._depth = 0
         self._owner: int | None = None
         self._state: dict[str, Any] | None = None
+        self._open: dict[str, Any] = {}
+        self._closing = ExitStack()
         self._clean()
 
     @contextmanager
@@ -70,14 +77,28 @@ class SiteStore:
             if self._depth:
                 yield
                 return
-            with (self.path / "lock").open("a") as handle:
+            with self._lock_file() as handle:
                 fcntl.flock(handle, fcntl.LOCK_EX)
                 self._depth, self._owner, self._state = 1, threading.get_ident(), None
                 try:
-                    yield
+                    with self._closing:
+                        yield
                 finally:
+                    self._open.clear()
                     self._depth, self._owner, self._state = 0, None, None
                     fcntl.flock(handle, fcntl.LOCK_UN)
+
+    def keep_open(self, name: str, open_it: Callable[[], AbstractContextManager[Resource]]) -> Resource:
+        """What ``open_it`` opens, once while the store is locked: it is closed when the lock is given back."""
+        if not self.is_locked:
+            raise RuntimeError(f"{name} is kept open with the store locked: use `with site.store.locked():`")
+        if name not in self._open:
+            self._open[name] = self._closing.enter_context(open_it())
+        resource: Resource = self._open[name]
+        return resource
+
+    def _lock_file(self) -> TextIO:
+        return open(self.path / "lock", "a", encoding="ascii", opener=open_private)
 
     @property
     def is_locked(self) -> bool:
@@ -86,7 +107,7 @@ class SiteStore:
 
     def _clean(self) -> None:
         """Remove what killed writes left over, unless somebody is writing now."""
-        with (self.path / "lock").open("a") as handle:
+        with self._lock_file() as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -134,7 +155,7 @@ class SiteStore:
     def write_state(self, state: dict[str, Any]) -> None:
         """Replace the site's state."""
         content = {**state, "checksum": _checksum(state)}
-        with atomic_path(self.path / "state.json") as temporary:
+        with atomic_path(self.path / "state.json", private=True) as temporary:
             temporary.write_text(json.dumps(content, sort_keys=True), encoding="utf-8")
         self._state = None
 
@@ -183,7 +204,7 @@ class SiteStore:
     def write(self, record: Record, *names: str) -> None:
         """Put a record under ``names``."""
         place = self._place(*names)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(place.parent)
         arrays: dict[str, npt.NDArray[Any]] = {key: np.asarray(a, order="C") for key, a in record.arrays.items()}
         values = json.dumps(dict(record.values), allow_nan=False)
         metadata = {"values": values, "checksum": str(_checksum(json.loads(values), arrays))}
@@ -192,7 +213,7 @@ class SiteStore:
                 self.write_state(self.read_state())
             # Made here and written to our own file: one that safetensors began would be left behind by a kill.
             content = to_safetensors(arrays, metadata=metadata)
-            with atomic_path(place) as temporary:
+            with atomic_path(place, private=True) as temporary:
                 temporary.write_bytes(content)
 
     def delete(self, *names: str) -> None:

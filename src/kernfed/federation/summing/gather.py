@@ -76,6 +76,7 @@ def _gather_clear(
     def take(site: str, answer: Payload) -> None:
         if check is not None:
             check(site, answer)
+        layout.check_bounds(answer.arrays)
         np.add(total, layout.encode(answer.arrays), out=total)
 
     replies = federation.ask(

@@ -84,6 +84,7 @@ def send_share(
     """
     terms = read_own_terms(site, task, payload)
     _check_terms(site, terms, shared, part)
+    _check_layout(terms, shared, part)
     check_mechanism(site.policy, site.name, mechanism_name(mechanism), private_labels=protects_labels)
     check_record(site.policy, site.name, shared.epsilon, shared.delta)
     check_unsent(site, terms)
@@ -92,14 +93,14 @@ def send_share(
         if not len(rows.y):
             lacks = "keeps no rows aside" if aside else "has no rows that it may speak of"
             raise Refused("empty", f"site {site.name!r} {lacks}")
-        _check_room(terms, shared, part, len(rows.y))
         source = NoiseGenerator()
 
         def compute(ledger: Ledger) -> dict[str, Ints]:
             note = f"{type(shared).__name__}({shared.epsilon:g}, {shared.delta:g}) {part}, of {shared.honest} shares"
             events = (shared.event(part),)
             pays = charge(ledger, events, rows.X, rows.people, source, note, together=True)
-            return shared.share(part, integers(rows, pays), source)
+            exact = {name: terms.layout.blocks[name].clipped(own) for name, own in integers(rows, pays).items()}
+            return shared.share(part, exact, source)
 
         try:
             noisy = Permit(site, mechanism).anew(rows, compute)
@@ -124,11 +125,18 @@ def _check_terms(site: Site, terms: RunTerms, shared: SharedSum, part: str) -> N
         )
 
 
-def _check_room(terms: RunTerms, shared: SharedSum, part: str, rows: int) -> None:
-    for name, array in shared.arrays(part).items():
-        block = terms.layout.blocks.get(name)
-        if block is None or block.exponent != 0 or rows * array.per_row > block.bound:
-            raise Refused("limit", f"the sum of {name!r} has no room for {rows} rows")
+def _check_layout(terms: RunTerms, shared: SharedSum, part: str) -> None:
+    """Refuse a vector of other blocks than the sum has. How large its entries may be is no reason, see ``Block``.
+
+    Sums are cut to the bounds before noise is added, which takes no two of them further apart.
+    """
+    known, blocks = shared.arrays(part), terms.layout.blocks
+    if {name: (array.shape, 0) for name, array in known.items()} != {
+        name: (block.shape, block.exponent) for name, block in blocks.items()
+    }:
+        raise Refused(
+            "bad run", f"the terms of the run must have the arrays {', '.join(known)} in steps of 1", public=True
+        )
 
 
 # At the coordinator --------------------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
 """What sites and members answer for a masked sum: keys, a masked vector, a signature under a set, sums of masks."""
 
+import logging
+
 import numpy as np
 
 from kernfed._validation import check_count
-from kernfed.errors import InputError, Refused
+from kernfed.errors import FileFormatError, InputError, Refused
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.task import Task, find_task, task
 from kernfed.federation.site.authorise import check_privacy
@@ -18,12 +20,16 @@ from kernfed.federation.summing.party import (
     refusing,
     send,
 )
+from kernfed.secure.committee.fixed import Words
 from kernfed.secure.committee.keys import SIGNATURE
 from kernfed.secure.committee.reports import Bytes, Reports, as_bytes
+from kernfed.secure.committee.terms import RunTerms
 
 #: Keys for one run that a member gives out at once, at most.
 MOST_KEYS = 32
 _QUORUM = "quorum."
+#: What a reply must not tell is written here, for whoever runs the site.
+_log = logging.getLogger("kernfed.site")
 
 
 @task("sum_open", leaves="none", under_privacy="public", reason="public keys tell nothing of rows")
@@ -37,19 +43,32 @@ def open_sums(site: Site, payload: Payload) -> Payload:
 
 @task("sum_masked", leaves="masked")
 def masked_sum(site: Site, payload: Payload) -> Payload:
-    """The site's part of the sum of an additive task, masked."""
+    """The site's part of the sum of an additive task, masked; it is sent whatever values the site's rows have."""
     asked = str(read_terms(payload).task)
     known = _additive_task(site, asked)
     terms = read_own_terms(site, asked, payload)
     if terms.noise is not None:
         raise Refused("bad question", f"{asked!r} is answered without noise, and the terms of the run speak of some")
+    generation = generation_of(site)  # a table that cannot be read is refused here, whatever is asked
     question = {name: array for name, array in payload.arrays.items() if name != TERMS}
-    answer = known.run(site, Payload(question, payload.values))
+    return send(site, terms, _own_vector(site, known, terms, Payload(question, payload.values)), generation)
+
+
+def _own_vector(site: Site, known: Task, terms: RunTerms, question: Payload) -> Words:
+    """The task's answer as a vector (d,), entries cut to their bounds; zeros where the task fails on these rows.
+
+    A question can be made so that a task fails for some rows and not for others (weights that overflow), and a refusal
+    would tell which. The same holds for an answer of other arrays than the layout has: it is noticed after the task has
+    run. Refusals of the task itself follow from columns, kinds of labels and the question, as does an unreadable model.
+    """
     try:
-        vector = terms.layout.encode(answer.arrays)
-    except InputError as error:  # beyond the bounds that were declared, or of another shape
-        raise Refused("bad run", f"site {site.name!r} cannot take part: {error}") from None
-    return send(site, terms, vector, generation_of(site))
+        with np.errstate(all="ignore"):
+            return terms.layout.encode(known.run(site, question).arrays)
+    except (Refused, FileFormatError, MemoryError):
+        raise
+    except Exception:
+        _log.warning("site %s adds zeros to a masked sum: %r failed", site.name, known.name, exc_info=True)
+        return np.zeros(terms.layout.size, dtype=np.uint64)
 
 
 def _additive_task(site: Site, name: str) -> Task:

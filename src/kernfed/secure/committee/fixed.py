@@ -1,7 +1,8 @@
 """Vectors of fixed-point integers modulo 2^64: how many bits each number gets, and the way there and back.
 
 An array with the exponent e holds multiples of 2^-e. Exponents follow from public bounds and from the number of sites,
-before anything is sent, so that no sum wraps; a value beyond its bound is refused at its site.
+before anything is sent, so that no sum wraps. A site cuts an entry beyond its bound to the bound and takes part all the
+same: whoever asks chooses the bound, so that a refusal would tell on which side of it one site's entry lies.
 """
 
 import math
@@ -54,6 +55,14 @@ class Block:
         """How many numbers it has."""
         return math.prod(self.shape)
 
+    def clipped(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Entries cut to [-bound, bound], NaN as 0: whatever they are, float64, or int64 for integers of any type."""
+        if values.dtype.kind in "iub":
+            limit = math.floor(min(self.bound, 2.0**_ROOM))
+            return np.clip(values.astype(np.int64), -limit, limit)
+        numbers = values.astype(np.float64)
+        return np.clip(np.where(np.isnan(numbers), 0.0, numbers), -self.bound, self.bound)
+
     def fits(self, sites: int) -> bool:
         """Whether the sum over so many sites, with its noise, cannot wrap."""
         steps = 2.0**self.exponent
@@ -91,16 +100,22 @@ class Layout:
                 )
 
     def encode(self, arrays: Mapping[str, npt.ArrayLike]) -> Words:
-        """Arrays as one vector (size,): each entry to the nearest multiple of its step; beyond the bound is refused."""
+        """Arrays as one vector (size,): each entry, cut to its bound, to the nearest multiple of its step."""
         parts = []
+        for name in self.names:
+            block = self.blocks[name]
+            numbers = block.clipped(self._checked(name, arrays)).astype(np.float64)
+            parts.append(np.rint(np.ldexp(numbers, block.exponent)).astype(np.int64))
+        return self.pack(dict(zip(self.names, parts, strict=True)))
+
+    def check_bounds(self, arrays: Mapping[str, npt.ArrayLike]) -> None:
+        """Refuse entries that ``encode`` would cut: for whoever sees them in the clear anyway."""
         for name in self.names:
             block, values = self.blocks[name], self._checked(name, arrays)
             if not np.isfinite(values).all() or (values.size and np.abs(values).max() > block.bound):
                 raise InputError(
                     f"entries of {name!r} must be finite and at most {block.bound:g} in size, or their sum could wrap"
                 )
-            parts.append(np.rint(np.ldexp(values, block.exponent)).astype(np.int64))
-        return self.pack(dict(zip(self.names, parts, strict=True)))
 
     def pack(self, integers: Mapping[str, npt.NDArray[Any]]) -> Words:
         """Arrays of integers, in steps of their blocks, as one vector."""

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from kernfed.errors import InputError, StoreError
-from kernfed.files import sync_folder
+from kernfed.files import open_private, private_folder, sync_folder
 
 #: Bytes of a private key, and of a public one; of a signature.
 KEY, SIGNATURE = 32, 64
@@ -109,10 +109,10 @@ def keep_identity(place: Path) -> Identity:
 
 def write_secret(place: Path, secret: bytes) -> None:
     """Write a few secret bytes to a new file for the owner's eyes only, and to the disk before this returns."""
-    place.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(place.parent)
     part = place.with_name(f".{place.name}.part")
     part.unlink(missing_ok=True)
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = open_private(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         os.write(descriptor, secret)
         os.fsync(descriptor)

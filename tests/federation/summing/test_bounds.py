@@ -1,0 +1,151 @@
+"""What a site replies in a masked sum does not depend on whether its entries fit the bounds that the asker wrote."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernfed.errors import InputError, LedgerNotKept
+from kernfed.federation import Federation, FoldingLearner, Payload, RidgeLearner
+from kernfed.federation.protocol.message import decode_question, decode_reply
+from kernfed.federation.protocol.task import find_task, methods, task_names
+from kernfed.federation.summing import released
+from kernfed.federation.testing.calibrating import FACTORS
+from kernfed.federation.testing.evaluation import whole_question
+from kernfed.privacy import RecordMoments
+from kernfed.secure.committee.fixed import Block, Layout
+from oracles.federation import sites_data
+
+SITES = ("a", "b", "c")
+BOUNDS = (5e-324, 1e-9, 0.5, 30.0, 1e15)
+
+
+@pytest.fixture
+def federation(rng):
+    with Federation.local(sites_data(rng, SITES), holdout=0.4) as federation:
+        yield federation
+
+
+@pytest.fixture
+def replies(federation, monkeypatch):
+    """Task, site, size and refusal of every reply that a site sends."""
+    seen, carry = [], federation.engine.deliver
+
+    def deliver(question, sites, timeout, take):
+        def kept(site, reply, *rest):
+            known = decode_question(question)
+            seen.append((known.task, site, len(reply), decode_reply(reply, known, site).refusal))
+            take(site, reply, *rest)
+
+        carry(question, sites, timeout, kept)
+
+    monkeypatch.setattr(federation.engine, "deliver", deliver)
+    return seen
+
+
+def additive_question(name, federation):
+    """A question of an additive task, and shapes of its answer."""
+    if name == "ridge_sums":
+        model = RidgeLearner("exact", n_components=8, bandwidth=2.0, regularization=0.1).fit(federation)
+        question = Payload(values={"parameters": model.parameters.to_values()})
+    else:
+        machines = FoldingLearner("distance", batch_size=10, hold="machines", scale=None).fit(federation)
+        question = whole_question(machines, federation)
+    if name == "calibrate_model":
+        question = Payload({**question.arrays, "temperatures": np.array(FACTORS)}, question.values)
+    answer = federation.engine.site("a").as_owner(name, question)
+    return question, {array: values.shape for array, values in answer.arrays.items()}
+
+
+def masked_kinds(replies):
+    """Size and refusal of replies with masked vectors, each kind once; the list is emptied."""
+    kinds = {(size, refusal) for task, _, size, refusal in replies if task in ("sum_masked", "folding_shares")}
+    replies.clear()
+    return kinds
+
+
+ADDITIVE = [
+    name
+    for name in task_names()
+    if find_task(name).additive and any(name in names for method in methods() for names in method.tasks.values())
+]
+
+
+def test_there_are_additive_tasks():
+    assert set(ADDITIVE) == {"calibrate_model", "conform", "evaluate", "ridge_sums"}
+
+
+@pytest.mark.parametrize("name", ["calibrate_model", "conform", "evaluate", "ridge_sums"])
+def test_a_bound_below_or_above_a_sites_entries_gets_the_same_reply(federation, replies, name):
+    question, shapes = additive_question(name, federation)
+    replies.clear()
+    kinds = set()
+    for bound in BOUNDS:
+        arrays = {array: (shape, bound) for array, shape in shapes.items()}
+        total = federation.sum(name, question, arrays, committee="secure")
+        assert total.sites == SITES
+        assert all(np.abs(values).max(initial=0.0) <= 3 * bound + 2.0**-50 for values in total.arrays.values())
+        kinds |= masked_kinds(replies)
+    assert len(kinds) == 1
+    assert kinds.pop()[1] is None
+
+
+def test_the_sums_of_the_other_sites_are_unaffected(data):
+    for factor in (1e-3, 1.0, 1e100, 1e300):  # squares of the last are infinite
+        told = {**data, "s3": (data["s3"][0] * factor, data["s3"][1])}
+        with Federation.local(told) as federation:
+            total = federation.sum(
+                "toy_gram", Payload(), {"gram": ((3, 3), 1e4), "rows": ((1,), 1e6)}, committee="secure"
+            )
+        others = sum(X.T @ X for site, (X, _) in told.items() if site != "s3")
+        with np.errstate(over="ignore", invalid="ignore"):
+            own = np.nan_to_num(told["s3"][0].T @ told["s3"][0], nan=0.0, posinf=1e4, neginf=-1e4)
+        np.testing.assert_allclose(total.arrays["gram"], others + np.clip(own, -1e4, 1e4), atol=1e-8)
+        assert total.arrays["rows"] == [60]
+
+
+def test_a_model_that_overflows_on_some_rows_gets_the_same_reply(federation, replies):
+    """Otherwise weights could be chosen that compare the values of a row with any limit."""
+    settings = {"features": "given", "regularization": 0.1, "scale": None, "fit_intercept": False}
+    model = RidgeLearner("exact", **settings).fit(federation)
+    fits, fails = (hostile_question(model, size, federation) for size in (1.0, 1.7e308))
+    site = federation.engine.site("a")
+    shapes = {name: part.shape for name, part in site.as_owner("evaluate", fits).arrays.items()}
+    with np.errstate(all="ignore"), pytest.raises(InputError, match="between 0 and 1"):  # the owner is told
+        site.as_owner("evaluate", fails)
+    replies.clear()
+    arrays = {name: (shape, 2.0**40) for name, shape in shapes.items()}
+    for question in (fits, fails):
+        federation.sum("evaluate", question, arrays, committee="secure")
+    federation.sum("evaluate", fails, {"confusion": ((7,), 1.0)}, committee="secure")  # arrays that it does not have
+    kinds = masked_kinds(replies)
+    assert {refusal for _, refusal in kinds} == {None}
+    assert len(kinds) == 2  # by the number of entries
+
+
+def hostile_question(model, size, federation):
+    weights = np.zeros_like(model.weights_)
+    weights[0, :2] = size, -size
+    hostile = replace(model, weights_=weights, temperature_=1.0)
+    return whole_question(hostile, federation)
+
+
+def test_a_bound_on_shares_of_noise_gets_the_same_reply(federation, replies, monkeypatch):
+    """It would tell how many rows a site has, or how many of a class."""
+    honest_layout, kinds = released.share_layout, set()
+    mechanism = RecordMoments(20.0, 1e-5, 5, radius=8.0)
+    for bound in (0.5, 2.0**33, None):
+
+        def layout(shared, part, sites, bound=bound):
+            blocks = honest_layout(shared, part, sites).blocks
+            return Layout({name: Block(b.shape, bound or b.bound, 0, b.deviation) for name, b in blocks.items()})
+
+        monkeypatch.setattr(released, "share_layout", layout)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LedgerNotKept)
+            learner = FoldingLearner("distance", privacy=mechanism, sum="secure", rows_per_class=20, scale=None)
+            learner.fit(federation)
+        kinds |= masked_kinds(replies)
+    assert {refusal for _, refusal in kinds} == {None}
+    assert len(kinds) <= 2  # parts of a sum are of different sizes
