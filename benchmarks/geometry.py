@@ -114,10 +114,14 @@ class Bench:
         return self._score_random(self.sizes.many, 2.25)
 
     def ask_many(self) -> Comparison:
-        """One query against many machines of 20 rows."""
+        """One query against many machines of 20 rows.
+
+        The limit is that of one tile, 8 of 128 queries, and of reading 117 MB once: where products have a kernel for
+        small matrices, 128 queries take no longer than it takes to read the machines seven times.
+        """
         model, _, queries = self._random_machines(self.sizes.many)
         work = f"one query against {len(model.bank_.machines)} machines of {self.sizes.many[-1]}"
-        return self._ask_one(work, queries, model.bank_)
+        return self._ask_one(work, queries, model.bank_, 1 / 6)
 
     def ask_images(self) -> Comparison:
         """One query against machines whose numbers are too many for the caches."""
@@ -133,7 +137,7 @@ class Bench:
         bank = Bank.assemble(machines, list(range(10)), 10)
         return self._ask_one(f"one query against 10 {name} machines of {size}", queries, bank)
 
-    def _ask_one(self, work: str, queries: Rows, bank: Bank) -> Comparison:
+    def _ask_one(self, work: str, queries: Rows, bank: Bank, limit: float = 1 / 8) -> Comparison:
         """One of the first queries at a time, and all of them together, which no bit of a score may show."""
         some = queries[:TOGETHER]
         together = bank.scores(some, self.measure).values
@@ -144,7 +148,7 @@ class Bench:
             lambda: [bank.scores(some[:1], self.measure) for _ in range(REPEATS)],
             self.rounds,
         )
-        return Comparison(work, f"{len(some)} queries", times[0] / REPEATS, times[1] / REPEATS, 1 / 8)
+        return Comparison(work, f"{len(some)} queries", times[0] / REPEATS, times[1] / REPEATS, limit)
 
     def forget_row(self) -> Comparison:
         """A row forgotten at one of many sites, median over some; processor time, for training keeps all cores busy."""

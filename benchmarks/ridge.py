@@ -4,6 +4,9 @@ python benchmarks/ridge.py [--quick] [--rounds 2] [--out benchmarks/out]
 
 A whole ``conjugate`` run (survey, factors, ten rounds) over ten sites in this process is compared with scikit-learn's
 ``RBFSampler`` and ``Ridge`` on the pooled rows; the bytes of a round with 2 M C floats per site and direction.
+One exact exchange is compared with the sums that its sites make, the check of a site's sums with one Cholesky factor,
+one row predicted with its features and their product, and what goes down to choose a regularisation with the
+eigenvectors once.
 """
 
 import argparse
@@ -17,14 +20,18 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import Pipeline, make_pipeline
 from timing import Comparison, interleave, machine_facts, report
 
+from kernfed._threads import single_blas_thread
 from kernfed.data import load_dataset
 from kernfed.errors import DatasetNotFoundError
 from kernfed.federation import Federation, RidgeLearner
+from kernfed.kernels import Moments
 from kernfed.ridge import RidgeModel
 
 HERE = Path(__file__).resolve().parent
 Rows = npt.NDArray[np.float64]
 REGULARIZATION = 1e-5
+#: How often one row is predicted in a row.
+REPEATS = 50
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,15 @@ def federated_ridge(X: Rows, y: npt.NDArray[np.int64], sizes: Sizes, method: str
         return learner.fit(federation)
 
 
+def site_sums(model: RidgeModel, X: Rows, y: npt.NDArray[np.int64], sizes: Sizes) -> None:
+    """Sums of products of features and targets of every site, one after the other and in this process."""
+    features = model.parameters.feature_map()
+    assert features is not None
+    with single_blas_thread():
+        for part in np.array_split(np.arange(len(X)), sizes.sites):
+            Moments.from_rows(X[part], np.eye(10)[y[part]], features=features.transform)
+
+
 def measured(sizes: Sizes, rounds: int) -> tuple[list[Comparison], dict[str, float]]:
     """Comparisons, and the accuracies of both on the first rows: they must have solved the same problem."""
     name, X, y = images(sizes)
@@ -96,11 +112,58 @@ def measured(sizes: Sizes, rounds: int) -> tuple[list[Comparison], dict[str, flo
         "reference_accuracy": float((pooled[-1].predict(X[seen]).argmax(axis=1) == y[seen]).mean()),
         "accuracy": federated[-1].score(X[seen], y[seen]),
     }
+    exact = interleave(
+        lambda: site_sums(federated[-1], X, y, sizes), lambda: federated_ridge(X, y, sizes, "exact"), rounds
+    )
     return [
         Comparison(work, "RBFSampler + Ridge, pooled", *seconds, 1.5),
+        Comparison(f"exact, {len(X):,} rows, {sizes.sites} sites", "sums of its sites, one by one", *exact, 1.5),
+        check_sums(sizes, rounds),
+        predict_row(federated[-1], X, rounds),
+        choose_strength(X[:6000], y[:6000], sizes),
         Comparison("bytes up in a round", "2 M C floats per site", floats, last.bytes_up, 1.1, "bytes"),
         Comparison("bytes down in a round", "2 M C floats per site", floats, last.bytes_down, 1.1, "bytes"),
     ], accuracy
+
+
+def check_sums(sizes: Sizes, rounds: int) -> Comparison:
+    """Reading one site's sums, of which the coordinator finds out whether any rows can have them."""
+    k = sizes.components + 10
+    sent = Moments.from_rows(np.random.default_rng(0).standard_normal((k + 10, k))).to_arrays()
+    positive = np.cov(np.random.default_rng(1).standard_normal((k, k + 10)))
+
+    def factor() -> None:
+        with single_blas_thread():
+            np.linalg.cholesky(positive)
+
+    times = interleave(factor, lambda: Moments.from_arrays(sent), rounds)
+    return Comparison(f"read and check sums of {k} columns", "one Cholesky factor", *times, 3)
+
+
+def predict_row(model: RidgeModel, X: Rows, rounds: int) -> Comparison:
+    """One row: its frequencies are those of the row before."""
+    features = model.parameters.feature_map()
+    assert features is not None
+    W, b, scale = features.frequencies, features.phases, len(model.weights_) ** -0.5
+    row = X[:1]
+    times = interleave(
+        lambda: [(scale * np.cos(row @ W + b)) @ model.weights_ for _ in range(REPEATS)],
+        lambda: [model.decision_function(row) for _ in range(REPEATS)],
+        rounds,
+    )
+    work = f"predict one row of {X.shape[1]}, M = {len(model.weights_)}"
+    return Comparison(work, "cos(x W + b) V", times[0] / REPEATS, times[1] / REPEATS, 5)
+
+
+def choose_strength(X: Rows, y: npt.NDArray[np.int64], sizes: Sizes) -> Comparison:
+    """Bytes to the sites of a fit that chooses its regularisation; without noise the best one is at an end."""
+    parts = np.array_split(np.arange(len(X)), sizes.sites)
+    data = {f"site {number:02d}": (X[part], y[part]) for number, part in enumerate(parts)}
+    with Federation.local(data) as federation:
+        model = RidgeLearner("exact", n_components=sizes.components, bandwidth="median").fit(federation)
+        down = federation.traffic.bytes_down
+    once = 8 * len(model.weights_) ** 2 * sizes.sites
+    return Comparison("bytes down, regularisation chosen", "M^2 floats per site", once, down, 1.2, "bytes")
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ def test_geometry_runs_on_tiny_sizes_and_writes_json(tmp_path):
     found = json.loads((tmp_path / "geometry.json").read_text())
     assert json.loads(done.stdout.splitlines()[-1]) == found
     assert (found["benchmark"], found["quick"], found["rounds"]) == ("geometry", True, 1)
-    assert [row["unit"] for row in found["rows"]] == ["seconds"] * 8 + ["bytes"]
+    assert [row["unit"] for row in found["rows"]] == ["seconds"] * 9 + ["bytes"]
     for row in found["rows"]:
         assert set(row) == FIELDS
         assert row["ratio"] == row["ours"] / row["reference"] > 0

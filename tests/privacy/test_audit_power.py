@@ -10,6 +10,7 @@ from kernfed._random import generator
 from kernfed.privacy import ElementLaplace, Guarantee, RecordGaussian
 from kernfed.privacy.accounting import analytic_gaussian_mu, gaussian_delta
 from kernfed.privacy.audit import canary_bounds
+from kernfed.privacy.generator import NoiseGenerator
 from kernfed.privacy.lower_bound import gaussian_bound, split_bound
 from kernfed.privacy.power import (
     epsilon_of_mu,
@@ -37,7 +38,10 @@ def test_gaussian_noise_of_epsilon_12_does_not_pass_as_3() -> None:
     claimed, true = RecordGaussian(3.0, DELTA, 1.0), RecordGaussian(12.0, DELTA, 1.0)
     record = claimed.guarantees(10)[1]
     for seed in range(3):
-        bounds = canary_bounds(claimed, 10, release=lambda X: true.release(X).values, seed=seed)
+        noise = NoiseGenerator(seed)
+        bounds = canary_bounds(
+            claimed, 10, release=lambda X, noise=noise: true.release(X, generator=noise).values, seed=seed
+        )
         by_mu = next(bound for bound in bounds if bound.mu is not None)
         assert by_mu.contradicts(record)
         assert 7 < by_mu.value < 12

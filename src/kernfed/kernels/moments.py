@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg.lapack import dpotrf
+import scipy  # its parts are loaded when they are used
 
 from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray, check_count
@@ -284,7 +284,7 @@ def _check_psd(scatter: Float64Array, size: Float64Array, reason: str) -> None:
     scaled[np.diag_indices_from(scaled)] += _PSD_TOLERANCE
     with single_blas_thread():
         # In place, of the transpose, which lies in memory as LAPACK wants it; only whether it succeeds is of interest.
-        _, failed = dpotrf(scaled.T, lower=1, clean=0, overwrite_a=1)
+        _, failed = scipy.linalg.lapack.dpotrf(scaled.T, lower=1, clean=0, overwrite_a=1)
     if failed:
         raise InputError(f"the scatter must be positive semi-definite, got a negative eigenvalue: {reason}")
 

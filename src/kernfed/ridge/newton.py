@@ -14,7 +14,7 @@ from kernfed._threads import single_blas_thread
 from kernfed._validation import FloatArray
 from kernfed.ridge.objective import Iterate, System, diverged, first_iterate, objective_value
 
-#: Below this share of |b| rounding errors of a gradient are no longer small beside it, and it says little of eigenvalues.
+#: Below this share of |b| a gradient has too few digits left to say anything of eigenvalues.
 _NOISE = 1e-7
 #: Steps that depend on each other to this share are one: around their means, targets of classes add up to 0.
 _INDEPENDENT = 1e-6
