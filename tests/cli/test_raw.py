@@ -111,6 +111,15 @@ def test_another_unit_is_told_before_training():
     assert told in run("prepare", "--data", "units.csv", *TABLE).stderr
 
 
+def test_a_column_of_numbers_that_is_declared_a_category_has_its_words(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    hours = np.arange(960) % 24
+    pd.DataFrame({"hr": hours, "at": np.arange(960) % 2, "y": hours * 0.5}).to_csv("rows.csv", index=False)
+    words = ("prepare", "--data", "rows.csv", "--label", "y", "--site", "at", "--kind", "hr=category", "--json")
+    (column,) = json.loads(run(*words).stdout)["columns"]
+    assert (column["kind"], column["made"]) == ("category", "24")
+
+
 @pytest.mark.parametrize(
     ("values", "told"),
     [

@@ -1,5 +1,7 @@
 """Raw columns become numbers: what is chosen for each kind, and that the choice can be kept, edited and applied."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +10,7 @@ from hospital import LABEL, SEVERITY, SITE, hospital_table
 from kernfed.data import Preparation, Rules, raw_table, read_raw_table
 from kernfed.data.columns import text_column
 from kernfed.data.preparation_plans import FLAG, PLANS
+from kernfed.data.preparation_statistics import TableStatistics
 from kernfed.errors import DataError, InputError
 
 
@@ -188,6 +191,42 @@ def test_declared_kinds_and_orders():
         of([1, 2], kinds={"y": "drop"})
     with pytest.raises(InputError, match="must be category, number or drop"):
         Rules(kinds={"x": "word"})
+
+
+HOURS = np.arange(480) % 24
+
+
+@pytest.mark.parametrize("hours", [HOURS, [str(hour) for hour in HOURS], HOURS * 0.5])
+def test_a_declared_category_of_many_numbers_has_its_words(hours):
+    """Words of more than 20 different numbers were not counted, so that each seemed to be rare."""
+    plan = of(hours, kinds={"x": "category"})
+    assert plan.kind == "category"
+    assert len(plan.values) == 24
+    assert of(hours).kind == "number"
+
+
+def test_words_of_a_declared_category_need_as_many_rows_as_any():
+    hours = [*np.repeat(np.arange(22), 20), *range(100, 130)]
+    table = raw_table({"x": hours, "other": hours})
+    counted = TableStatistics.of(table, min_rows=5, categories=("x", "not there")).columns
+    assert counted["x"].named == {str(hour): 20 for hour in sorted(range(22), key=str)}
+    assert counted["x"].rare == 30
+    assert counted["other"].named == {}
+
+
+def test_a_declared_kind_is_honoured_against_every_rule():
+    sentences = ["a long sentence about this patient and that one", "another long one about the next patient"] * 20
+    assert of(sentences, kinds={"x": "category"}).values == tuple(sorted(set(sentences)))
+    assert of(np.arange(40), kinds={"x": "number"}).kind == "number"
+    assert of(np.arange(40)).why == "numbers the rows: an identifier"
+
+
+def test_words_in_order_lie_evenly_between_the_ends_that_the_docs_name():
+    plan = of(["a", "b", "c", "d"] * 10, ordered={"x": ("d", "c", "b", "a")})
+    values = plan.apply(text_column("x", ["d", "c", "b", "a"]))[:, 0].tolist()
+    assert values == [-1.5, -0.5, 0.5, 1.5]
+    for said in (type(plan).__doc__, Path("docs/tables.md").read_text(encoding="utf-8")):
+        assert "from -1.5 for the first to 1.5 for the last" in " ".join(said.split())
 
 
 def test_categories_that_pandas_orders_stay_in_order():

@@ -143,8 +143,7 @@ def test_a_site_that_cannot_delete_is_told(data: Data, queries: Any) -> None:
         model = model.forget("a")
     with pytest.warns(
         MissingSites,
-        match="'b' takes part no longer.*allows describe, folding_choose, folding_fit, scores, prepare, "
-        "not 'forget_model'",
+        match="'b' takes part no longer.*allows describe, folding_choose, folding_fit, scores, not 'forget_model'",
     ):
         model = model.forget("b")
     assert model.sites == tuple("cdef")
@@ -222,7 +221,7 @@ def test_the_default_policy_is_enough_to_learn(data: Data, queries: Any) -> None
     for change in (lambda: model.forget("a", rows=[1]), lambda: model.add_rows("a", queries, [0] * 12)):
         with pytest.raises(
             TooFewReplies,
-            match="'a': the policy of site 'a' allows describe, folding_choose, folding_fit, scores, prepare, not",
+            match="'a': the policy of site 'a' allows describe, folding_choose, folding_fit, scores, not",
         ):
             change()
 

@@ -52,7 +52,7 @@ def prepare(
         table = read_raw_table(data, features=features, label=label, site=site, ids=ids)
         every = np.arange(len(table))
         statistics = {
-            name: TableStatistics.of(table.take(every[rows]), min_rows=MIN_ROWS)
+            name: TableStatistics.of(table.take(every[rows]), min_rows=MIN_ROWS, categories=rules.categories)
             for name, rows in sorted(site_places(table.site).items())
         }
     preparation = Preparation.from_statistics(statistics.values(), rules)

@@ -25,6 +25,8 @@ MISSING_WORDS = frozenset({"", "na", "n/a", "nan", "null", "none", "nat", "?", "
 TRUE_WORDS, FALSE_WORDS = frozenset({"true", "yes", "y", "t"}), frozenset({"false", "no", "n", "f"})
 #: Larger numbers are no measurements; their squares could not be added up.
 LARGEST = 1e100
+#: Microseconds from 1970 that 64 bits hold, as the nearest float.
+_LAST_MOMENT = 2.0**63 - 1024
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 _CLOCK = r"([ T](?P<clock>\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?)(Z|[+-]00:?00)?)?"
 _TIMES = (
@@ -207,6 +209,6 @@ def _written(value: float, stored: str) -> str:
     if stored == "boolean":
         return "true" if value else "false"
     if stored == "time":
-        moment = np.datetime64(round(value * 86_400_000_000), "us")
+        moment = np.datetime64(round(min(max(value * 86_400_000_000, -_LAST_MOMENT), _LAST_MOMENT)), "us")
         return str(moment.astype("datetime64[D]") if value == int(value) else moment.astype("datetime64[s]"))
     return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)

@@ -15,16 +15,15 @@ import numpy.typing as npt
 
 from kernfed._validation import FloatArray, check_rows
 from kernfed.data.columns import RawTable
+from kernfed.data.preparation_base import Plan
 from kernfed.data.preparation_choice import Rules, choose_plans
 from kernfed.data.preparation_file import plans_to_toml
-from kernfed.data.preparation_plans import DropPlan, Plan, read_plan
+from kernfed.data.preparation_limits import MOST_NAME_CHARACTERS, MOST_OUTPUTS
+from kernfed.data.preparation_plans import DropPlan, read_plan
 from kernfed.data.preparation_statistics import TableStatistics
 from kernfed.data.raw import is_table, raw_table
 from kernfed.errors import InputError
 from kernfed.files import atomic_path
-
-#: Columns that a preparation may make.
-_MOST_OUTPUTS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,15 @@ class Preparation:
         names = [plan.name for plan in self.plans]
         if len(set(names)) != len(names):
             raise InputError("a preparation must name every column once")
-        if not 0 < len(self.columns) <= _MOST_OUTPUTS:
-            told = "; ".join(f"{plan.name!r}: {plan.why or 'left out'}" for plan in self.plans[:10])
-            raise InputError(f"a preparation must leave 1 to {_MOST_OUTPUTS:,} columns to learn from; {told}")
+        # Counted before they are named: a few hostile plans would name more than memory holds.
+        if not 0 < sum(plan.n_outputs for plan in self.plans) <= MOST_OUTPUTS:
+            told = "; ".join(f"{plan.name!r:.60}: {plan.why or 'left out':.60}" for plan in self.plans[:10])
+            raise InputError(f"a preparation must leave 1 to {MOST_OUTPUTS:,} columns to learn from; {told}")
+        if sum(plan.n_outputs * len(plan.name) for plan in self.plans) > MOST_NAME_CHARACTERS:
+            raise InputError(
+                f"the names of the columns that a preparation makes must have at most {MOST_NAME_CHARACTERS:,} "
+                "characters in all; give columns shorter names"
+            )
 
     # Made ---------------------------------------------------------------------------------------------------------
 
@@ -60,11 +65,16 @@ class Preparation:
         """
         several = isinstance(tables, Mapping) and bool(tables) and all(map(is_table, tables.values()))
         own = [raw_table(tables[name]) for name in sorted(tables)] if several else [raw_table(tables)]
-        return cls.from_statistics([TableStatistics.of(table, min_rows=min_rows_per_value) for table in own], rules)
+        declared = rules.categories if rules is not None else ()
+        counted = [TableStatistics.of(table, min_rows=min_rows_per_value, categories=declared) for table in own]
+        return cls.from_statistics(counted, rules)
 
     @classmethod
     def from_statistics(cls, statistics: Iterable[TableStatistics], rules: Rules | None = None) -> "Preparation":
-        """Preparation of rows of which only statistics are known, those of each site in the order of their names."""
+        """Preparation of rows of which only statistics are known, those of each site in the order of their names.
+
+        They must be counted with ``categories=rules.categories``: only so are words of columns of numbers counted.
+        """
         every = list(statistics)
         if not every:
             raise InputError("a preparation needs the statistics of at least 1 table, got none")
@@ -133,6 +143,8 @@ class Preparation:
         """Preparation from ``to_values``; whatever cannot be is refused by column and setting."""
         if not isinstance(values, list):
             raise InputError(f"a preparation must be a list of columns, got {type(values).__name__}")
+        if len(values) > MOST_OUTPUTS:
+            raise InputError(f"a preparation must have at most {MOST_OUTPUTS:,} columns, got {len(values):,}")
         return cls(tuple(read_plan(entry) for entry in values))
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -1,5 +1,6 @@
 """Which plan a column gets, from what was counted of it, and why: the sentences that ``kernfed prepare`` prints."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ import numpy as np
 
 from kernfed._validation import check_count
 from kernfed.data.encoders import find_encoder
+from kernfed.data.preparation_base import Plan
 from kernfed.data.preparation_histogram import Histogram, bins_of
 from kernfed.data.preparation_plans import (
     BooleanPlan,
@@ -17,7 +19,6 @@ from kernfed.data.preparation_plans import (
     ListPlan,
     NumberPlan,
     OrderedPlan,
-    Plan,
     TextPlan,
     TimePlan,
     bend,
@@ -62,6 +63,11 @@ class Rules:
             if kind not in ("category", "number", "drop"):
                 raise InputError(f"kind of column {name!r} must be category, number or drop, got {kind!r}")
 
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Columns that are declared to be categories, sorted: of these sites count words whatever they hold."""
+        return tuple(sorted(name for name, kind in self.kinds.items() if kind == "category"))
+
 
 def choose_plans(statistics: TableStatistics, rules: Rules) -> tuple[Plan, ...]:
     """A plan for every column, in the order of the table; columns that not all sites have are left out."""
@@ -73,10 +79,19 @@ def choose_plans(statistics: TableStatistics, rules: Rules) -> tuple[Plan, ...]:
 
 
 def _rounded(plan: Plan) -> Plan:
-    """The plan with numbers of six digits, for people; more would say more than needed of the rows."""
+    """The plan with numbers of six digits, for people; more would say more than needed of the rows.
+
+    Numbers that are large beside the spread, as dates of one day are, keep as many digits as one hundredth of it needs.
+    """
     numbers: dict[str, Any] = {name: value for name, value in vars(plan).items() if isinstance(value, float)}
+    spread = numbers.get("spread", 0.0)
+    on_curve = getattr(plan, "curve", "none") != "none"  # then low and high are in other units than the spread
+    scales = {"center": spread, "offset": numbers.get("unit", 0.0)}
+    scales |= dict.fromkeys(("low", "high"), numbers["high"] - numbers["low"] if on_curve else spread)
     for name, value in numbers.items():
-        numbers[name] = float(f"{value:.6g}")
+        scale = scales.get(name, 0.0)
+        further = math.ceil(math.log10(abs(value) / scale) - 3) if scale and value else 0
+        numbers[name] = float(f"{value:.{6 + min(max(further, 0), 11)}g}")
     return replace(plan, **numbers)
 
 
@@ -92,29 +107,28 @@ def _choose(name: str, own: ColumnStatistics, rules: Rules) -> Plan:
     if wanted == "drop" or not own.present:
         return DropPlan(name, "as declared" if wanted else "no values, or of a kind that cannot be learned from")
     if order:
-        plan = OrderedPlan(name, f"ordered as declared{_gaps(own)}", order, flagged)
-        plan.check()
-        return plan
+        return OrderedPlan(name, f"ordered as declared{_gaps(own)}", order, flagged)
     if wanted != "category":
         if own.flags == own.present and not wanted:
             return BooleanPlan(name, f"true or false{_gaps(own)}", flagged) if _differs(own) else _constant(name)
         if own.numbers >= _NEARLY_ALL * own.present or wanted == "number":
-            return _number(name, own, rules)
+            return _number(name, own, rules, wanted == "number")
         if own.times >= _NEARLY_ALL * own.present:
             return _time(name, own, rules)
     return _category(name, own, rules, wanted == "category")
 
 
-def _number(name: str, own: ColumnStatistics, rules: Rules) -> Plan:
+def _number(name: str, own: ColumnStatistics, rules: Rules, declared: bool) -> Plan:
     if not own.numbers:
         return DropPlan(name, "no numbers")
-    if own.counting == own.rows:
+    if not declared and own.counting == own.rows:
         return DropPlan(name, "numbers the rows: an identifier")
-    if own.different == own.rows and own.whole == own.present and _IDENTIFIER.fullmatch(name):
+    identifies = own.different == own.rows and own.whole == own.present and _IDENTIFIER.fullmatch(name)
+    if identifies and not declared:
         return DropPlan(name, "a different whole number in every row: an identifier")
     mean = own.total / own.numbers
     spread = float(np.sqrt(max(own.square / own.numbers - mean**2, 0.0)))
-    if len(own.histogram.counts) == 1 and spread <= 1e-7 * abs(mean) + 1e-300:
+    if spread <= 1e-7 * abs(mean) + 1e-300:  # of nearer values sums of squares do not know the spread
         return _constant(name)
     absent = own.missing + own.present - own.numbers
     return _scaled(name, own, mean, spread, absent >= rules.min_rows)
@@ -170,7 +184,7 @@ def _time(name: str, own: ColumnStatistics, rules: Rules) -> Plan:
 def _category(name: str, own: ColumnStatistics, rules: Rules, declared: bool) -> Plan:
     if not declared and own.different == own.rows:
         return DropPlan(name, "a different word in every row: an identifier")
-    if own.words and own.characters > _SENTENCES * own.words:
+    if not declared and own.words and own.characters > _SENTENCES * own.words:
         return DropPlan(name, "text of sentences: learn from it with --text")
     enough = {word: count for word, count in own.named.items() if count >= rules.min_rows}
     kept = sorted(sorted(enough, key=lambda word: (-enough[word], word))[: rules.most_values])

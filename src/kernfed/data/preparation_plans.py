@@ -5,62 +5,42 @@ All numbers come out on one scale: one unit is about one standard deviation of a
 category they are far from everything. No cell is refused: what cannot be read is missing.
 """
 
-from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
 
 from kernfed._plain import read_text
 from kernfed._validation import FloatArray, check_choice, check_count, check_number
-from kernfed.data.columns import RawColumn
+from kernfed.data.columns import LARGEST, RawColumn
 from kernfed.data.encoders import USUAL_ENCODER, check_encoder_name, find_encoder
+from kernfed.data.preparation_base import FLAG, Plan
+from kernfed.data.preparation_limits import (
+    FARTHEST,
+    FARTHEST_DAY,
+    FINEST_UNIT,
+    LARGEST_NUMBER,
+    LEAST_DAYS,
+    MOST_OUTPUTS,
+    check_range,
+    check_reach,
+    check_scale,
+    check_text,
+    check_values,
+)
 from kernfed.errors import InputError
 
-#: Size of a flag: of one category among several, of a missing value, of half the way from false to true.
-FLAG = 0.5
 #: Radius of the circle on which months, weekdays and hours lie.
 CIRCLE = 0.35
 #: Length of the vector of a text: it says as much as about nine columns of numbers.
 TEXT = 3.0
+#: Half the way from the first word of an order to the last, and the most of years before or after the middle.
+ORDER, YEARS = 1.5, 4.0
 #: What a category is called that is rare, or was not met before, and one that is missing.
 OTHER, MISSING = "(other)", "(missing)"
 CURVES = ("none", "log")
 #: Parts of a time, with the days or hours after which each begins again; "years" goes on.
 PARTS = {"years": 0.0, "month": 12.0, "weekday": 7.0, "hour": 24.0}
-_MOST_VALUES, _LONGEST_NAME = 10_000, 1000
-
-
-@dataclass(frozen=True)
-class Plan(ABC):
-    """How column ``name`` becomes columns of numbers; ``why`` is for people."""
-
-    kind: ClassVar[str] = ""
-
-    name: str
-    why: str = ""
-
-    @abstractmethod
-    def outputs(self) -> tuple[str, ...]:
-        """Names of the columns that it makes."""
-
-    @abstractmethod
-    def apply(self, column: RawColumn) -> FloatArray:
-        """Numbers (n, k), as many columns as ``outputs``."""
-
-    def check(self) -> None:
-        """Refuse settings that cannot be."""
-        if len(self.name) > _LONGEST_NAME:
-            raise InputError(f"the name of a column must have at most {_LONGEST_NAME} characters")
-
-    def summary(self) -> str:
-        """What is done, in a few words."""
-        return self.kind
-
-    def to_values(self) -> dict[str, Any]:
-        """Plain values, the kind first."""
-        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        return {"name": plain.pop("name"), "kind": self.kind, **plain}
 
 
 @dataclass(frozen=True)
@@ -71,6 +51,7 @@ class NumberPlan(Plan):
     """
 
     kind: ClassVar[str] = "number"
+    bound: ClassVar[float] = LARGEST_NUMBER
 
     low: float = 0.0
     high: float = 1.0
@@ -85,7 +66,7 @@ class NumberPlan(Plan):
         """The column itself, and the flag."""
         return (self.name, f"{self.name}={MISSING}") if self.missing else (self.name,)
 
-    def apply(self, column: RawColumn) -> FloatArray:
+    def _numbers(self, column: RawColumn) -> FloatArray:
         """Numbers (n, 1), or (n, 2) with the flag."""
         values = column.numbers
         absent = ~np.isfinite(values)
@@ -93,15 +74,18 @@ class NumberPlan(Plan):
         scaled = np.where(absent, 0.0, (moved - self.center) / self.spread)
         return _with_flag(scaled, absent, self.missing)
 
-    def check(self) -> None:
-        """Refuse an empty range and a spread of nothing."""
+    def _check_settings(self) -> None:
+        """Refuse a range that is empty, and one that becomes larger than ``LARGEST_NUMBER``."""
         for name in ("low", "high", "center", "offset"):
-            check_number(getattr(self, name), f"{name} of column {self.name!r}")
+            check_number(getattr(self, name), f"{name} of {self._called}", at_least=-FARTHEST, at_most=FARTHEST)
         for name in ("spread", "unit"):
-            check_number(getattr(self, name), f"{name} of column {self.name!r}", above=0)
-        check_choice(self.curve, f"curve of column {self.name!r}", CURVES)
-        if not self.low < self.high:
-            raise InputError(f"low of column {self.name!r} must be below high, got {self.low} and {self.high}")
+            check_scale(getattr(self, name), f"{name} of {self._called}")
+        check_choice(self.curve, f"curve of {self._called}", CURVES)
+        check_range(self.low, self.high, self.name)
+        if self.curve == "log":
+            check_number(self.unit, f"unit of {self._called}", at_least=FINEST_UNIT * (self.high - self.low))
+        ends = bend(np.array([self.low, self.high]), self.curve, self.offset, self.unit)
+        check_reach(ends, self.center, self.spread, self.name)
 
     def summary(self) -> str:
         """Range and curve."""
@@ -121,11 +105,14 @@ class BooleanPlan(Plan):
         """The column itself, and the flag."""
         return (self.name, f"{self.name}={MISSING}") if self.missing else (self.name,)
 
-    def apply(self, column: RawColumn) -> FloatArray:
+    def _numbers(self, column: RawColumn) -> FloatArray:
         """Numbers (n, 1), or (n, 2) with the flag."""
         values = column.flags
         absent = ~np.isfinite(values)
         return _with_flag(np.where(absent, 0.0, (values - 0.5) * FLAG * np.sqrt(2)), absent, self.missing)
+
+    def _check_settings(self) -> None:
+        """Nothing more: a flag has no settings."""
 
     def summary(self) -> str:
         """Whether there is a flag."""
@@ -147,7 +134,7 @@ class CategoryPlan(Plan):
         names = (*self.values, *([OTHER] if self.other else []), *([MISSING] if self.missing else []))
         return tuple(f"{self.name}={value}" for value in names)
 
-    def apply(self, column: RawColumn) -> FloatArray:
+    def _numbers(self, column: RawColumn) -> FloatArray:
         """Flags (n, k)."""
         codes, words = column.named
         count, known = len(self.values), {value: place for place, value in enumerate(self.values)}
@@ -159,9 +146,9 @@ class CategoryPlan(Plan):
         flags[flagged, places[flagged]] = FLAG
         return flags
 
-    def check(self) -> None:
+    def _check_settings(self) -> None:
         """Refuse values that are no words, or occur twice."""
-        _check_words(self.name, self.values)
+        check_values(self.values, self.name, at_least=1)
 
     def summary(self) -> str:
         """How many values."""
@@ -171,9 +158,14 @@ class CategoryPlan(Plan):
 
 @dataclass(frozen=True)
 class OrderedPlan(Plan):
-    """The place of the value among ``values``, from -1 for the first to 1 for the last; unknown ones are missing: 0."""
+    """The place of the value among ``values``, evenly from -1.5 for the first to 1.5 for the last; unknown ones: 0.
+
+    Spread evenly over [-1.5, 1.5] words have a standard deviation of .87 where there are many of them, near that of a
+    number; two words are 3 apart.
+    """
 
     kind: ClassVar[str] = "ordered"
+    bound: ClassVar[float] = ORDER
 
     values: tuple[str, ...] = ()
     missing: bool = False
@@ -182,17 +174,17 @@ class OrderedPlan(Plan):
         """The column itself, and the flag."""
         return (self.name, f"{self.name}={MISSING}") if self.missing else (self.name,)
 
-    def apply(self, column: RawColumn) -> FloatArray:
+    def _numbers(self, column: RawColumn) -> FloatArray:
         """Numbers (n, 1), or (n, 2) with the flag."""
         codes, words = column.named
-        heights = dict(zip(self.values, np.linspace(-1.5, 1.5, len(self.values)).tolist(), strict=True))
+        heights = dict(zip(self.values, np.linspace(-ORDER, ORDER, len(self.values)).tolist(), strict=True))
         values = np.array([*(heights.get(word, np.nan) for word in words), np.nan])[codes]
         absent = np.isnan(values)
         return _with_flag(np.where(absent, 0.0, values), absent, self.missing)
 
-    def check(self) -> None:
+    def _check_settings(self) -> None:
         """Refuse an order of fewer than two values."""
-        _check_words(self.name, self.values, at_least=2)
+        check_values(self.values, self.name, at_least=2)
 
     def summary(self) -> str:
         """The order."""
@@ -205,6 +197,7 @@ class TimePlan(Plan):
     """Years from ``center`` over ``spread`` (both in days), and month, weekday and hour as points of a circle."""
 
     kind: ClassVar[str] = "time"
+    bound: ClassVar[float] = YEARS
 
     center: float = 0.0
     spread: float = 365.25
@@ -221,15 +214,15 @@ class TimePlan(Plan):
         flag = [f"{self.name}={MISSING}"] if self.missing else []
         return (*(f"{self.name}: {name}" for name in names), *flag)
 
-    def apply(self, column: RawColumn) -> FloatArray:
+    def _numbers(self, column: RawColumn) -> FloatArray:
         """Numbers (n, k)."""
-        days = column.days
-        absent = ~np.isfinite(days)
+        days = np.clip(column.days, -FARTHEST_DAY, FARTHEST_DAY)
+        absent = ~np.isfinite(column.days)
         present = np.where(absent, self.center, days)
         made: list[FloatArray] = []
         for part in self.parts:
             if part == "years":
-                made.append(np.clip((present - self.center) / self.spread, -4.0, 4.0))
+                made.append(np.clip((present - self.center) / self.spread, -YEARS, YEARS))
                 continue
             angle = 2 * np.pi * _phase(present, part) / PARTS[part]
             made += [np.where(absent, 0.0, turn(angle)) * CIRCLE for turn in (np.sin, np.cos)]
@@ -237,10 +230,10 @@ class TimePlan(Plan):
             made.append(absent * FLAG)
         return np.column_stack(made)
 
-    def check(self) -> None:
-        """Refuse parts that a time does not have."""
-        check_number(self.center, f"center of column {self.name!r}")
-        check_number(self.spread, f"spread of column {self.name!r}", above=0)
+    def _check_settings(self) -> None:
+        """Refuse days that no calendar has, and parts that a time does not have."""
+        check_number(self.center, f"center of {self._called}", at_least=-FARTHEST_DAY, at_most=FARTHEST_DAY)
+        check_number(self.spread, f"spread of {self._called}", above=0, at_least=LEAST_DAYS, at_most=FARTHEST_DAY)
         if not self.parts or len(set(self.parts)) != len(self.parts):
             raise InputError(f"parts of column {self.name!r} must be some of {', '.join(PARTS)}, each once")
         for part in self.parts:
@@ -256,22 +249,28 @@ class ListPlan(Plan):
     """Lists of ``width`` numbers as they are: embeddings."""
 
     kind: ClassVar[str] = "list"
+    bound: ClassVar[float] = LARGEST
 
     width: int = 1
+
+    @property
+    def n_outputs(self) -> int:
+        """Numbers of a list."""
+        return self.width
 
     def outputs(self) -> tuple[str, ...]:
         """A column for each number of the list."""
         return tuple(f"{self.name}[{place}]" for place in range(self.width))
 
-    def apply(self, column: RawColumn) -> FloatArray:
+    def _numbers(self, column: RawColumn) -> FloatArray:
         """Numbers (n, width)."""
         if column.stored != "list" or column.values.shape[1] != self.width:
             raise InputError(f"column {self.name!r} must hold lists of {self.width} numbers, as at training")
         return column.values
 
-    def check(self) -> None:
+    def _check_settings(self) -> None:
         """Refuse lists of nothing."""
-        check_count(self.width, f"width of column {self.name!r}", at_most=1_000_000)
+        check_count(self.width, f"width of {self._called}", at_most=MOST_OUTPUTS)
 
     def summary(self) -> str:
         """How long."""
@@ -283,16 +282,22 @@ class TextPlan(Plan):
     """Texts as vectors of length ``TEXT`` by an encoder of this name and fingerprint; a missing text is 0."""
 
     kind: ClassVar[str] = "text"
+    bound: ClassVar[float] = 2 * TEXT
 
     encoder: str = USUAL_ENCODER
     digest: str = ""
     width: int = 1
 
+    @property
+    def n_outputs(self) -> int:
+        """Numbers of a vector."""
+        return self.width
+
     def outputs(self) -> tuple[str, ...]:
         """A column for each number of a vector."""
         return tuple(f"{self.name}[{place}]" for place in range(self.width))
 
-    def apply(self, column: RawColumn) -> FloatArray:
+    def _numbers(self, column: RawColumn) -> FloatArray:
         """Numbers (n, width); texts that occur twice are encoded once."""
         encoder = find_encoder(self.encoder)
         if (encoder.digest, encoder.width) != (self.digest, self.width):
@@ -304,10 +309,11 @@ class TextPlan(Plan):
         vectors = np.vstack([TEXT * encoder.encode(words), np.zeros((1, self.width))])
         return np.asarray(vectors[codes])
 
-    def check(self) -> None:
+    def _check_settings(self) -> None:
         """Refuse names that are no names."""
         check_encoder_name(self.encoder)
-        check_count(self.width, f"width of column {self.name!r}", at_most=1_000_000)
+        check_text(self.digest, f"digest of {self._called}")
+        check_count(self.width, f"width of {self._called}", at_most=MOST_OUTPUTS)
 
     def summary(self) -> str:
         """Which encoder."""
@@ -324,9 +330,12 @@ class DropPlan(Plan):
         """None."""
         return ()
 
-    def apply(self, column: RawColumn) -> FloatArray:
+    def _numbers(self, column: RawColumn) -> FloatArray:
         """Nothing (n, 0)."""
         return np.zeros((len(column), 0))
+
+    def _check_settings(self) -> None:
+        """Nothing more: what is left out has no settings."""
 
     def summary(self) -> str:
         """That it is left out."""
@@ -353,9 +362,7 @@ def read_plan(values: Any) -> Plan:
             known = ", ".join(settings)
             raise InputError(f"column {name!r} of kind {kind.kind!r} has no setting {word!r:.40}; there are {known}")
         made[word] = _of_type(f"{word} of column {name!r}", value, settings[word].type)
-    plan = kind(name, **made)
-    plan.check()
-    return plan
+    return kind(name, **made)
 
 
 def bend(values: FloatArray, curve: str, offset: float, unit: float) -> FloatArray:
@@ -391,8 +398,3 @@ def _phase(days: FloatArray, part: str) -> FloatArray:
     moments = np.floor(days).astype(np.int64).astype("datetime64[D]")
     first = moments.astype("datetime64[M]")
     return np.asarray((first.astype(np.int64) % 12) + (moments - first.astype("datetime64[D]")).astype(np.int64) / 31)
-
-
-def _check_words(name: str, values: tuple[str, ...], at_least: int = 1) -> None:
-    if not at_least <= len(values) <= _MOST_VALUES or len(set(values)) != len(values):
-        raise InputError(f"values of column {name!r} must be {at_least} to {_MOST_VALUES:,} words, each once")

@@ -4,7 +4,7 @@ Everything is additive but the width of lists: statistics of two sites, added, a
 that fewer rows than ``min_rows`` share are only counted, never named.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -84,9 +84,10 @@ class TableStatistics:
     partial: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, table: RawTable, *, min_rows: int = MIN_ROWS) -> "TableStatistics":
-        """Statistics of a raw table."""
-        return cls({column.name: _statistics(column, min_rows) for column in table})
+    def of(cls, table: RawTable, *, min_rows: int = MIN_ROWS, categories: Collection[str] = ()) -> "TableStatistics":
+        """Statistics of a raw table; of columns among ``categories`` words are counted also where all are numbers."""
+        declared = frozenset(categories)
+        return cls({column.name: _statistics(column, min_rows, column.name in declared) for column in table})
 
     @property
     def rows(self) -> int:
@@ -150,8 +151,8 @@ class TableStatistics:
         return cls(columns)
 
 
-def _statistics(column: RawColumn, min_rows: int) -> ColumnStatistics:
-    """Statistics of one column."""
+def _statistics(column: RawColumn, min_rows: int, declared: bool) -> ColumnStatistics:
+    """Statistics of one column; ``declared`` is whether the asker takes it as a category."""
     rows = len(column)
     if column.stored == "list":
         return ColumnStatistics(rows, width=int(column.values.shape[1]))
@@ -159,8 +160,8 @@ def _statistics(column: RawColumn, min_rows: int) -> ColumnStatistics:
     is_number, is_time, present = np.isfinite(numbers), np.isfinite(days), int((~column.missing).sum())
     number, day = numbers[is_number], days[is_time]
     distinct = len(column.words) if column.stored == "text" else len(np.unique(column.values[~column.missing]))
-    # A column of numbers or times is one of words, too, only where it has few of them.
-    worded = distinct <= _ENOUGH_ROWS or not (is_number.any() or is_time.any())
+    # A column of numbers or times is one of words, too, only where it has few of them, or where somebody says so.
+    worded = declared or distinct <= _ENOUGH_ROWS or not (is_number.any() or is_time.any())
     codes, words = column.named if worded or column.stored == "text" else (np.full(rows, -1, dtype=np.int64), ())
     named = _named_words(codes, words, min_rows) if worded or not is_number.all() else {}
     different = present >= _ENOUGH_ROWS and distinct == present

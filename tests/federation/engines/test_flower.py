@@ -264,9 +264,7 @@ def test_without_a_policy_only_schema_and_scores_leave(data: Data, tmp_path: Pat
             "b",
             "c",
         )
-        with pytest.raises(
-            TooFewReplies, match="allows describe, folding_choose, folding_fit, scores, prepare, not 'machines'"
-        ):
+        with pytest.raises(TooFewReplies, match="allows describe, folding_choose, folding_fit, scores, not 'machines'"):
             FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
                 federation
             )

@@ -10,7 +10,7 @@ import pytest
 import kernfed as kf
 from hospital import LABEL, SEVERITY, SITE, hospital_table
 from kernfed.data import Preparation, RawTable, Rules, raw_table
-from kernfed.errors import DataError, InputError, SchemaMismatch, TooFewReplies, UnitsDiffer
+from kernfed.errors import DataError, InputError, Refused, SchemaMismatch, TooFewReplies, UnitsDiffer
 from kernfed.federation import Federation, Payload, Policy, Site, SiteStore
 from kernfed.federation.jobs import Job, run_job
 from kernfed.federation.preparing import agree, agree_where_raw, gather, use
@@ -86,6 +86,53 @@ def test_the_policy_says_from_how_many_rows_on_a_word_is_named(frame):
     own = frame[frame[SITE] == "north"]
     site = Site("north", own.drop(columns=[LABEL, SITE]), own[LABEL], policy=Policy(("*",)))
     assert "P0" not in str(site.as_owner("column_statistics", Payload()).values)
+
+
+def test_sites_count_the_words_of_a_column_that_is_declared_a_category():
+    hours = {"hr": np.arange(480) % 24, "wind": np.arange(480) * 0.1}
+    y = ["yes", "no"] * 240
+    rules = Rules(kinds={"hr": "category"})
+    with Federation.local({"a": (raw_table(hours), y), "b": (raw_table(hours), y)}) as federation:
+        plan = agree(federation, rules=rules).plans[0]
+        assert (plan.kind, len(plan.values)) == ("category", 24)
+        assert gather(federation).preparation.plans[0].kind == "number"
+    scarce = {"a": Policy(("*",), min_rows_per_value=21)}  # each hour has 20 rows
+    with Federation.local({"a": (raw_table(hours), y)}, policies=scarce) as federation:
+        assert gather(federation, rules=rules).preparation.plans[0].kind == "drop"
+
+
+@pytest.mark.parametrize("categories", ["hr", [3], ["x"] * 5001, {"hr": 1}])
+def test_declared_categories_that_are_no_names_are_refused(categories):
+    site = Site("a", raw_table({"hr": np.arange(48) % 24}), ["y"] * 48, policy=Policy(("*",)))
+    with pytest.raises(Refused, match="must be at most 5,000 names"):
+        site.as_owner("column_statistics", Payload(values={"categories": categories}))
+
+
+def test_a_remark_is_one_line_of_the_log(caplog):
+    site = Site("a", raw_table({"x": [1.0, 2.5] * 10}), ["y"] * 20, policy=Policy(("*",)))
+    plans = Preparation.fit({"x": [1.0, 2.5] * 10}).to_values()
+    with caplog.at_level(logging.WARNING, "kernfed.site"):
+        site.as_owner(
+            "prepare", Payload(values={"preparation": plans, "remarks": ["all\nis \x1b[2J well" + "!" * 999]})
+        )
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.isprintable()
+    assert len(message) < 600
+
+
+def test_a_default_policy_takes_no_preparation_and_says_what_to_add(frame):
+    sites = by_site(frame)
+    with Federation.local(sites, policies=dict.fromkeys(sites, Policy())) as federation:
+        declared = Preparation.from_values([{"name": "bmi", "kind": "number", "low": 10, "high": 60, "center": 35}])
+        told = "allows describe, folding_choose, folding_fit, scores, not 'prepare'; .* adding 'prepare' to tasks"
+        with pytest.raises(TooFewReplies, match=told):
+            use(federation, declared)
+        with pytest.raises(TooFewReplies, match="must name the tasks 'column_statistics' and 'prepare'"):
+            federation.schema  # noqa: B018
+    allowed = Policy(("describe", "prepare"))
+    with Federation.local(sites, policies=dict.fromkeys(sites, allowed)) as federation:
+        use(federation, declared)
+        assert federation.schema.columns == ("bmi",)
 
 
 def test_rows_kept_aside_and_forgotten_are_not_counted():

@@ -1,5 +1,7 @@
 """A site's own decisions: read strictly, obeyed always."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,18 @@ from kernfed.privacy.names import MECHANISMS
 
 def test_defaults_let_only_schema_and_scores_leave() -> None:
     policy = Policy()
-    assert policy.tasks == ("describe", "folding_choose", "folding_fit", "scores", "prepare")
+    assert policy.tasks == ("describe", "folding_choose", "folding_fit", "scores")
     assert policy.allows("scores")
     assert not policy.allows("machines")
     assert not policy.allows("score")  # names are whole words
     assert policy.welcomes("anybody")
     assert Policy.open().allows("machines")
+
+
+@pytest.mark.parametrize("guide", ["operator", "serving"])
+def test_guides_name_the_default_tasks(guide: str) -> None:
+    told = re.findall(r"without it `tasks = (\[[^]]*\])`", Path(f"docs/{guide}.md").read_text(encoding="utf-8"))
+    assert [tuple(json.loads(words)) for words in told] == [Policy().tasks]
 
 
 def test_callers() -> None:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 METHOD = Method(
     name="preparing",
     tasks={"kernfed.federation.preparing.tasks": ("column_statistics", "prepare")},
-    default_tasks=("prepare",),
 )
 __all__ = ["METHOD", "Agreement", "agree", "agree_where_raw", "gather", "use"]
 

@@ -69,13 +69,17 @@ def gather(
     min_replies: int | None = None,
     timeout: float = 600.0,
 ) -> Agreement:
-    """The preparation that the sites' statistics suggest, in one exchange; nothing changes at the sites."""
+    """The preparation that the sites' statistics suggest, in one exchange; nothing changes at the sites.
+
+    Which columns ``rules`` declares to be categories is part of the question: sites count the words of these.
+    """
+    asked = Payload(values={"categories": list(rules.categories)} if rules is not None else {})
     statistics: dict[str, TableStatistics] = {}
 
     def read(site: str, payload: Payload) -> None:
         statistics[site] = TableStatistics.from_message(payload.arrays, payload.values)
 
-    replies = federation.ask("column_statistics", Payload(), min_replies=min_replies, timeout=timeout, check=read)
+    replies = federation.ask("column_statistics", asked, min_replies=min_replies, timeout=timeout, check=read)
     told = {site: statistics[site] for site, _ in replies}
     preparation = Preparation.from_statistics((told[site] for site in sorted(told)), rules)
     return Agreement(

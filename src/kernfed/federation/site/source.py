@@ -50,7 +50,8 @@ class Source:
         if self.table is not None:
             told = (
                 f"site {site!r} has a raw table: the sites must agree on a preparation first, as kernfed train does; "
-                "in Python with agree(federation) of federation.preparing"
+                "in Python with agree(federation) of federation.preparing. Its policy must name the tasks "
+                "'column_statistics' and 'prepare', of which neither is allowed by default"
             )
             raise Refused("unprepared", told, public=True)
         return self.rows
