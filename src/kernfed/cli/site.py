@@ -126,10 +126,11 @@ def publish(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Let the numbers of rows that others see be what they are now, where the policy requires privacy.
+    """Let others see the rows as they are now; what is next released of them under privacy is drawn and charged anew.
 
-    Until then a forgotten row leaves a blank one in its place, and added rows wait: a number that changes at once would
-    tell when somebody left or came.
+    Until then releases are answered as they were, also where cells were changed in place. Where the policy requires
+    privacy a forgotten row leaves a blank one in its place, and added rows wait: a number of rows, or of charges, that
+    changes at once would tell when somebody left, came or was corrected.
     """
     read = table_reader(store, name, data, features=features, label=label, ids=ids, persons=persons)
     site = open_site(store, name, read, policy, holdout=holdout, seed=seed)

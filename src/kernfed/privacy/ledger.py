@@ -17,8 +17,10 @@ import hashlib
 import hmac
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from kernfed._validation import check_choice, check_number
 from kernfed.errors import BudgetExceeded, InputError
 from kernfed.files import sync_folder
 from kernfed.privacy.accounting import Event, epsilon_for, event_from_dict, event_to_dict, repeated
-from kernfed.privacy.ledger_file import FORMAT, append_line, locked, read_lines
+from kernfed.privacy.ledger_file import FORMAT, LedgerFile, opened
 from kernfed.promise import Guarantee, round_up
 
 Keys = npt.NDArray[np.uint64]
@@ -66,7 +68,7 @@ class Ledger:
     secret : key of the persons' hashes, for a file that was begun with one; the file of an earlier version goes on
     without. by : what ids stand for, "row" or "person"; charges that were made by the other concern everyone, as nobody
     can tell whom. anchor : told of every charge. leave_out : whether a release goes on without persons who cannot pay
-    it; otherwise it is refused.
+    it; otherwise it is refused. file : opens the file for one use; by default it is locked and read every time.
     """
 
     def __init__(
@@ -79,8 +81,10 @@ class Ledger:
         by: str = "row",
         anchor: Anchor | None = None,
         leave_out: bool = False,
+        file: Callable[[], AbstractContextManager[LedgerFile]] | None = None,
     ) -> None:
         self.path = Path(path)
+        self._file = partial(opened, self.path) if file is None else file
         self.by, self.anchor, self.leave_out = check_choice(by, "by", ("row", "person")), anchor, leave_out
         given = {"epsilon": epsilon, "delta": delta}
         if epsilon is not None:
@@ -89,14 +93,12 @@ class Ledger:
             check_number(delta, "delta", above=0, below=1)
         if not self.path.exists():
             self._need(given)
-        with locked(self.path) as descriptor:
-            lines = read_lines(descriptor, self.path)
-            if not lines:
+        with self._file() as begun:
+            if not begun.lines:
                 self._need(given)
-                begun = {"format": FORMAT, **given, **({} if secret is None else {"keyed": True})}
-                lines = [append_line(descriptor, "", begun)]
+                begun.append({"format": FORMAT, **given, **({} if secret is None else {"keyed": True})})
                 sync_folder(self.path.parent)
-        kept: dict[str, Any] = lines[0]
+            kept: dict[str, Any] = begun.lines[0]
         if kept.get("keyed") and secret is None:
             raise InputError(f"the ledger {path} has keyed names: secret must be the key it was begun with")
         self._secret = secret if kept.get("keyed") else None
@@ -129,9 +131,8 @@ class Ledger:
         if not private:
             raise InputError("a ledger takes private releases only, got one marked not private (seeded noise?)")
         keys = None if ids is None else self.keys(ids)
-        with locked(self.path) as descriptor:
-            lines = read_lines(descriptor, self.path)
-            entries = _entries(lines)
+        with self._file() as file:
+            entries = _entries(file.lines)
             now = datetime.now(UTC).isoformat(timespec="seconds")
             if keys is None:
                 made = [LedgerLine(tuple(events), None, data, now, note, self.by)]
@@ -156,9 +157,9 @@ class Ledger:
                     "or add more noise"
                 )
             each = {} if self.by == "row" else {"each": [event_to_dict(event) for event in events]}
-            last = append_line(descriptor, lines[-1]["chain"], {**_line(made), **each})
+            last = file.append({**_line(made), **each})
             if self.anchor is not None:
-                self.anchor(len(lines), last["chain"])
+                self.anchor(len(file.lines) - 1, last["chain"])
         return pays
 
     def keys(self, ids: Ids) -> Keys:
@@ -173,8 +174,8 @@ class Ledger:
 
     def chain(self) -> tuple[str, ...]:
         """Hashes of all lines: the first belongs to no charge, the last is the head."""
-        with locked(self.path) as descriptor:
-            return tuple(line["chain"] for line in read_lines(descriptor, self.path))
+        with self._file() as file:
+            return tuple(line["chain"] for line in file.lines)
 
     def _costs(self, entries: Sequence[LedgerLine], shares: "Shares") -> "list[npt.NDArray[np.float64]]":
         """Epsilon that each person of each share has come to once it has paid, with all that was charged before."""
@@ -194,8 +195,8 @@ class Ledger:
 
     def entries(self) -> tuple[LedgerLine, ...]:
         """Everything charged so far."""
-        with locked(self.path) as descriptor:
-            return tuple(_entries(read_lines(descriptor, self.path)))
+        with self._file() as file:
+            return tuple(_entries(file.lines))
 
     def spent(self, ids: Ids | None = None) -> Guarantee:
         """What the releases so far cost together: the person who paid most, of ``ids`` or of all."""
@@ -209,8 +210,8 @@ class Ledger:
 
         It follows from what was asked. What the person who paid most has paid would tell whose rows are whose.
         """
-        with locked(self.path) as descriptor:
-            charges = read_lines(descriptor, self.path)[1:]
+        with self._file() as file:
+            charges = file.lines[1:]
         if not any("each" in charge for charge in charges):
             return None
         events = [event_from_dict(event) for charge in charges for event in charge.get("each", charge["events"])]

@@ -1,4 +1,8 @@
-"""The file of a ledger: lines of JSON, each with a hash over itself and the line before, locked, synced and checked."""
+"""The file of a ledger: lines of JSON, each with a hash over itself and the line before, locked, synced and checked.
+
+``opened`` takes the lock, reads all lines once, and keeps both until it ends: several steps that belong together, such
+as checking the ledger, charging it and stating what was spent, see the same lines and cost one lock and one read.
+"""
 
 import fcntl
 import hashlib
@@ -23,6 +27,32 @@ def locked(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+class LedgerFile:
+    """A ledger's file while it is locked: all lines, in memory as on disk."""
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self._descriptor, self._path = descriptor, path
+        self.lines = read_lines(descriptor, path)
+        self._is_torn = False
+
+    def append(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Write one line, which is whole and on disk before this returns it."""
+        if self._is_torn:  # an earlier append failed halfway, on a full disk for example
+            self.lines = read_lines(self._descriptor, self._path)
+        self._is_torn = True
+        line = append_line(self._descriptor, self.lines[-1]["chain"] if self.lines else "", body)
+        self.lines.append(line)
+        self._is_torn = False
+        return line
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[LedgerFile]:
+    """The file at ``path``, locked and read once, until the end of the block."""
+    with locked(path) as descriptor:
+        yield LedgerFile(descriptor, path)
 
 
 def read_lines(descriptor: int, path: Path) -> list[dict[str, Any]]:

@@ -12,17 +12,27 @@ from kernfed._validation import FloatArray, check_number, check_rows
 from kernfed.errors import InputError
 from kernfed.kernels.moments import Moments
 from kernfed.privacy.accounting import Event
-from kernfed.privacy.generator import Ints, NoiseGenerator, check_generator
+from kernfed.privacy.generator import NoiseGenerator, check_generator
 from kernfed.privacy.ledger import Ledger
 from kernfed.privacy.limits import check_scale, saturate
 from kernfed.privacy.moments import SECOND_SENSITIVITY
 from kernfed.privacy.noise import Floats
 from kernfed.privacy.release import RecordMechanism, charge, only
-from kernfed.privacy.sums import BITS, Budget, add_gaussian, add_symmetric_gaussian, exact_product, unit_grid
+from kernfed.privacy.sums import (
+    BITS,
+    Budget,
+    add_gaussian,
+    add_symmetric_gaussian,
+    exact_product,
+    noise_law,
+    unit_grid,
+)
 from kernfed.promise import Guarantee
 
 # The regularisation suffices with probability 1 - _FAILURE.
 _FAILURE = 0.05
+#: How far replacing a row and its target, both in unit balls, moves ``X'y`` in the Frobenius norm.
+CROSS_SENSITIVITY = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +66,8 @@ class RecordRidge(RecordMechanism):
 
     Rows are clipped to L2 norm ``radius``, targets to ``target_radius``: public bounds, known without the data. Fourier
     features of kind "paired" have norm 1, those of kind "phase" about 1; one-hot targets 1, targets from -h to h at
-    most h. The smallest eigenvalue of ``X'X``, ``X'X`` and ``X'y`` get a third of the squared mu each; replacing a row
-    moves them by at most radius^2, sqrt(2) radius^2 and 2 radius target_radius.
+    most h. ``X'X`` and ``X'y`` get half of the squared mu each; replacing a row moves them by at most sqrt(2) radius^2
+    and 2 radius target_radius. The regularisation is computed from the noisy ``X'X`` and costs nothing.
     """
 
     epsilon: float
@@ -89,40 +99,41 @@ class RecordRidge(RecordMechanism):
         rows, source = check_rows(X), check_generator(generator)
         targets = _check_targets(y, len(rows))
         p, q = rows.shape[1], targets.shape[1]
-        event = Budget(self.epsilon, self.delta).event(1 + p * (p + 1) // 2 + p * q)
+        event = Budget(self.epsilon, self.delta).event(p * (p + 1) // 2 + p * q)
         note = f"RecordRidge({self.epsilon:g}, {self.delta:g}), {p} columns, {q} targets"
         pays = charge(ledger, (event,), np.hstack([rows, targets]), ids, source, note, together=True)
         rows, targets = only(rows, pays), only(targets, pays)
-        share = event.mu / math.sqrt(3.0) * (1 - 1e-15)
+        share = event.mu / math.sqrt(2.0) * (1 - 1e-15)
         grid, goal = unit_grid(saturate(rows), self.radius), unit_grid(saturate(targets), self.target_radius)
-        gram = exact_product(grid, grid)
-        smallest = _smallest_eigenvalue(gram, len(rows), share, self.delta, source)
-        second = add_symmetric_gaussian(gram, SECOND_SENSITIVITY, 4.0**BITS, share, source)
-        cross = add_gaussian(exact_product(grid, goal), 2.0, 4.0**BITS, share, source)
+        unit = 4.0**BITS
+        second = add_symmetric_gaussian(exact_product(grid, grid), SECOND_SENSITIVITY, unit, share, source)
+        cross = add_gaussian(exact_product(grid, goal), CROSS_SENSITIVITY, unit, share, source)
+        deviation = math.sqrt(noise_law(SECOND_SENSITIVITY, unit, share).variance) / unit
+        moments = self.moments(second, cross, len(rows))
+        return RidgeRelease(
+            moments, self.regularization(moments, deviation), *self.guarantees(p), source.private, (event,)
+        )
+
+    def moments(self, second: Floats, cross: Floats, rows: int) -> Moments:
+        """Moments around 0 of so many rows, from sums ``second`` (p, p) and ``cross`` (p, q) over the unit balls."""
+        p, q = cross.shape
         joint = np.zeros((p + q, p + q))
         joint[:p, :p] = self.radius**2 * second
         joint[:p, p:] = self.radius * self.target_radius * cross
         joint[p:, :p] = joint[:p, p:].T
-        added = SECOND_SENSITIVITY / share * math.sqrt(p * math.log(2 * p**2 / _FAILURE)) - smallest
-        return RidgeRelease(
-            Moments(len(rows), p, np.zeros(p + q), joint),
-            self.radius**2 * max(added, 0.0),
-            *self.guarantees(p),
-            source.private,
-            (event,),
-        )
+        return Moments(rows, p, np.zeros(p + q), joint)
 
+    def regularization(self, moments: Moments, deviation: float) -> float:
+        """What AdaSSP adds to the noisy ``X'X`` of ``moments``: max(b - max(l - b, 0), 0).
 
-def _smallest_eigenvalue(gram: Ints, n: int, mu: float, delta: float, source: NoiseGenerator) -> float:
-    """Noisy lower bound on the smallest eigenvalue of ``gram / 4^BITS``; replacing a row moves it by at most 1.
-
-    The sensitivity is a little larger for the rounding of the eigenvalue, of order n p eps, and to the grid.
-    """
-    scale = 2.0**BITS
-    value = float(np.linalg.eigvalsh(gram / 4.0**BITS)[0])
-    sensitivity = 1.0 + 2.0 / scale + 1e-13 * n * len(gram)
-    noisy = add_gaussian(np.array([math.floor(value * scale)]), sensitivity, scale, mu, source)
-    return max(float(noisy[0]) - sensitivity / mu * math.sqrt(math.log(6.0 / delta)), 0.0)
+        ``deviation`` is that of the noise on the diagonal, for rows in the unit ball; b bounds the spectral norm of the
+        noise with probability 1 - _FAILURE, and l is the smallest eigenvalue of the noisy matrix, so that l - b is at
+        most that of the exact one. Nothing but the noisy matrix is used: this costs no budget.
+        """
+        p = moments.width
+        bound = self.radius**2 * deviation * math.sqrt(p * math.log(2 * p**2 / _FAILURE))
+        smallest = max(float(np.linalg.eigvalsh(moments.second)[0]) - bound, 0.0)
+        return max(bound - smallest, 0.0)
 
 
 def _check_targets(y: npt.ArrayLike, n: int) -> FloatArray:

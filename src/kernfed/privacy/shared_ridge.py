@@ -4,19 +4,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from kernfed._validation import FloatArray, check_count
 from kernfed.kernels.moments import Moments
 from kernfed.privacy.generator import Ints
 from kernfed.privacy.limits import saturate
-from kernfed.privacy.noise import Floats
-from kernfed.privacy.ridge import RecordRidge
+from kernfed.privacy.ridge import CROSS_SENSITIVITY, RecordRidge
 from kernfed.privacy.shares import NoisyArray, SharedSum, from_upper_parts, second_arrays, upper_parts
 from kernfed.privacy.sums import BITS, exact_product, unit_grid
-
-# The regularisation suffices with probability 1 - _FAILURE.
-_FAILURE = 0.05
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,7 @@ class SharedRidge(SharedSum):
     def arrays(self, part: str) -> dict[str, NoisyArray]:
         """Diagonal and upper part of ``X'X``, and ``X'y``: replacing a row moves them by sqrt(2) and by 2."""
         mu = self.mu * math.sqrt(self.parts[part] / 2) * (1 - 1e-12)
-        cross = NoisyArray((self.features, self.targets), 4.0**BITS, 2.0 * 4.0**BITS / mu)
+        cross = NoisyArray((self.features, self.targets), 4.0**BITS, CROSS_SENSITIVITY * 4.0**BITS / mu)
         return {**second_arrays(1, self.features, self.sensitivity(math.sqrt(2.0), 1.0), mu), "cross": cross}
 
     def integers(self, X: FloatArray, y: FloatArray) -> dict[str, Ints]:
@@ -61,20 +55,9 @@ class SharedRidge(SharedSum):
 
     def moments(self, total: Mapping[str, Ints], rows: int) -> Moments:
         """Noisy sums as moments around 0, of which ``second`` and ``cross`` are to be used."""
-        M, C, r = self.features, self.targets, self.mechanism.radius
-        joint: Floats = np.zeros((M + C, M + C))
-        joint[:M, :M] = r**2 / 4.0**BITS * from_upper_parts(total["diagonal"], total["upper"])[0]
-        joint[:M, M:] = r * self.mechanism.target_radius / 4.0**BITS * total["cross"]
-        joint[M:, :M] = joint[:M, M:].T
-        return Moments(rows, M, np.zeros(M + C), joint)
+        second = from_upper_parts(total["diagonal"], total["upper"])[0] / 4.0**BITS
+        return self.mechanism.moments(second, total["cross"] / 4.0**BITS, rows)
 
     def regularization(self, moments: Moments, deviation: float) -> float:
-        """What has to be added to ``X'X`` against noise of ``deviation`` on its diagonal, in grid steps.
-
-        As in AdaSSP, with the smallest eigenvalue that the noisy matrix shows: nothing more is released for it.
-        """
-        p = self.features
-        unit = self.mechanism.radius**2 / 4.0**BITS
-        norm = deviation * unit * math.sqrt(p * math.log(2 * p**2 / _FAILURE))
-        smallest = max(float(np.linalg.eigvalsh(moments.second)[0]) - norm, 0.0)
-        return max(norm - smallest, 0.0)
+        """What has to be added to ``X'X`` against noise of ``deviation`` on its diagonal, in grid steps."""
+        return self.mechanism.regularization(moments, deviation / 4.0**BITS)

@@ -71,10 +71,14 @@ def add_gaussian(total: Ints, sensitivity: float, scale: float, mu: float, gener
 
     ``mu`` is the share of this release: noise of standard deviation sensitivity/mu.
     """
-    sigma = sensitivity / mu * NUDGE
-    reach = math.ceil(sensitivity * scale)
-    noise = DiscreteGaussian(Fraction(sigma * scale) ** 2 + SMOOTHING, reach)
+    noise = noise_law(sensitivity, scale, mu)
     return np.asarray((total + noise.sample(total.shape, generator)) / scale)
+
+
+def noise_law(sensitivity: float, scale: float, mu: float) -> DiscreteGaussian:
+    """Noise of ``add_gaussian``, in steps of ``1 / scale``."""
+    sigma = sensitivity / mu * NUDGE
+    return DiscreteGaussian(Fraction(sigma * scale) ** 2 + SMOOTHING, math.ceil(sensitivity * scale))
 
 
 def add_symmetric_gaussian(

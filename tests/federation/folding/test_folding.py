@@ -339,7 +339,7 @@ def test_machines_are_fetched_to_the_bit(data: Data) -> None:
 
 def test_machines_need_every_sites_consent(data: Data) -> None:
     federation = Federation.local(data, policies={"b": Policy()})
-    allowed = "describe, folding_choose, folding_fit, scores, prepare"
+    allowed = "describe, folding_choose, folding_fit, scores"
     with pytest.raises(TooFewReplies, match=f"'b': the policy of site 'b' allows {allowed}, not 'machines'"):
         FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
     assert FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation).sites == (

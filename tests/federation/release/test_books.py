@@ -24,6 +24,8 @@ from kernfed.privacy.accounting import GaussianEvent, epsilon_for
 GAUSSIAN = RecordGaussian(1.0, 1e-5, 2.0)
 SUMS = RecordRidge(1.0, 1e-5, 1.0, 1.0)
 N = 8
+#: Another mechanism, and with it another release.
+OTHER = RecordGaussian(1.0, 1e-5, 2.5)
 
 
 @pytest.fixture
@@ -92,7 +94,7 @@ def test_without_persons_each_row_is_one(rng: np.random.Generator) -> None:
     by_row(site, rows)
     assert open_ledger(site, rows).entries()[0].by == "row"
     with pytest.raises(Refused, match="budget"):
-        by_row(site, named(rows.X + 1, None))
+        by_row(site, rows, OTHER)
 
 
 def test_rows_of_one_person_are_paid_for_one_by_one(rows: Rows) -> None:
@@ -170,10 +172,10 @@ def test_names_are_kept_under_a_key_of_the_site(rows: Rows, tmp_path: Path) -> N
     for wrong in (None, bytes(32), key[:-1]):
         place.unlink() if wrong is None else place.write_bytes(wrong)
         with pytest.raises(Refused, match=r"key .* is missing or another one") as error:
-            by_row(make(rows, tmp_path / "a"), Rows(rows.X + 1, rows.y, rows.ids, rows.persons))
+            by_row(make(rows, tmp_path / "a"), rows, OTHER)
         assert error.value.code == "ledger"
         place.write_bytes(key)
-    by_row(make(rows, tmp_path / "a"), Rows(rows.X + 1, rows.y, rows.ids, rows.persons))
+    by_row(make(rows, tmp_path / "a"), rows, OTHER)
 
 
 def test_a_key_that_was_half_written_is_written_again(rows: Rows, tmp_path: Path) -> None:
@@ -237,7 +239,7 @@ def test_a_ledger_that_is_not_the_one_remembered_stops_releases(
         assert site.store.names(FOLDER) == []  # no release is left that would tell of one
     attack(tmp_path / LEDGER, after_one)
     site = make(rows, tmp_path)
-    for release in (lambda: by_row(site, Rows(rows.X + 1, rows.y, rows.ids, rows.persons)), lambda: spent(site)):
+    for release in (lambda: by_row(site, rows, OTHER), lambda: spent(site)):
         with pytest.raises(Refused, match=r"Restore (it|the newest); nothing is released until then") as error:
             release()
         assert error.value.code == "ledger"
@@ -341,22 +343,27 @@ def test_a_store_that_was_set_back_as_a_whole_is_noticed_by_whoever_asks(
 # Rows that change --------------------------------------------------------------------------------------------------
 
 
-def test_where_privacy_is_required_one_changed_row_redraws_all(rows: Rows) -> None:
-    """Otherwise a change of 1e-12 shows, and in which row."""
-    site = make(rows, max_record_epsilon=10.0)
-    before = by_row(site, rows)
+@pytest.mark.parametrize("policy", [{}, {"max_record_epsilon": 10.0}], ids=["open", "required"])
+def test_rows_changed_in_place_are_released_anew_when_they_are_published(rows: Rows, policy: dict[str, Any]) -> None:
+    """Otherwise a change of 1e-12 shows in what is charged, and in which row."""
+    site = make(rows, **policy)
+    before, total = by_row(site, rows), sums(site, rows).arrays["second"]
     X = rows.X.copy()
     X[3] += 1e-12
-    after = by_row(site, Rows(X, rows.y, rows.ids, rows.persons))
-    assert (after != before).any(axis=1).all()
-    assert open_ledger(site, rows).spent(["p0"]).epsilon > 1.3
+    changed = Rows(X, rows.y, rows.ids, rows.persons)
+    np.testing.assert_array_equal(by_row(site, changed), before)
+    np.testing.assert_array_equal(sums(site, changed).arrays["second"], total)
     assert charges(site) == 2
+    site.publish()
+    assert (by_row(site, changed) != before).any(axis=1).all()
+    assert (sums(site, changed).arrays["second"] != total).any()
+    assert charges(site) == 4
 
 
 def test_small_charges_cannot_fill_the_ledger(rows: Rows, tmp_path: Path) -> None:
     site = make(Rows(rows.X, rows.y, rows.ids), tmp_path, max_record_epsilon=3.0, max_charges=2)
     for number in range(2):
-        sums(site, Rows(rows.X + number, rows.y, rows.ids))
+        sums(site, Rows(rows.X, rows.y, rows.ids), key=str(number))
     with pytest.raises(Refused, match="allows 2 releases"):
-        sums(site, Rows(rows.X - 1, rows.y, rows.ids))
+        sums(site, Rows(rows.X, rows.y, rows.ids), key="third")
     assert charges(site) == 2

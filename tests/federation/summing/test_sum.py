@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from federation.summing.conftest import ARRAYS
+from kernfed.data.preparation import Preparation
+from kernfed.data.preparation_plans import CategoryPlan
+from kernfed.data.raw import raw_table
 from kernfed.errors import InputError, PolicyError, TooFewReplies
-from kernfed.federation import Fault, Federation, Payload, Policy
+from kernfed.federation import Fault, Federation, Payload, Policy, Site, SiteStore
 from kernfed.federation.engines.local import LocalEngine
 from kernfed.federation.protocol.message import Question, decode_question, decode_reply, encode_question
-from kernfed.federation.summing.party import helper_site, identity_at
+from kernfed.federation.summing.party import generation_of, helper_site, identity_at
 from kernfed.secure import Committee
 
 BOTH = pytest.mark.parametrize("corrupt", [False, True])
@@ -257,3 +260,14 @@ def test_a_site_with_a_new_key_is_asked_for_it_after_a_refusal(data):
         fresh = Committee(("s0", "s1", "s3"))
         with pytest.raises(TooFewReplies, match="rows have changed since at 1 site"):  # its generation is another, too
             federation.sum("toy_gram", Payload(), ARRAYS, committee=fresh)
+
+
+def test_the_token_of_the_data_differs_between_preparations_whatever_cells_hold(tmp_path):
+    """Prepared rows are equal where no cell holds the values that two plans differ in; the tokens must not be."""
+    site = Site("s", raw_table({"name": ["ann", "bob"] * 10}), np.arange(20) % 2, store=SiteStore(tmp_path))
+    tokens = {}
+    for word in ("ann", "zoe", "yan", "ann"):
+        site.data.prepare(Preparation((CategoryPlan("name", values=(word,), other=False),)))
+        tokens.setdefault(word, set()).add(generation_of(site))
+    assert [len(made) for made in tokens.values()] == [1, 1, 1]
+    assert len(set.union(*tokens.values())) == 3

@@ -166,5 +166,7 @@ def _refit(site: Site, machines: SiteMachines) -> SiteMachines:
 
 def _data(site: Site, machines: SiteMachines) -> str:
     """Fingerprint of the rows that the machines would be made of now."""
-    randomized = machines.private is not None and bool(machines.private["randomized"])
+    if machines.private is None:
+        return site.rows().digest
+    randomized = bool(machines.private["randomized"])
     return fingerprint(site, site.rows(every_class=randomized), randomized=randomized)

@@ -93,7 +93,7 @@ def _remake_released(site: Site, kept: SiteMachines, private: Mapping[str, Any])
         return "the site's rows have changed since, and what is released of them may have"
     mechanism = recipe.mechanism
     moments = isinstance(mechanism, RecordMoments)
-    release = read_release(site, name_of_once(mechanism, rows) if moments else name_by_row(mechanism))
+    release = read_release(site, (name_of_once if moments else name_by_row)(site, mechanism, rows))
     if release is None:
         return "what was released of the rows is not kept any more"
     if isinstance(mechanism, RecordMoments):

@@ -19,7 +19,9 @@ from kernfed._validation import FloatArray
 from kernfed.errors import InputError, Refused
 from kernfed.federation.folding.machines import SiteMachines, divide, extended, fit_batches, reduced
 from kernfed.federation.folding.recipe import Recipe
+from kernfed.federation.protocol.message import digest
 from kernfed.federation.release.asked import check_task
+from kernfed.federation.release.kept import members, public_identity
 from kernfed.federation.release.permit import Permit, record_promise, releasing
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
@@ -39,8 +41,12 @@ def releasing_by(site: Site, recipe: Recipe) -> Iterator[Permit]:
 
 
 def fingerprint(site: Site, rows: Rows, *, randomized: bool) -> str:
-    """What tells machines of these rows from others; with randomised labels the policy decides which classes count."""
-    return f"{rows.digest}/{site.policy.min_rows_per_class}" if randomized else rows.digest
+    """What tells machines of what is released of ``rows`` from others: as for the release, nothing that rows hold.
+
+    With ``randomized`` labels the policy decides which classes count.
+    """
+    whole = digest({"data": public_identity(site, rows), "members": members(site, rows)})
+    return f"{whole}/{site.policy.min_rows_per_class}" if randomized else whole
 
 
 def labelled_rows(permit: Permit) -> Rows:
@@ -54,8 +60,7 @@ def labelled_rows(permit: Permit) -> Rows:
 def _randomized(permit: Permit, labels: RandomizedLabels, rows: Rows) -> Rows:
     """Rows with randomised labels. A label that was not declared counts as the first one, here as in the mechanism.
 
-    Whether a label has changed since is decided by the label itself, not by its place among the declared ones: else who
-    asks with several lists would see from the charges which label was corrected to which.
+    The site's log notes a label that was changed in place by the label itself, not by its place among those declared.
     """
     true = replace(rows, X=_label_marks(rows.y)[:, None])
 

@@ -3,12 +3,18 @@
 The state of the site and every release carry the number of charges and the hash of the last one. A ledger that was
 deleted, shortened or replaced by an older copy does not fit them, and nothing is released until it is restored. Setting
 the *whole* store back to an earlier day cannot be noticed from inside; replies carry the number of charges for that.
+
+While the store is locked, as it is for a whole question, the file is locked and read once: checks, charge and statement
+see the same lines.
 """
 
 import hashlib
 import math
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +24,7 @@ from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
 from kernfed.files import sync_folder
 from kernfed.privacy.ledger import Ledger
+from kernfed.privacy.ledger_file import LedgerFile, opened
 
 #: Files of a site's store: its ledger, and the key of the names in it.
 LEDGER, SECRET = "ledger.jsonl", "secret.key"
@@ -45,7 +52,9 @@ def open_ledger(site: Site, rows: Rows | None = None, *, thorough: bool = False)
         secret = _secret(site, mark, begun=begun)
         budget = () if begun else (limit or _NO_LIMIT, policy.record_delta)
         try:
-            ledger = Ledger(place, *budget, secret=secret, by=_known_by(rows), leave_out=True)
+            ledger = Ledger(
+                place, *budget, secret=secret, by=_known_by(rows), leave_out=True, file=partial(_file, site)
+            )
         except InputError as error:  # it is damaged
             raise Refused("ledger", str(error)) from None
         _check_marks(site, ledger, mark, thorough=thorough)
@@ -60,6 +69,13 @@ def open_ledger(site: Site, rows: Rows | None = None, *, thorough: bool = False)
     # The file has the numbers of the day it was begun; the policy's are those of today.
     ledger.epsilon, ledger.delta = math.inf if limit is None else limit, policy.record_delta
     return ledger
+
+
+@contextmanager
+def _file(site: Site) -> Iterator[LedgerFile]:
+    """The ledger's file, locked and read once while the store is locked. Always the store's lock first."""
+    with site.store.locked():
+        yield site.store.keep_open(LEDGER, lambda: opened(site.store.path / LEDGER))
 
 
 def _known_by(rows: Rows | None) -> str:
@@ -92,19 +108,21 @@ def spent(site: Site) -> tuple[float, float]:
     """
     if not _has_ledger(site):
         return 0.0, site.policy.record_delta
-    ledger = open_ledger(site)
-    tally = ledger.tally()
-    if tally is not None:
-        return tally, ledger.delta
-    by = {entry.by for entry in ledger.entries()}
-    ledger.by = by.pop() if len(by) == 1 else ledger.by
-    paid = ledger.spent()
+    with site.store.locked():
+        ledger = open_ledger(site)
+        tally = ledger.tally()
+        if tally is not None:
+            return tally, ledger.delta
+        by = {entry.by for entry in ledger.entries()}
+        ledger.by = by.pop() if len(by) == 1 else ledger.by
+        paid = ledger.spent()
     return paid.epsilon, paid.delta
 
 
 def charges(site: Site) -> int:
     """How many releases the site's ledger was charged with."""
-    return len(open_ledger(site).chain()) - 1 if _has_ledger(site) else 0
+    with site.store.locked():
+        return len(open_ledger(site).chain()) - 1 if _has_ledger(site) else 0
 
 
 def _has_ledger(site: Site) -> bool:

@@ -4,6 +4,7 @@ Learners without privacy import this and nothing heavier. ``private`` makes rele
 """
 
 import hashlib
+import logging
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +14,12 @@ import numpy.typing as npt
 
 from kernfed._validation import FloatArray
 from kernfed.errors import FileFormatError, LedgerNotKept
+from kernfed.federation.protocol.message import digest
+from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
 from kernfed.files import Record
+
+_log = logging.getLogger("kernfed.site")
 
 FOLDER = "releases"
 #: Released rows by the id of the row: its mark (``row_marks``) and the noisy row.
@@ -38,8 +43,42 @@ def warn_if_forgotten(engine: Any) -> None:
 # The store --------------------------------------------------------------------------------------------------------
 
 
+def public_identity(site: Site, rows: Rows, *, prepared: bool = True) -> dict[str, Any]:
+    """Preparation, edition and width of the data that ``rows`` are of: two releases that agree in them are one.
+
+    None of it follows from the cells: an edition lasts from one ``SiteData.publish`` to the next. Labels are the same
+    under every preparation, and what is released of them alone is not ``prepared``.
+    """
+    state = site.store.read_state()
+    return {
+        "preparation": state.get("preparation") if prepared else None,
+        "edition": state.get("edition", 0),
+        "width": int(rows.X.shape[1]),
+    }
+
+
+def members(site: Site, rows: Rows) -> str:
+    """Digest of which rows take part: their ids, and which of them were forgotten and left a blank row.
+
+    It changes where rows are added, forgotten or published, and not with what they hold.
+    """
+    blank = {number for number, _ in site.store.read_state().get("blank", [])}
+    numbers = sorted(rows.ids.tolist())
+    return digest({"ids": numbers, "blank": [number for number in numbers if number in blank]})
+
+
+def warn_if_changed(site: Site, *, changed: bool) -> None:
+    """Write to the site's log that what was released is of rows which have changed since; nobody else notices."""
+    if changed:
+        _log.warning(
+            "site %s answers with what it released before its rows were changed in place: the number of charges must "
+            "not tell of the change. `kernfed site publish` has the rows released, and charged, as they are now",
+            site.name,
+        )
+
+
 def row_marks(X: FloatArray) -> npt.NDArray[np.int64]:
-    """A number (n,) for the content of each row, by which a changed one is noticed."""
+    """A number (n,) for the content of each row, by which the site's log notes a changed one."""
     whole = np.ascontiguousarray(X, dtype="<f8")
     marks = b"".join(hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in whole)
     return np.frombuffer(marks, dtype="<i8")

@@ -1,8 +1,13 @@
 """What a site releases under differential privacy: allowed by its policy, charged, kept.
 
 A release happens once. Its charge is on disk before the noise is drawn, and what was released stays in the store of the
-site: the same mechanism on the same rows is answered from there and costs nothing, anything else is a second release. A
-crash in between loses budget, never privacy.
+site: the same question about the same data is answered from there and costs nothing, anything else is a second release.
+A crash in between loses budget, never privacy.
+
+Whether data are the same is decided by public things: the preparation in use, the edition that the site published, and
+which rows there are (``public_identity``, ``members``). What the rows hold decides nothing, or the number of charges,
+which every reply tells, would say whether two preparations make the same of them. Rows that are changed in place are
+therefore released anew when the site publishes, and not before.
 
 A task asks for a permit with ``releasing``, which checks the policy before anything looks at a row. Where privacy is
 required there is no other way to the site's rows.
@@ -22,7 +27,17 @@ from kernfed._validation import FloatArray
 from kernfed.errors import BudgetExceeded, InputError, Refused
 from kernfed.federation.protocol.message import digest
 from kernfed.federation.release.books import LEDGER, charges, open_ledger, spent
-from kernfed.federation.release.kept import FOLDER, ledger_mark, read_release, row_marks, rows_of, write_rows
+from kernfed.federation.release.kept import (
+    FOLDER,
+    ledger_mark,
+    members,
+    public_identity,
+    read_release,
+    row_marks,
+    rows_of,
+    warn_if_changed,
+    write_rows,
+)
 from kernfed.federation.site.authorise import check_mechanism, check_record
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
@@ -67,14 +82,15 @@ class Permit:
         draws, and returns what is to be kept. ``key`` tells apart releases of one mechanism, such as two features of
         the same rows.
         """
-        name = name_of_once(self.mechanism, rows, key)
+        name = name_of_once(self.site, self.mechanism, rows, key)
         with self.site.store.locked():
             record = read_release(self.site, name)
             if record is None:
                 made = self._charged(rows, compute)
                 about = {"by": "site", "people": rows.ids.tolist(), "ledger": ledger_mark(self.site)}
-                record = Record(made.arrays, {**made.values, **about})
+                record = Record(made.arrays, {**made.values, **about, "data": rows.digest})
                 self.site.store.write(record, FOLDER, name)
+            warn_if_changed(self.site, changed=record.values["data"] != rows.digest)
         return record
 
     def row_by_row(
@@ -82,23 +98,20 @@ class Permit:
     ) -> FloatArray:
         """Noisy rows (n, k) of ``rows``, for mechanisms that treat each row by itself (default: that of the permit).
 
-        ``compute(rows, ledger)`` releases and charges; it gets only rows that were not released before, or that have
-        changed since. Where privacy is required one changed row has all of them drawn again, so that nobody sees which.
+        ``compute(rows, ledger)`` releases and charges; it gets only rows whose ids were not released before.
         """
-        used = self.mechanism if mechanism is None else mechanism
-        name = name_by_row(used)
+        name = name_by_row(self.site, self.mechanism if mechanism is None else mechanism, rows)
         marks = row_marks(rows.X)
         with self.site.store.locked():
             known = rows_of(read_release(self.site, name))
-            earlier = [known[number][0] if number in known else None for number in rows.ids.tolist()]
-            is_new = np.array([mark is None for mark in earlier])
-            changed = ~is_new & np.array([mark != now for mark, now in zip(earlier, marks.tolist(), strict=True)])
-            new = np.flatnonzero(is_new | changed | (changed.any() and self.site.policy.require_privacy))
+            new = np.flatnonzero([number not in known for number in rows.ids.tolist()])
             if len(new):
                 made = self._charged(rows, lambda ledger: compute(rows.take(new), ledger))
                 known |= dict(zip(rows.ids[new].tolist(), zip(marks[new].tolist(), made, strict=True), strict=True))
                 write_rows(self.site, name, known)
-        return np.stack([known[number][1] for number in rows.ids.tolist()])
+            released = [known[number] for number in rows.ids.tolist()]
+            warn_if_changed(self.site, changed=[mark for mark, _ in released] != marks.tolist())
+        return np.stack([row for _, row in released])
 
     def anew(self, rows: Rows, compute: Callable[[Ledger], Any]) -> Any:
         """What ``compute(ledger)`` releases of these ``rows`` now; it is not kept, and the next time costs again."""
@@ -118,14 +131,16 @@ class Permit:
             raise Refused("budget", f"site {self.site.name!r} does not release this: {error}") from None
 
 
-def name_of_once(mechanism: Mechanism, rows: Rows, key: str = "") -> str:
-    """Name in the store of what was released of all ``rows`` together."""
-    return digest({"mechanism": mechanism_to_values(mechanism), "key": key, "data": rows.digest})
+def name_of_once(site: Site, mechanism: Mechanism, rows: Rows, key: str = "") -> str:
+    """Name in the store of what was released of all ``rows`` together; it follows from public things and ids."""
+    about = {"data": public_identity(site, rows), "members": members(site, rows)}
+    return digest({"mechanism": mechanism_to_values(mechanism), "key": key, **about})
 
 
-def name_by_row(mechanism: Mechanism) -> str:
-    """Name in the store of rows that were released by themselves."""
-    return digest({"mechanism": mechanism_to_values(mechanism), "key": ""})
+def name_by_row(site: Site, mechanism: Mechanism, rows: Rows) -> str:
+    """Name in the store of ``rows`` that were released by themselves; it follows from public things."""
+    about = {"data": public_identity(site, rows, prepared=not isinstance(mechanism, RandomizedLabels))}
+    return digest({"mechanism": mechanism_to_values(mechanism), "key": "", **about})
 
 
 @contextmanager
@@ -167,10 +182,11 @@ def statement(site: Site, element: Guarantee, record: Guarantee) -> dict[str, li
     (epsilon, delta) of element, record and ledger, and how many charges the ledger has: who keeps the number notices
     a site whose whole store was set back to an earlier day.
     """
-    pairs = {
-        "element": (element.epsilon, element.delta),
-        "record": (record.epsilon, record.delta),
-        "spent": spent(site),
-    }
-    told = {name: [f"{number:.16e}" for number in pair] for name, pair in pairs.items()}
-    return {**told, "charges": [f"{charges(site):016d}"]}
+    with site.store.locked():
+        pairs = {
+            "element": (element.epsilon, element.delta),
+            "record": (record.epsilon, record.delta),
+            "spent": spent(site),
+        }
+        told = {name: [f"{number:.16e}" for number in pair] for name, pair in pairs.items()}
+        return {**told, "charges": [f"{charges(site):016d}"]}

@@ -202,10 +202,14 @@ class SiteData:
         return rows.plus(Rows(np.zeros((len(blank), rows.X.shape[1]), rows.X.dtype), labels, ids, persons))
 
     def publish(self) -> None:
-        """Let the rows be as many as there are: blank ones go, and those that waited take part."""
+        """Let the rows be as many as there are: blank ones go, and those that waited take part.
+
+        It begins another edition of the data, of which everything is released, and charged, anew.
+        """
         with self._store.locked():
             state = self._store.read_state()
             state["blank"], state["waiting"] = [], []
+            state["edition"] = state.get("edition", 0) + 1
             self._store.write_state(state)
 
     # Rows that come and go --------------------------------------------------------------------------------------

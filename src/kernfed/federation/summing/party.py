@@ -83,10 +83,15 @@ def read_own_terms(site: Site, task: str, payload: Payload) -> RunTerms:
 
 
 def generation_of(site: Site) -> bytes:
-    """What stands for the site's data: the same while they are, and to whoever has not its key no more than random."""
+    """Stands for the site's data and how they are prepared: the same while both are, and random without the site's key.
+
+    The preparation is part of it, since under two of them prepared rows are the same only where no cell holds what the
+    two differ in: an asker could compare tokens to find out.
+    """
     key = hashlib.sha256(b"kernfed generation of data\0" + identity_at(site.store.path).private).digest()
-    digests = f"{site.rows(every_class=True).digest} {site.held_out().digest}".encode()
-    token = hmac.digest(key, digests, "sha256")[:GENERATION]
+    prepared = site.store.read_state().get("preparation")
+    digests = f"{site.rows(every_class=True).digest} {site.held_out().digest} {prepared}"
+    token = hmac.digest(key, digests.encode(), "sha256")[:GENERATION]
     return token if token != UNTOLD else bytes([1]) * GENERATION
 
 
