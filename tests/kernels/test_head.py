@@ -114,3 +114,16 @@ def test_the_head_of_a_fusion_is_exported_by_name(data, tmp_path):
     with pytest.raises(InputError, match="machines alone"):
         FusionModel(fused.folding, None).to_onnx(tmp_path / "none.onnx")
     assert not (tmp_path / "none.onnx").exists()
+
+
+def test_values_are_clipped_elsewhere_too(tmp_path):
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((60, 4))
+    y = X @ [1.0, 2.0, -1.0, 0.5]
+    sites = {"a": (X[:30], y[:30]), "b": (X[30:], y[30:])}
+    model = RidgeLearner(task="regress", features="given", regularization=0.01).fit(Federation.local(sites))
+    model.to_onnx(tmp_path / "head.onnx")
+    far = 100 * rng.standard_normal((50, 4))
+    value = outputs(tmp_path / "head.onnx", far)[0]["value"]
+    np.testing.assert_allclose(value, model.predict(far), rtol=0, atol=1e-9)
+    assert (value.min(), value.max()) == (y.min(), y.max())

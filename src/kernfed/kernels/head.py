@@ -1,7 +1,7 @@
 """A head as ONNX: a linear map on features of rows, its probabilities and labels, for programs without this package.
 
 features   phi = x B, or s sin(x B W + b) with all phases of the cosines in b
-values     v = phi V + a  (n, q)
+values     v = phi V + a  (n, q), to regress clipped to bounds where there are any
 to classify  p = softmax(v / T), or without a temperature the nearest point of the simplex; then p_c f_c / sum p f
              where other shares of classes are asked for; the label is that of the largest
 """
@@ -32,6 +32,7 @@ class Head:
     weights : V (M, q). offset : a (q,). features : of rows, None where the columns are the features. basis : B (p, k),
     None for none. classes : labels (q,), None to regress. temperature : T, None for the nearest probabilities.
     factors : f (q,), shares of classes over those that the values are for, None where they are the same.
+    bounds : (low, high) that values to regress are clipped to, None for none.
     """
 
     weights: FloatArray
@@ -41,6 +42,7 @@ class Head:
     classes: npt.NDArray[Any] | None = None
     temperature: float | None = None
     factors: FloatArray | None = None
+    bounds: tuple[float, float] | None = None
 
     @property
     def width(self) -> int:
@@ -58,6 +60,8 @@ class Head:
         graph = _Graph()
         values = self._values(graph)
         if self.classes is None:
+            if self.bounds is not None:
+                values = graph.add("Clip", values, *(graph.array(np.array(end)) for end in self.bounds))
             graph.output("value", graph.add("Squeeze", values, graph.numbers([1])), "double", ["n"])
         else:
             likely = self._probabilities(graph, values)

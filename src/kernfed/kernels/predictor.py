@@ -65,6 +65,11 @@ class Predictor(ProblemModel):
         """T that makes ``softmax(values / T)`` probabilities; None where there is none."""
         return None
 
+    @property
+    def _bounds(self) -> tuple[float, float] | None:
+        """What values to regress are clipped to, (low, high); None where they are not clipped."""
+        return None
+
     def _training_shares(self) -> FloatArray | None:
         """Shares (C,) of classes in training, None where they are not known."""
         return None
@@ -84,7 +89,10 @@ class Predictor(ProblemModel):
             raise InputError(f"{what} need a model made with task='classify', this one has 'regress'; use predict")
 
     def _labels(self, values: FloatArray) -> npt.NDArray[Any]:
-        return values[:, 0] if self._solved().task == "regress" else np.asarray(self.classes_[values.argmax(axis=1)])
+        """Labels (n,) of the largest values (n, C), or values (n,) to regress within their bounds."""
+        if self._solved().task == "classify":
+            return np.asarray(self.classes_[values.argmax(axis=1)])
+        return values[:, 0] if self._bounds is None else np.asarray(np.clip(values[:, 0], *self._bounds))
 
     def _adjusted(self, values: FloatArray, prior: Prior) -> FloatArray:
         """Values for the shares of a ``prior``; without one, for those of the model."""
@@ -118,7 +126,7 @@ class Predictor(ProblemModel):
     def _made_head(self, weights: FloatArray, offset: FloatArray, features: FourierFeatures | None) -> Head:
         """Head of values ``phi weights + offset``, with the labels and the prior of this model."""
         if self._solved().task != "classify":
-            return Head(weights, offset, features)
+            return Head(weights, offset, features, bounds=self._bounds)
         training, made = self._training_shares(), self._made_for()
         shift = log_ratio(self.prior, self.classes_, made=training if made is None else made, training=training)
         T = self._temperature

@@ -61,7 +61,8 @@ class RidgeModel(Predictor, Abstaining):
     class_counts_ : rows of every class in training, () where that is not known. prior : shares of classes where the
     model is used, see ``Predictor``; a model with weights of classes is for the shares that these make, a balanced one
     for "uniform". choices_ : how it chose what it was not given, and its exchanges. conformal_ : what
-    ``kernfed.conform`` counted on rows kept aside.
+    ``kernfed.conform`` counted on rows kept aside. range_ : (low, high) of the values in training, to which predictions
+    are clipped; None to classify, and where it is not known.
     """
 
     parameters: RidgeParameters
@@ -82,6 +83,7 @@ class RidgeModel(Predictor, Abstaining):
     choices_: RidgeChoices = field(default_factory=RidgeChoices)
     preparation: Preparation | None = None
     conformal_: Coverage | None = None
+    range_: tuple[float, float] | None = None
 
     def __str__(self) -> str:
         what = f"{len(self.classes_)} classes" if self.parameters.task == "classify" else "values"
@@ -107,6 +109,10 @@ class RidgeModel(Predictor, Abstaining):
     @property
     def _temperature(self) -> float | None:
         return self.temperature_
+
+    @property
+    def _bounds(self) -> tuple[float, float] | None:
+        return self.range_
 
     def _training_shares(self) -> FloatArray | None:
         return weighted_shares(self.class_counts_)
@@ -209,6 +215,8 @@ def _dump(model: RidgeModel) -> Record:
         "choices": model.choices_.to_values(),
     }
     values |= preparation_values(model.preparation)
+    if model.range_ is not None:  # files without one are what they were
+        values["range"] = list(model.range_)
     arrays = {"weights": model.weights_} | ({} if model.intercept_ is None else {"intercept": model.intercept_})
     if model.conformal_ is not None:
         counted, values["conformal"] = model.conformal_.to_parts(model.classes_)
@@ -251,7 +259,20 @@ def _load(record: Record) -> RidgeModel:
         model,
         preparation=read_preparation(values, parameters.width),
         conformal_=read_coverage(record.arrays, values.get("conformal"), parameters.labels),
+        range_=_read_range(values, parameters.task),
     )
+
+
+def _read_range(values: Mapping[str, Any], task: str) -> tuple[float, float] | None:
+    """The range of values in training, checked; files of classes and of earlier versions have none."""
+    if "range" not in values:
+        return None
+    if task != "regress" or not isinstance(values["range"], list) or len(values["range"]) != 2:
+        raise InputError(f"range must be two numbers, and is for task='regress', got {values['range']!r:.60}")
+    low, high = (check_number(end, "range") for end in values["range"])
+    if low > high:
+        raise InputError(f"range must be low <= high, got {low:g} and {high:g}")
+    return low, high
 
 
 def _load_use(values: Mapping[str, Any], parameters: RidgeParameters) -> tuple[Any, ...]:

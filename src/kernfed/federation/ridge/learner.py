@@ -243,6 +243,7 @@ def _model(options: RidgeOptions, progress: Progress, missing: dict[str, str], c
         progress.counts,
         _made_for(progress, options),
         replace(progress.choices, exchanges=recorder.exchanges),
+        range_=progress.range,
     )
     exposed = model.exposure()
     if exposed is not None:

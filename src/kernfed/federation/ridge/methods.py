@@ -14,6 +14,7 @@ from kernfed.federation.ridge.choice import choose_strength, path_of_rounds
 from kernfed.federation.ridge.options import RidgeOptions
 from kernfed.federation.ridge.pooling import Pooled, ask_gradient, ask_pooled, class_counts, class_holders
 from kernfed.federation.ridge.private import solve_released
+from kernfed.federation.ridge.ranges import Range
 from kernfed.federation.ridge.summed import solve_shares, sum_pooled
 from kernfed.federation.ridge.system import Recorder, RidgeSystem, Sites
 from kernfed.promise import Terms
@@ -39,7 +40,7 @@ class Progress:
     """What a fit has so far; where a site is lost, others go on from here.
 
     ``parameters`` are those of ``weights``, and ``means`` those of the rows they are fitted to, for an intercept.
-    ``pooled`` are the sums that "exact" solved, under ``penalty``.
+    ``pooled`` are the sums that "exact" solved, under ``penalty``. ``range`` is that of values to regress.
     """
 
     recorder: Recorder
@@ -56,6 +57,7 @@ class Progress:
     counts: tuple[int, ...] = ()
     penalty: FloatArray | None = None
     pooled: Pooled | None = None
+    range: Range | None = None
 
     def begin(self, system: RidgeSystem) -> FloatArray:
         """Where to start: the average of the local solutions, or where all were when a site was lost."""
@@ -64,7 +66,7 @@ class Progress:
             self.weights = system.mean_solutions()[system.position]
         elif parameters.task == "classify":
             self.weights = self.weights[:, [self.parameters.classes.index(label) for label in parameters.classes]]
-        self.parameters, self.means = parameters, system.sites.means
+        self.parameters, self.means, self.range = parameters, system.sites.means, system.range
         return self.weights
 
     def forget_if_nothing_was_reached(self) -> None:
@@ -122,7 +124,7 @@ def _run_exact(options: RidgeOptions, sites: Sites, progress: Progress) -> None:
         progress.choices = replace(
             progress.choices, regularization=chosen.how, scale=scale, errors=dict(chosen.errors or {})
         )
-    progress.pooled = pooled
+    progress.pooled, progress.range = pooled, pooled.range
     solution = minimise(pooled.moments, pooled.mass, progress.chosen, progress.penalty)
     progress.parameters, progress.means, progress.weights = sites.parameters, pooled.means, solution.weights
     progress.stopped = "converged"
@@ -165,6 +167,8 @@ def _run_released(options: RidgeOptions, sites: Sites, progress: Progress) -> No
     if given is None:
         progress.choices = replace(progress.choices, regularization="sums")
     progress.parameters, progress.stopped = sites.parameters, "converged"
+    if sites.parameters.task == "regress":  # the public bound that targets are clipped to
+        progress.range = (-options.privacy.target_radius, options.privacy.target_radius)
     progress.recorder.add(1)
 
 

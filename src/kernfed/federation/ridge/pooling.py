@@ -17,6 +17,7 @@ from kernfed._validation import FloatArray
 from kernfed.errors import InputError
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.replies import Replies
+from kernfed.federation.ridge.ranges import Range, common_range, range_values, read_range
 from kernfed.federation.ridge.system import Sites
 from kernfed.federation.shares import far_above
 from kernfed.federation.survey import Survey
@@ -32,7 +33,8 @@ from kernfed.ridge.robust import FEWEST_SITES, Part, capped, robust_sums, typica
 class Pooled:
     """A problem's sums over all sites: moments around ``means``, around 0 without an intercept, and their mass.
 
-    shares : under "median" how much every site counts, in order of their names.
+    shares : under "median" how much every site counts, in order of their names. range : of values to regress, None
+    where it is not known.
     """
 
     sites: Sites
@@ -40,6 +42,7 @@ class Pooled:
     mass: float
     means: Means | None
     shares: FloatArray | None = None
+    range: Range | None = None
 
     def mass_at(self, site: str) -> float:
         """The mass m of which a row of a site is ``c / m`` in C, so that it can be left out."""
@@ -112,7 +115,8 @@ def check_majority(names: Sequence[str], aggregate: str) -> None:
 
 def ask_pooled(sites: Sites) -> Pooled:
     """Sums of the problem of ``sites``: one exchange of about M^2/2 numbers."""
-    question = Payload(values={"parameters": sites.parameters.to_values()})
+    asked = range_values(sites.parameters.task)
+    question = Payload(values={"parameters": sites.parameters.to_values(), **asked})
     return _ask(sites, "ridge_moments", question, [sites], lambda payload, _: payload.arrays)[0]
 
 
@@ -125,9 +129,12 @@ def ask_trials(sites: Sites, problems: Sequence[RidgeParameters]) -> list[Pooled
 
 def _ask(sites: Sites, task: str, question: Payload, problems: Sequence[Sites], arrays_of: Any) -> list[Pooled]:
     parts: dict[str, list[Part]] = {}
+    ranges: dict[str, Range | None] = {}
 
     def read(site: str, payload: Payload) -> None:
         parts[site] = [read_part(own, site, arrays_of(payload, place)) for place, own in enumerate(problems)]
+        if p.task == "regress":
+            ranges[site] = _range_of(parts[site][0], payload)
 
     def compare(replies: Replies) -> dict[str, str]:
         first = {site: parts[site][0] for site, _ in replies}
@@ -138,7 +145,16 @@ def _ask(sites: Sites, task: str, question: Payload, problems: Sequence[Sites], 
     p = problems[0].parameters
     bounded = p.features == "fourier" and p.task == "classify"
     replies = sites.ask(task, question, read, None if bounded else compare)
-    return [pool_parts(own, [parts[site][place] for site in replies]) for place, own in enumerate(problems)]
+    pooled = [pool_parts(own, [parts[site][place] for site in replies]) for place, own in enumerate(problems)]
+    common = common_range([ranges.get(site) for site in replies], sites.aggregate)
+    return [replace(own, range=common) for own in pooled]
+
+
+def _range_of(part: Part, payload: Payload) -> Range | None:
+    """The range of values that a site sent with its moments, checked against them."""
+    moments, _, own = part
+    mean = None if own is None else float(own.targets[0])
+    return read_range(payload.arrays, moments.n, float(moments.y_second[0, 0]), mean or 0.0, mean)
 
 
 def read_part(sites: Sites, site: str, sent: Mapping[str, npt.NDArray[Any]]) -> Part:
@@ -147,6 +163,7 @@ def read_part(sites: Sites, site: str, sent: Mapping[str, npt.NDArray[Any]]) -> 
     own = sites.read_means(site, arrays["means"]) if p.fit_intercept else None
     mass = float(arrays.pop("mass")[0]) if own is None else own.mass
     arrays.pop("means", None)
+    arrays.pop("range", None)
     moments = Moments.from_arrays(arrays)
     if (moments.width, moments.targets) != (p.n_features, p.n_targets) or not 0 < mass < np.inf:
         raise InputError(

@@ -24,6 +24,7 @@ from kernfed.federation.ridge.plausible import (
     check_same_hessian,
     unlike_others,
 )
+from kernfed.federation.ridge.ranges import Range, common_range, range_values, read_range
 from kernfed.federation.shares import far_above
 from kernfed.federation.survey import Survey, ask_all, check_arrays
 from kernfed.ridge.means import Means, problem_values
@@ -100,21 +101,30 @@ class Sites:
         """Let every site factor its part."""
         shape = self._weights_shape
         expected = {"solutions": (len(self.parameters.regularization), *shape), "linear": shape, "scalars": (3,)}
+        asked = range_values(self.parameters.task)
 
         def read(site: str, payload: Payload) -> SiteStart:
-            check_arrays(payload, expected)
+            check_arrays(payload, expected | ({"range": (2,)} if asked and "range" in payload.arrays else {}))
             scalars = map(float, payload.arrays["scalars"])
             start = SiteStart(payload.arrays["solutions"], payload.arrays["linear"], *scalars)
             self.expected[site].check_start(start, self.means, self.parameters.regularization)
+            self._range_of(start, payload)
             return start
 
         def compare(replies: Replies) -> dict[str, str]:
             return unlike_others({site: read(site, payload) for site, payload in replies})
 
-        replies = self.ask("ridge_start", self.question(), read, compare)
+        replies = self.ask("ridge_start", self.question(**asked), read, compare)
         members = {site: read(site, payload) for site, payload in replies.items()}
         handle = digest(problem_values(self.parameters, self.means))
-        return RidgeSystem(self, handle, members, self.parameters.regularization[0])
+        ranges = [self._range_of(members[site], payload) for site, payload in replies.items()]
+        common = common_range(ranges, self.aggregate)
+        return RidgeSystem(self, handle, members, self.parameters.regularization[0], range=common)
+
+    def _range_of(self, start: SiteStart, payload: Payload) -> Range | None:
+        """The range of values that a site sent with its part, checked against its sums."""
+        around = 0.0 if self.means is None else float(self.means.targets[0])
+        return read_range(payload.arrays, round(start.mass), start.constant * start.mass, around)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +132,7 @@ class RidgeSystem:
     """``H W = b`` over sites whose parts are factored: ``kernfed.ridge.objective.System``.
 
     position : which of the candidate regularisations is meant. latest : what was multiplied last, and by whom to what.
+    range : of values to regress, None where it is not known.
     """
 
     sites: Sites
@@ -130,6 +141,7 @@ class RidgeSystem:
     regularization: float
     position: int = 0
     latest: dict[str, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
+    range: Range | None = None
 
     @cached_property
     def masses(self) -> dict[str, float]:

@@ -17,6 +17,7 @@ from kernfed._validation import FloatArray, check_count, check_number, check_row
 from kernfed.errors import FileFormatError, Refused
 from kernfed.federation.protocol.message import Payload, digest
 from kernfed.federation.protocol.task import task
+from kernfed.federation.ridge.ranges import range_arrays
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
 from kernfed.federation.survey import PUBLIC, answer_survey, check_rows_of, read_targets
@@ -50,10 +51,15 @@ def means(site: Site, payload: Payload) -> Payload:
 
 @task("ridge_start", leaves="statistics")
 def start(site: Site, payload: Payload) -> Payload:
-    """The site's own solutions (L, M, C), b (M, C), s, mass and trace; its factor stays for the rounds to come."""
-    local = _prepare(site, *_read_problem(payload))
+    """The site's own solutions (L, M, C), b (M, C), s, mass and trace; its factor stays for the rounds to come.
+
+    To regress also the range of values (2,), where it is asked for.
+    """
+    parameters, around = _read_problem(payload)
+    local = _prepare(site, parameters, around)
     scalars = np.array([local.constant, local.mass, local.trace])
-    return Payload({"solutions": local.solutions, "linear": local.linear, "scalars": scalars})
+    ends = range_arrays(site, payload, parameters.task)
+    return Payload({"solutions": local.solutions, "linear": local.linear, "scalars": scalars, **ends})
 
 
 @task("ridge_apply", leaves="statistics")
@@ -103,8 +109,13 @@ def gradient_steps(site: Site, payload: Payload) -> Payload:
 
 @task("ridge_moments", leaves="statistics")
 def moments(site: Site, payload: Payload) -> Payload:
-    """Moments of all features and targets: M^2 numbers, from which rows can be recovered if there are few."""
-    return Payload(moments_of(site, read_parameters(payload.values)))
+    """Moments of all features and targets: M^2 numbers, from which rows can be recovered if there are few.
+
+    To regress also the range of values (2,), where it is asked for.
+    """
+    parameters = read_parameters(payload.values)
+    sums = moments_of(site, parameters)
+    return Payload({**sums, **range_arrays(site, payload, parameters.task)})
 
 
 @task("ridge_validate", leaves="statistics")
