@@ -1,11 +1,11 @@
 """Attacks that once worked, run against a site's own policy and rows in stores that vanish afterwards.
 
 Each returns whether the site held, with a sentence that holds nothing of a row. Where a policy does not offer what an
-attack is about, it does not apply. Those on labels, values and persons are here, those on guards in ``doors``.
+attack is about, it does not apply. Those on labels, values and persons are here, those on guards in ``doors``,
+those by refusals, charges and bounds in ``oracles``.
 """
 
 import copy
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,16 +19,14 @@ from kernfed.federation.release.books import open_ledger
 from kernfed.federation.site.site import Site
 from kernfed.federation.verify.crafted import agree, leaves
 from kernfed.federation.verify.doors import many_names, no_cap, readable_scores, tampered_ledger, words_of_tables
+from kernfed.federation.verify.oracles import asked_bounds, hostile_preparations, kept_releases
 from kernfed.federation.verify.target import Outcome, Target, Verdict, ask_twins
 from kernfed.federation.verify.twins import other_rows, site_of
 from kernfed.files import labels_to_values
 from kernfed.privacy.accounting import Event, epsilon_for
 
-#: How the note of a charge ends.
-_ROWS_CHARGED = re.compile(r", (\d+) rows\Z")
 #: Tasks that release something, each by mechanisms of its own.
 RELEASING = ("folding_fit", "folding_schema", "ridge_release", "personal_release")
-
 
 # Labels -----------------------------------------------------------------------------------------------------------
 
@@ -168,6 +166,10 @@ def tests_on_rows(target: Target) -> Verdict:
     return not answered, f"answered: {', '.join(answered)}" if answered else "refused"
 
 
+#: New ids of one person: with as many releases in between whoever pays by the row goes far beyond any budget.
+_NEW_NAMES = 8
+
+
 def another_name(target: Target) -> Verdict:
     """Forget a person's row, add it under a new id, and have it released again, until the budget should be spent."""
     cap = target.policy.max_record_epsilon
@@ -178,7 +180,10 @@ def another_name(target: Target) -> Verdict:
     site = site_of(target.name, target.policy, rows, columns=target.columns)
     row, number = 0, int(target.rows.ids.max())
     released, ids = 0, int(target.rows.ids[row])
-    for _ in range(4):
+    names: set[str] = set()  # what the site calls the person, whichever row is theirs
+    for _ in range(_NEW_NAMES):
+        known = site.rows(every_class=True)
+        names |= set(known.people[known.ids == ids].tolist())
         for task in ("folding_fit", "ridge_release", "personal_release"):
             for payload in target.honest(task)[:6]:
                 released += target.ask(site, task, payload).refusal is None
@@ -194,19 +199,17 @@ def another_name(target: Target) -> Verdict:
         ids = number
     if not released:
         return None, "the policy releases nothing that was asked for"
-    paid = _paid_by_everyone(site)
+    paid = _paid_by(site, names)
     if not paid <= cap * (1 + 1e-9):
         return False, f"the person has paid epsilon {paid:.4g}, over the budget of {cap:g}"
     return True, f"the person has paid epsilon {paid:.4g} of {cap:g}, under all ids together"
 
 
-def _paid_by_everyone(site: Site) -> float:
-    """Epsilon of all charges that left nobody out, whatever names the ledger has for people."""
-    events: list[Event] = []
-    for entry in open_ledger(site).entries():
-        rows = _ROWS_CHARGED.search(entry.note)
-        if entry.persons is None or rows is None or len(entry.persons) >= int(rows[1]):
-            events += entry.events
+def _paid_by(site: Site, names: set[str]) -> float:
+    """Epsilon of all charges that left none of these names out, as if they were one person."""
+    ledger = open_ledger(site)
+    keys = ledger.keys(np.array(sorted(names)))
+    events: list[Event] = [event for entry in ledger.entries() if entry.concerns(keys).any() for event in entry.events]
     return epsilon_for(events, site.policy.record_delta) if events else 0.0
 
 
@@ -224,6 +227,9 @@ ATTACKS: Mapping[str, Callable[[Target], Verdict]] = {
     "cells and paths in messages": words_of_tables,
     "a radius too small to divide by": subnormal_radius,
     "many names of one caller": many_names,
+    "preparations at the ends of numbers": hostile_preparations,
+    "a word that is charged for only where it is": kept_releases,
+    "bounds of masked sums that the asker writes": asked_bounds,
 }
 
 

@@ -20,7 +20,8 @@ from kernfed.federation.protocol.message import Payload, Question, Reply, encode
 from kernfed.federation.protocol.task import find_task, task_names
 from kernfed.federation.site.policy import Policy
 from kernfed.federation.site.rows import Rows
-from kernfed.federation.verify.crafted import crafted, leaves, trainings, wrong_bytes
+from kernfed.federation.summing.party import TERMS
+from kernfed.federation.verify.crafted import cheaper, crafted, leaves, trainings, wrong_bytes
 from kernfed.federation.verify.honest import Facts, Recording, record_questions
 from kernfed.federation.verify.tape import taped_mechanisms
 from kernfed.federation.verify.twins import SHAPES, Difference, Twins, other_rows
@@ -135,7 +136,8 @@ def _story(
 ) -> Iterator[tuple[str, Payload]]:
     """A few questions in a row: what needs machines comes after their training, and some come twice.
 
-    Every task has its turn; those that are refused by policy or for privacy have it one time in eight.
+    Every task has its turn; those that are refused by policy or for privacy have it one time in eight. One release in
+    six is asked for under a hostile preparation, and again under another one.
     """
     machines = trainings(recording)
     open_tasks = [name for name in task_names() if policy.allows(name) and _answers(name)]
@@ -149,13 +151,22 @@ def _story(
             honest = tuple(suiting)
         payload = honest[draws.integers(len(honest))]
         training = machines.get(str(payload.values.get("handle")))
-        if task != "folding_fit" and training is not None:
-            yield "folding_fit", training
-        luck = draws.integers(100)
+        before = [("folding_fit", training)] if task != "folding_fit" and training is not None else []
+        hostile = _releases(task) and policy.allows("prepare") and draws.integers(6) == 0
+        if hostile and TERMS not in payload.arrays:  # two releases: they must fit into a budget
+            payload = cheaper(task, payload, 0.25) or payload
+        luck = draws.integers(_GENTLE if hostile else 100)
         asked = payload if luck < _HONEST else crafted(task, payload, draws, wild=bool(luck >= _GENTLE))
-        yield task, asked
-        if draws.integers(4) == 0:
+        for _ in range(2 if hostile else 1):
+            yield from (*(_prepared(recording, draws) if hostile else ()), *before, (task, asked))
+        if not hostile and draws.integers(4) == 0:
             yield task, asked
+
+
+def _prepared(recording: Recording, draws: np.random.Generator) -> Iterator[tuple[str, Payload]]:
+    """A hostile preparation of the columns, as one question, where an honest one is known."""
+    for payload in recording.get("prepare", ())[:1]:
+        yield "prepare", crafted("prepare", payload, draws, wild=False)
 
 
 def suits(policy: Policy, payload: Payload, machines: Mapping[str, Payload]) -> bool:
@@ -173,6 +184,11 @@ def suits(policy: Policy, payload: Payload, machines: Mapping[str, Payload]) -> 
     if policy.private_labels:
         return private
     return policy.labels != "targets" or private or ("task", "regress") in places
+
+
+def _releases(name: str) -> bool:
+    known = find_task(name)
+    return known is not None and known.under_privacy == "released"
 
 
 def _answers(name: str) -> bool:

@@ -9,6 +9,9 @@ import numpy.typing as npt
 
 from kernfed.federation.folding.machines import FOLDER as FOLDING
 from kernfed.federation.protocol.message import Payload, digest
+from kernfed.federation.summing.party import TERMS
+from kernfed.federation.verify.preparations import hostile_question
+from kernfed.federation.verify.sums import other_bounds, renewed
 
 #: Numbers, words and lists that no honest question has where they are put.
 _HOSTILE: tuple[Any, ...] = (
@@ -47,14 +50,22 @@ _HOSTILE: tuple[Any, ...] = (
 _SCALES = ("epsilon", "radius", "target_radius", "spread", "bandwidth", "target_bandwidth")
 _COUNTS = ("batch_size", "rows_per_class", "smoothing", "subspace_dim")
 
+#: What these may be as well: numbers of the right type that nothing honest is made of.
+_ENDS = (5e-324, 2.2250738585072014e-308, 1e-300, 1e300, 1.7976931348623157e308)
+
 Values = dict[str, Any]
+Arrays = dict[str, npt.NDArray[Any]]
 
 
 def crafted(task: str, payload: Payload, draws: np.random.Generator, *, wild: bool) -> Payload:
-    """A payload like this one with something changed."""
+    """A payload like this one with something changed; a preparation becomes one at the ends of numbers."""
     values = copy.deepcopy(dict(payload.values))
     arrays = dict(payload.arrays)
-    if arrays and (not values or draws.integers(3) == 0):
+    if task == "prepare" and not wild:
+        return hostile_question(_columns(values), draws)
+    if TERMS in arrays and draws.integers(2):
+        arrays[TERMS] = other_bounds(arrays[TERMS], draws)
+    elif arrays and (not values or draws.integers(3) == 0):
         name = sorted(arrays)[draws.integers(len(arrays))]
         if wild or name == "X":
             arrays[name] = (_wild_array if wild else _other_queries)(arrays[name], draws)
@@ -63,15 +74,37 @@ def crafted(task: str, payload: Payload, draws: np.random.Generator, *, wild: bo
     else:
         _change_gently(values, draws)
     if draws.integers(8):
-        agree(task, values)
+        agree(task, values, arrays)
     return Payload(arrays, values)
 
 
-def agree(task: str, values: Values) -> None:
-    """Give the parameters of a training the handle that belongs to them, or sites follow no further."""
+def _columns(values: Values) -> list[str]:
+    """Names of the columns that a preparation is of."""
+    return [str(plan["name"]) for plan in values["preparation"]]
+
+
+def agree(task: str, values: Values, arrays: Arrays | None = None) -> None:
+    """Make a changed question consistent, or sites follow it no further: the handle of a training, the hash in terms.
+
+    The terms of a masked sum among ``arrays`` get the hash of the question as it is now.
+    """
     parameters, recipe = values.get("parameters"), values.get("privacy")
     if task == "folding_fit" and isinstance(parameters, dict):
         values["handle"] = digest(parameters if recipe is None else {**parameters, "privacy": recipe})
+    if arrays is not None and TERMS in arrays:
+        arrays[TERMS] = renewed(arrays, values)
+
+
+def cheaper(task: str, payload: Payload, share: float) -> Payload | None:
+    """The question of a release with this share of its epsilon; None where it asks for no mechanism."""
+    values: Values = copy.deepcopy(dict(payload.values))
+    asked = values.get("privacy")
+    mechanism = asked.get("mechanism", asked) if isinstance(asked, dict) else None
+    if not isinstance(mechanism, dict) or "epsilon" not in mechanism:
+        return None
+    mechanism["epsilon"] *= share
+    agree(task, values)
+    return Payload(payload.arrays, values)
 
 
 def leaves(values: Any) -> Iterator[tuple[Any, Any]]:
@@ -93,7 +126,9 @@ def _change_gently(values: Values, draws: np.random.Generator) -> None:
         if key == "seed":
             changes.append(put(home, key, int(draws.integers(1000))))
         elif isinstance(old, float) and key in _SCALES:
-            changes.append(put(home, key, old * float(draws.uniform(0.2, 1.0))))
+            extreme = draws.integers(12) == 0
+            smaller = _ENDS[draws.integers(len(_ENDS))] if extreme else old * float(draws.uniform(0.2, 1.0))
+            changes.append(put(home, key, smaller))
         elif type(old) is int and key in _COUNTS:
             changes.append(put(home, key, max(1, old + int(draws.integers(-3, 4)))))
         elif key == "regularization" and isinstance(old, list):

@@ -12,7 +12,7 @@ from kernfed.errors import InputError
 from kernfed.federation.protocol.message import Payload, Reply
 from kernfed.federation.release.books import LEDGER
 from kernfed.federation.site.site import Site
-from kernfed.federation.verify.crafted import agree, trainings
+from kernfed.federation.verify.crafted import agree, cheaper, trainings
 from kernfed.federation.verify.honest import asked_promise
 from kernfed.federation.verify.target import Target, Verdict
 from kernfed.privacy import ElementLaplace, RecordGaussian
@@ -84,15 +84,9 @@ def _release(target: Target, site: Site, number: int) -> Reply | None:
     """A reply to some question that releases something new, the same for the same number."""
     for task in ("ridge_release", "personal_release", "folding_fit"):
         for payload in target.honest(task):
-            values: dict[str, Any] = copy.deepcopy(dict(payload.values))
-            asked = values.get("privacy")
-            if not isinstance(asked, dict):
-                continue
-            mechanism: dict[str, Any] = asked.get("mechanism", asked)
-            mechanism["epsilon"] = mechanism["epsilon"] * (1 - 0.01 * number)
-            agree(task, values)
-            reply = target.ask(site, task, Payload(payload.arrays, values))
-            if reply.refusal is None:
+            asked = cheaper(task, payload, 1 - 0.01 * number)
+            reply = None if asked is None else target.ask(site, task, asked)
+            if reply is not None and reply.refusal is None:
                 return reply
     return None
 

@@ -27,6 +27,7 @@ from kernfed.federation.testing.calibrating import calibrate
 from kernfed.federation.testing.conforming import conform
 from kernfed.federation.testing.evaluation import evaluate
 from kernfed.federation.testing.influence import measure_influence
+from kernfed.federation.verify.preparations import question, wide
 from kernfed.federation.verify.sums import sum_questions
 from kernfed.kernels.fourier import FourierFeatures
 from kernfed.privacy import (
@@ -223,9 +224,8 @@ def _fit_and_change(facts: Facts, federation: Federation) -> None:
 def _prepare(facts: Facts, federation: Federation) -> None:
     """Ask for statistics of columns, and let the site use preparations that leave its rows as they are, nearly."""
     for limit in (1e3, 1e6, 1e9):
-        wide = {"kind": "number", "low": -limit, "high": limit, "center": 0.0, "spread": 1.0}
-        columns = [{"name": name, **wide} for name in facts.columns or map(str, range(facts.width))]
-        federation.ask("prepare", Payload(values={"preparation": columns, "remarks": []}))
+        plans = [wide(name, limit) for name in facts.columns or map(str, range(facts.width))]
+        federation.ask("prepare", question(plans))
     federation.ask("column_statistics", Payload())
 
 

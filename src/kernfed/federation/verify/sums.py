@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from kernfed.errors import InputError
 from kernfed.federation.protocol.message import Payload
 from kernfed.federation.site.policy import Policy
 from kernfed.federation.summing.party import TERMS, question_hash
@@ -71,7 +73,40 @@ def sum_questions(
         ridge = SharedRidge.of(mechanism, parameters.n_features, parameters.n_targets, honest)
         values = {**_shared_values(mechanism, honest), "parameters": parameters.to_values()}
         yield _asked("ridge_shares", Payload(values=values), ridge, "ridge", name, policy)
+        yield "ridge_sums", Payload(values={"parameters": parameters.to_values()})
     yield from _member_questions(name, policy)
+
+
+def masked_question(task: str, payload: Payload, layout: Layout, name: str, policy: Policy) -> Payload:
+    """The question for the part of site ``name`` in a masked sum of what ``task`` answers, in this layout."""
+    terms = _terms(task, question_hash(task, payload), layout, name, policy)
+    return Payload({**payload.arrays, TERMS: as_bytes(terms.to_bytes())}, payload.values)
+
+
+def renewed(arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> npt.NDArray[Any]:
+    """The terms among ``arrays`` with the hash of the question that they are in; as they are if unreadable."""
+    try:
+        terms = RunTerms.from_bytes(arrays[TERMS].tobytes())
+        asked = question_hash(terms.task, Payload(dict(arrays), dict(values)))
+        return as_bytes(replace(terms, question=asked).to_bytes())
+    except (ValueError, TypeError):  # InputError is a ValueError
+        return arrays[TERMS]
+
+
+def other_bounds(terms: npt.NDArray[Any], draws: np.random.Generator) -> npt.NDArray[Any]:
+    """The terms with another bound of one block, of any size."""
+    return with_bound(terms, 5e-324 if draws.integers(8) == 0 else 2.0 ** float(draws.uniform(-20, 59)), draws)
+
+
+def with_bound(terms: npt.NDArray[Any], bound: float, draws: np.random.Generator | None = None) -> npt.NDArray[Any]:
+    """The terms with this bound of all blocks, or of a drawn one; as they are where they cannot be read or have it."""
+    try:
+        read = RunTerms.from_bytes(terms.tobytes())
+        names = read.layout.names if draws is None else [read.layout.names[draws.integers(len(read.layout.names))]]
+        changed = {name: replace(read.layout.blocks[name], bound=bound) for name in names}
+        return as_bytes(replace(read, layout=Layout({**read.layout.blocks, **changed})).to_bytes())
+    except InputError:
+        return terms
 
 
 def _histogram_question(
