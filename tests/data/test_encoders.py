@@ -50,6 +50,7 @@ def test_vectors_are_those_of_the_tokens(encoders):
     encoder = find_encoder("tiny")
     np.testing.assert_allclose(encoder.encode(["red cat red"])[0], expected / np.linalg.norm(expected), rtol=1e-5)
     assert (encoder.encode([""]) == 0).all()
+    assert (encoder.encode(["red cat red", "\ud83d"])[0] == encoder.encode(["red cat red"])[0]).all()  # a cut emoji
     texts = [f"{a} {b}" for a in WORDS for b in WORDS] * 30
     whole = encoder.encode(texts)
     assert (encoder.encode(texts[300:310]) == whole[300:310]).all()  # whatever they are encoded with

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import scipy.linalg.lapack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -367,12 +368,12 @@ def test_scatters_without_full_rank_are_taken(scatter):
 
 
 def test_scatters_are_checked_on_one_thread_of_blas(monkeypatch):
-    users, factorise = [], module.dpotrf
+    users, factorise = [], scipy.linalg.lapack.dpotrf
 
     def counted(*arguments, **options):
         users.append(_threads._users)
         return factorise(*arguments, **options)
 
-    monkeypatch.setattr(module, "dpotrf", counted)
+    monkeypatch.setattr(scipy.linalg.lapack, "dpotrf", counted)
     Moments.from_arrays(Moments.from_rows(np.arange(12.0).reshape(4, 3)).to_arrays())
     assert users == [1]

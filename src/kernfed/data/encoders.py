@@ -57,7 +57,10 @@ class Encoder(ABC):
         """Vectors (n, width); ``advance`` hears how many texts were encoded since."""
         vectors = np.zeros((len(texts), self.width))
         for start in range(0, len(texts), BATCH):
-            batch = [text[:MOST_CHARACTERS] for text in texts[start : start + BATCH]]
+            # Half of a surrogate pair, which no file has but a cut string in memory may, cannot be encoded.
+            batch = [
+                text[:MOST_CHARACTERS].encode("utf-8", "replace").decode() for text in texts[start : start + BATCH]
+            ]
             vectors[start : start + len(batch)] = self.encode_batch(batch)
             advance(len(batch))
         return vectors

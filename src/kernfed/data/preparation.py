@@ -130,9 +130,9 @@ class Preparation:
 
     @cached_property
     def digest(self) -> str:
-        """Short fingerprint, the same on every machine."""
+        """Fingerprint of 128 bits, the same on every machine: nobody finds two preparations that have the same."""
         text = json.dumps(self.to_values(), sort_keys=True, allow_nan=False, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def to_values(self) -> list[dict[str, Any]]:
         """Plain values, for messages and model files."""

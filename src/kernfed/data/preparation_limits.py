@@ -38,8 +38,9 @@ def saturated(made: FloatArray, bound: float) -> FloatArray:
     >>> saturated(np.array([[np.nan, np.inf, -0.5]]), 4.0).tolist()
     [[0.0, 4.0, -0.5]]
     """
-    limit = min(bound, float(np.finfo(made.dtype).max))  # lists may be float32
-    return np.clip(np.nan_to_num(made, nan=0.0, posinf=limit, neginf=-limit), -limit, limit)
+    limit = min(bound, float(np.finfo(made.dtype).max))
+    cut = np.clip(np.nan_to_num(made, nan=0.0, posinf=limit, neginf=-limit), -limit, limit)
+    return np.asarray(cut, dtype=made.dtype)  # lists may be float32, and stay so
 
 
 def check_text(text: str, name: str) -> None:

@@ -82,8 +82,9 @@ def read_targets(problem: FeatureProblem, rows: Rows) -> FloatArray:
     """Targets (n, C) of rows, or a refusal where their labels are not those of the problem."""
     try:
         return problem.targets(rows.y)
-    except ValueError as error:  # rows came since the survey
-        raise Refused("stale", str(error)) from None
+    except ValueError:
+        known = f"the {len(problem.classes)} classes" if problem.classes else "values"
+        raise Refused("stale", f"a label is not among {known} of this problem: rows came since the survey") from None
 
 
 # At a learner -----------------------------------------------------------------------------------------------------

@@ -31,7 +31,18 @@ def split_rows(
         return [np.sort(part) for part in np.array_split(generator.permutation(everything), count)]
     from sklearn.cluster import KMeans  # here, for sites that only answer need no scikit-learn
 
+    count = _distinct_rows(rows, count)  # with fewer different rows than clusters k-means warns
     with single_blas_thread():
         seed = int(generator.integers(2**31))
         labels = KMeans(n_clusters=count, n_init=1, random_state=seed).fit_predict(rows)
     return [part for label in range(count) if len(part := np.flatnonzero(labels == label))]
+
+
+def _distinct_rows(rows: FloatArray, enough: int) -> int:
+    """Number of different rows, counted up to ``enough``."""
+    seen: set[bytes] = set()
+    for row in rows:
+        seen.add((row + 0.0).tobytes())  # 0 and -0 are the same point
+        if len(seen) == enough:
+            break
+    return len(seen)

@@ -1,5 +1,6 @@
 """The intercept of a federated ridge regression: that of scikit-learn on pooled rows, not penalised."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,8 @@ def test_first_order_methods_approach_it(method: str) -> None:
     model = fit(method, data, rounds=300, local_steps=1, **common)  # one step each is the gradient of all rows
     assert_same(model, scikit_learn(model, data))
     assert model.score(*data["s0"]) > -1
-    assert fit(method, data, rounds=300, **{**common, "fit_intercept": False}).score(*data["s0"]) < -1000
+    without = fit(method, data, rounds=300, **{**common, "fit_intercept": False})
+    assert replace(without, range_=None).score(*data["s0"]) < -1000
 
 
 @pytest.mark.parametrize("method", ["exact", "conjugate"])

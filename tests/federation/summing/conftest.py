@@ -15,6 +15,11 @@ def gram(site: Site, payload: Payload) -> Payload:
     return Payload({"gram": rows.X.T @ rows.X * payload.values.get("factor", 1.0), "rows": np.array([len(rows.y)])})
 
 
+@task("toy_flags", leaves="statistics", additive=True)
+def flags(site: Site, payload: Payload) -> Payload:  # noqa: ARG001  every task has this signature
+    return Payload({"count": site.rows().X.sum(axis=0)})
+
+
 @task("toy_list", leaves="statistics")
 def listed(*_: object) -> Payload:
     raise AssertionError

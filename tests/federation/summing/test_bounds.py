@@ -6,13 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernfed.errors import InputError, LedgerNotKept
+from kernfed.errors import LedgerNotKept
 from kernfed.federation import Federation, FoldingLearner, Payload, RidgeLearner
 from kernfed.federation.protocol.message import decode_question, decode_reply
 from kernfed.federation.protocol.task import find_task, methods, task_names
 from kernfed.federation.summing import released
 from kernfed.federation.testing.calibrating import FACTORS
 from kernfed.federation.testing.evaluation import whole_question
+from kernfed.kahm.model import FoldingModel
 from kernfed.privacy import RecordMoments
 from kernfed.secure.committee.fixed import Block, Layout
 from oracles.federation import sites_data
@@ -106,22 +107,75 @@ def test_the_sums_of_the_other_sites_are_unaffected(data):
 
 
 def test_a_model_that_overflows_on_some_rows_gets_the_same_reply(federation, replies):
-    """Otherwise weights could be chosen that compare the values of a row with any limit."""
+    """Otherwise weights could be chosen that compare the values of a row with any limit.
+
+    Such a row counts as any other: were all rows of its site left out with it, the total would tell the site.
+    """
     settings = {"features": "given", "regularization": 0.1, "scale": None, "fit_intercept": False}
     model = RidgeLearner("exact", **settings).fit(federation)
     fits, fails = (hostile_question(model, size, federation) for size in (1.0, 1.7e308))
     site = federation.engine.site("a")
     shapes = {name: part.shape for name, part in site.as_owner("evaluate", fits).arrays.items()}
-    with np.errstate(all="ignore"), pytest.raises(InputError, match="between 0 and 1"):  # the owner is told
-        site.as_owner("evaluate", fails)
     replies.clear()
     arrays = {name: (shape, 2.0**40) for name, shape in shapes.items()}
-    for question in (fits, fails):
-        federation.sum("evaluate", question, arrays, committee="secure")
+    totals = [federation.sum("evaluate", question, arrays, committee="secure") for question in (fits, fails)]
+    assert [total.arrays["confusion"].sum() for total in totals] == [aside(federation)] * 2
     federation.sum("evaluate", fails, {"confusion": ((7,), 1.0)}, committee="secure")  # arrays that it does not have
     kinds = masked_kinds(replies)
     assert {refusal for _, refusal in kinds} == {None}
     assert len(kinds) == 2  # by the number of entries
+
+
+def aside(federation):
+    """Rows that all sites keep aside."""
+    sites = [federation.engine.site(name) for name in SITES]
+    return sum(len(site.held_out().y) for site in sites)
+
+
+def test_a_row_without_scores_changes_a_sum_by_that_row_alone(rng):
+    """It is in no set of classes, as strange as can be, and as likely of one class as of another."""
+    model = FoldingLearner("distance", batch_size=10, hold="machines", scale=None)
+    data = sites_data(rng, SITES)
+    with Federation.local(data, holdout=0.4) as federation:
+        machines = model.fit(federation)
+        question = whole_question(machines, federation)
+        calibrating = Payload({**question.arrays, "temperatures": np.array(FACTORS)}, question.values)
+        site = federation.engine.site("a")
+        names = {"evaluate": question, "conform": question, "calibrate_model": calibrating}
+        before = {name: site.as_owner(name, asked).arrays for name, asked in names.items()}
+        broken_row = site.held_out().X[0].copy()
+
+        def scores(self, X, honest=FoldingModel.scores):
+            if (broken_row == X).all(axis=1).any():
+                raise FloatingPointError("a row that overflows")
+            return honest(self, X)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(FoldingModel, "scores", scores)
+            after = {name: site.as_owner(name, asked).arrays for name, asked in names.items()}
+    for name in ("evaluate", "conform"):
+        for array in set(before[name]) & {"confusion", "counts", "nearest"}:
+            moved = after[name][array] - before[name][array]
+            assert (moved.sum(), np.abs(moved).sum() in (0, 2)) == (0, True)
+    assert (after["conform"]["counts"] != before["conform"]["counts"]).any()
+    assert after["calibrate_model"]["rows"] == before["calibrate_model"]["rows"]
+    assert (after["calibrate_model"]["losses"] != before["calibrate_model"]["losses"]).any()
+
+
+def test_labels_that_are_no_class_are_neither_named_nor_refused(federation, replies):
+    """A refusal that names one tells all labels of a site, one question for each."""
+    model = RidgeLearner("exact", n_components=8, bandwidth=2.0, regularization=0.1).fit(federation)
+    classes = model.parameters.classes
+    total = 0
+    for known in (classes, classes[:1], (*classes, classes[-1] + 1)):
+        parameters = replace(model.parameters, classes=known)
+        size = 8 + len(known)
+        arrays = {"products": ((size * (size + 1) // 2,), 1e6), "sums": ((size,), 1e6), "mass": ((1,), 1e6)}
+        question = Payload(values={"parameters": parameters.to_values()})
+        total = federation.sum("ridge_sums", question, arrays, committee="secure").arrays
+        assert total["mass"] == [sum(len(federation.engine.site(name).rows().y) for name in SITES)]
+    assert {refusal for _, refusal in masked_kinds(replies)} == {None}
+    assert total["sums"][-1] == 0.0  # nobody has the class that was made up
 
 
 def hostile_question(model, size, federation):

@@ -1,5 +1,6 @@
 """Sums over a federation: the same integers masked or not, and a defined end whatever goes wrong."""
 
+import shutil
 import threading
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -15,7 +16,7 @@ from kernfed.errors import InputError, PolicyError, TooFewReplies
 from kernfed.federation import Fault, Federation, Payload, Policy, Site, SiteStore
 from kernfed.federation.engines.local import LocalEngine
 from kernfed.federation.protocol.message import Question, decode_question, decode_reply, encode_question
-from kernfed.federation.summing.party import generation_of, helper_site, identity_at
+from kernfed.federation.summing.party import generation_of, helper_site, identity_at, preparation_of
 from kernfed.secure import Committee
 
 BOTH = pytest.mark.parametrize("corrupt", [False, True])
@@ -262,12 +263,59 @@ def test_a_site_with_a_new_key_is_asked_for_it_after_a_refusal(data):
             federation.sum("toy_gram", Payload(), ARRAYS, committee=fresh)
 
 
-def test_the_token_of_the_data_differs_between_preparations_whatever_cells_hold(tmp_path):
-    """Prepared rows are equal where no cell holds the values that two plans differ in; the tokens must not be."""
-    site = Site("s", raw_table({"name": ["ann", "bob"] * 10}), np.arange(20) % 2, store=SiteStore(tmp_path))
-    tokens = {}
-    for word in ("ann", "zoe", "yan", "ann"):
-        site.data.prepare(Preparation((CategoryPlan("name", values=(word,), other=False),)))
-        tokens.setdefault(word, set()).add(generation_of(site))
-    assert [len(made) for made in tokens.values()] == [1, 1, 1]
-    assert len(set.union(*tokens.values())) == 3
+def prepared_site(name, words, path):
+    """A site with one column of words, which members know by a token and by the digest of its preparation."""
+    return Site(name, raw_table({"name": words}), np.arange(len(words)) % 2, store=SiteStore(path))
+
+
+def flag(word, why=""):
+    return Preparation((CategoryPlan("name", why, values=(word,), other=False),))
+
+
+def test_the_token_of_the_data_is_the_same_under_every_preparation_and_another_for_other_cells(tmp_path):
+    """It compares no prepared rows, and whoever prepares the rows again hides no change of them."""
+    site = prepared_site("s", ["ann", "bob"] * 10, tmp_path / "s")
+    tokens, digests = set(), set()
+    with site.store.locked():
+        for word in ("ann", "zoe", "yan", "ann"):
+            site.data.prepare(flag(word))
+            tokens.add(generation_of(site))
+            digests.add(preparation_of(site))
+        assert (len(tokens), len(digests)) == (1, 3)
+    (tmp_path / "t").mkdir()
+    shutil.copy(tmp_path / "s" / "sum.key", tmp_path / "t")  # the same key: tokens differ by the cells alone
+    other = prepared_site("s", ["ann", "bob"] * 9 + ["ann", "zoe"], tmp_path / "t")
+    with other.store.locked():
+        assert generation_of(other) not in tokens
+
+
+def flag_federation(words):
+    sites = {f"s{number}": (raw_table({"name": own}), np.arange(len(own)) % 2) for number, own in enumerate(words)}
+    return Federation.local(sites)
+
+
+@BOTH
+def test_sites_that_are_prepared_in_several_ways_are_not_added_up(corrupt):
+    """Were the others made zeros by a word that nobody has, the sum would be that of one site."""
+    with flag_federation([["ann", "bob"] * 10] * 4) as federation:
+        for name in federation.sites:
+            word = "ann" if name == "s0" else "nobody"
+            federation.ask("prepare", Payload(values={"preparation": flag(word).to_values()}), sites=[name])
+        committee = Committee(("s0", "s1", "s2", "s3") if corrupt else ("s0", "s1", "s2"), corrupt)
+        with pytest.raises(TooFewReplies, match="prepared their rows in one way"):
+            federation.sum("toy_flags", Payload(), {"count": ((1,), 100.0)}, committee=committee)
+        federation.ask("prepare", Payload(values={"preparation": flag("ann").to_values()}))
+        total = federation.sum("toy_flags", Payload(), {"count": ((1,), 100.0)}, committee=committee)
+    assert total.arrays["count"].tolist() == [20.0]
+
+
+def test_a_row_that_was_forgotten_is_not_hidden_by_another_preparation():
+    with flag_federation([["ann", "bob"] * 10] * 4) as federation:
+        committee = Committee(("s0", "s1", "s2"))
+        ask = lambda: federation.sum("toy_flags", Payload(), {"count": ((1,), 100.0)}, committee=committee)  # noqa: E731
+        federation.ask("prepare", Payload(values={"preparation": flag("ann").to_values()}))
+        ask()
+        federation.engine.site("s0").as_owner("forget_rows", Payload({"ids": np.array([0])}))
+        federation.ask("prepare", Payload(values={"preparation": flag("ann", "another reason").to_values()}))
+        with pytest.raises(TooFewReplies, match="rows have changed since at 1 site"):
+            ask()

@@ -286,7 +286,7 @@ def test_a_site_whose_boxes_do_not_open_is_named_and_spoils_nothing(make_cast, c
     sent = contribute(other, "s3", terms.layout.encode({"x": cast.vectors["s3"]}), cast.sites["s3"])
     boxes = sent.boxes
     digests = tuple(digest_of(box) for box in boxes)
-    words = signed_words(terms.id, "s3", digest_of(sent.masked), digests, sent.generation)
+    words = signed_words(terms.id, "s3", digest_of(sent.masked), digests, sent.generation, sent.preparation)
     total.add("s3", replace(sent, signature=cast.sites["s3"].sign(words)))
     with pytest.raises(InputError, match="of site 's3', sealed seeds do not open"):
         cast.answer(total)

@@ -110,7 +110,8 @@ def learn(
 ) -> RidgeModel:
     """Model by ``method``; that "newton" diverges is not warned of, since the numbers show it.
 
-    Sites keep their factors, so a federation that is asked by several methods computes them once.
+    Its values are those of the solver, not clipped to the range of training: the published errors are not. Sites keep
+    their factors, so a federation that is asked by several methods computes them once.
     """
     learner = RidgeLearner(
         method,
@@ -128,7 +129,7 @@ def learn(
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergenceWarning)
-        return learner.fit(federation)
+        return replace(learner.fit(federation), range_=None)
 
 
 def mean_squared_error(model: RidgeModel, X: FloatArray, y: FloatArray) -> float:

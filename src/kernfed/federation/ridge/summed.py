@@ -37,18 +37,30 @@ from kernfed.secure.committee.setting import Committee
 # At a site ---------------------------------------------------------------------------------------------------------
 
 
-def _problem(site: Site, payload: Payload) -> tuple[RidgeParameters, Rows, FloatArray]:
+def _asked(site: Site, payload: Payload) -> tuple[RidgeParameters, Rows]:
+    """The problem in a question, and the site's rows."""
     parameters = read_parameters(payload.values)
     rows = check_rows_of(site, parameters, site.rows())
     allow_problem(site, parameters, parameters.n_features)
-    return parameters, rows, read_targets(parameters, rows)
+    return parameters, rows
+
+
+def _targets(parameters: RidgeParameters, rows: Rows) -> FloatArray:
+    """Targets (n, C) of rows, 0 for labels that are no class; what kind of labels the site has is public."""
+    if parameters.task == "regress":
+        if rows.y.dtype.kind not in "fiub":
+            raise Refused("bad labels", "the labels of the site are text, and no values to regress", public=True)
+        return saturate(rows.y[:, None])
+    if (rows.y.dtype.kind == "U") != (parameters.labels.dtype.kind == "U"):
+        raise Refused("bad labels", "labels of the site and classes are text on one side and numbers on the other")
+    return np.asarray(rows.y[:, None] == parameters.labels, dtype=np.float64)
 
 
 @task("ridge_range", leaves="statistics")
 def ridge_range(site: Site, payload: Payload) -> Payload:
     """The powers of two that bound features and targets: how much room the site's sums need."""
-    parameters, rows, targets = _problem(site, payload)
-    features = parameters.feature_map()
+    parameters, rows = _asked(site, payload)
+    targets, features = read_targets(parameters, rows), parameters.feature_map()
     largest = float(np.abs(rows.X).max(initial=0.0)) if features is None else 1.0
     return Payload({"powers": np.array([_power(largest), _power(float(np.abs(targets).max(initial=0.0)))])})
 
@@ -60,13 +72,19 @@ def _power(value: float) -> float:
 
 @task("ridge_sums", leaves="statistics", additive=True)
 def ridge_sums(site: Site, payload: Payload) -> Payload:
-    """Sums of products of features and targets around 0, of them, and of the rows' weights."""
-    parameters, rows, targets = _problem(site, payload)
-    features, weights = parameters.feature_map(), parameters.row_weights(rows.y)
+    """Sums of products of features and targets around 0, of them, and of the rows' weights.
+
+    Values are cut to a public range, and a label that is not among the classes has targets of 0: nothing that a row
+    holds makes the site refuse.
+    """
+    parameters, rows = _asked(site, payload)
+    X, targets = saturate(rows.X), _targets(parameters, rows)
+    weights = None if parameters.class_weights is None else targets @ np.asarray(parameters.class_weights)
+    features = parameters.feature_map()
     transform = None if features is None else features.transform
-    own = weighted_moments(rows.X, targets, weights, transform)
+    own = weighted_moments(X, targets, weights, transform)
     joint = own.joint_scatter + own.n * np.outer(own.joint_mean, own.joint_mean)
-    means = row_means(rows.X, targets, weights, transform)
+    means = row_means(X, targets, weights, transform)
     sums = means.mass * np.concatenate([means.features, means.targets])
     return Payload({"products": joint[np.triu_indices(len(joint))], "sums": sums, "mass": np.array([means.mass])})
 
@@ -123,6 +141,12 @@ def sum_pooled(sites: Sites, committee: Committee) -> Pooled:
     mass = float(total.arrays["mass"][0])
     if not mass > 0:
         raise InputError(f"the sites' rows must have a positive weight, got a sum of {mass}")
+    strange = mass - float(total.arrays["sums"][p.n_features :].sum())
+    if p.task == "classify" and p.class_weights is None and strange > 0.5:
+        raise InputError(
+            f"{strange:.0f} rows of the sites have labels that were not among their classes when these were counted: "
+            "rows came in between; fit again"
+        )
     means = None
     if p.fit_intercept:
         middle = total.arrays["sums"] / mass

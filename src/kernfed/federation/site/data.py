@@ -129,6 +129,15 @@ class SiteData:
         rows = self._all()
         return rows.take(~self._kept_aside(rows)) if self.holdout else rows
 
+    def digest(self) -> str:
+        """Fingerprint of all rows as they came, kept aside or not: the same under every preparation."""
+        rows, added = self._all(prepared=False), self._store.read("rows")
+        whole = hashlib.sha256(f"{rows.digest} {self._source.digest}".encode())
+        if added is not None:
+            later = _rows_of(added)
+            whole.update(later.take(np.isin(later.ids, rows.ids)).digest.encode())
+        return whole.hexdigest()
+
     def held_out(self) -> Rows:
         """Rows that the site keeps aside to test models on; nothing is learned from them."""
         rows = self._all()

@@ -1,6 +1,8 @@
 """A site's rows as they were given: a matrix, or a raw table that becomes one by the preparation the sites agree on."""
 
+import hashlib
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,15 @@ class Source:
         # One column of zeros is checked in the place of what is no numbers yet.
         rows = check_site_rows(np.zeros((len(table), 1)), y, ids, name, persons)
         return cls(replace(rows, X=rows.X[:, :0]), (), table)
+
+    @cached_property
+    def digest(self) -> str:
+        """Fingerprint of the rows, of a raw table with all of its cells."""
+        whole = hashlib.sha256(self.rows.digest.encode())
+        for column in () if self.table is None else self.table:
+            whole.update(repr((column.name, column.stored, column.values.dtype.str, column.words)).encode())
+            whole.update(np.ascontiguousarray(column.values).tobytes())
+        return whole.hexdigest()
 
     def take(self, chosen: npt.NDArray[Any]) -> "Source":
         """The chosen rows, by mask or position."""

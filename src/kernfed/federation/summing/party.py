@@ -18,7 +18,7 @@ from kernfed.secure.committee.contribution import contribute
 from kernfed.secure.committee.fixed import Words
 from kernfed.secure.committee.keys import Identity, keep_identity
 from kernfed.secure.committee.member import Member, Pins
-from kernfed.secure.committee.reports import GENERATION, UNTOLD
+from kernfed.secure.committee.reports import GENERATION, UNPREPARED, UNTOLD
 from kernfed.secure.committee.terms import RunTerms
 
 #: Files of a site's store, beside its long-lived key: the folder of its keys for one run, and the runs it has sent to.
@@ -83,16 +83,20 @@ def read_own_terms(site: Site, task: str, payload: Payload) -> RunTerms:
 
 
 def generation_of(site: Site) -> bytes:
-    """Stands for the site's data and how they are prepared: the same while both are, and random without the site's key.
+    """Stands for the rows of the site as they came: the same while they are, and random without the site's key.
 
-    The preparation is part of it, since under two of them prepared rows are the same only where no cell holds what the
-    two differ in: an asker could compare tokens to find out.
+    Nothing of a preparation is in it. Under two of them prepared rows are the same only where no cell holds what they
+    differ in, and members would take another preparation for a change of rows at every site.
     """
     key = hashlib.sha256(b"kernfed generation of data\0" + identity_at(site.store.path).private).digest()
-    prepared = site.store.read_state().get("preparation")
-    digests = f"{site.rows(every_class=True).digest} {site.held_out().digest} {prepared}"
-    token = hmac.digest(key, digests.encode(), "sha256")[:GENERATION]
+    token = hmac.digest(key, site.data.digest().encode(), "sha256")[:GENERATION]
     return token if token != UNTOLD else bytes([1]) * GENERATION
+
+
+def preparation_of(site: Site) -> bytes:
+    """Digest of the preparation in use, or zeros: members add up only what was prepared in one way."""
+    known = site.store.read_state().get("preparation")
+    return UNPREPARED if known is None else hashlib.sha256(str(known).encode()).digest()
 
 
 def check_unsent(site: Site, terms: RunTerms) -> None:
@@ -107,7 +111,7 @@ def send(site: Site, terms: RunTerms, vector: Words, generation: bytes) -> Paylo
     """The site's contribution to a run, once; that it was made is on disk before it leaves."""
     check_unsent(site, terms)
     with refusing():
-        sent = contribute(terms, site.name, vector, identity_at(site.store.path), generation)
+        sent = contribute(terms, site.name, vector, identity_at(site.store.path), generation, preparation_of(site))
     site.store.write(Record({}, {"task": terms.task}), SENT, terms.id)
     for old in site.store.newest(SENT)[_KEPT_RUNS:]:
         site.store.delete(SENT, old)

@@ -19,7 +19,7 @@ from kernfed.federation.shares import MAX_SHARE, outsized
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
 from kernfed.federation.testing.evaluation import whole_question
-from kernfed.federation.testing.held_out import ask_held_out, labelled_rows
+from kernfed.federation.testing.held_out import ask_held_out, labelled_rows, row_scores
 from kernfed.federation.testing.predictors import model_questions, read_model
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.calibration import temperature_losses
@@ -163,7 +163,7 @@ def calibrate_model(site: Site, payload: Payload) -> Payload:
     if not isinstance(model, FoldingModel) or model.banks_ is None:
         raise Refused("bad question", f"a {type(model).__name__} has no temperature to find here")
     rows = labelled_rows(site, model.classes_)
-    scores = model.scores(rows.X) if len(rows.y) else np.zeros((0, len(model.classes_)))
+    scores = row_scores(model.scores, rows.X, 0.0)  # absent classes score infinity
     return _losses(rows, model.classes_, scores, payload)
 
 

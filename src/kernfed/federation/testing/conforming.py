@@ -23,7 +23,13 @@ from kernfed.federation.shares import MAX_SHARE, outsized
 from kernfed.federation.site.rows import Rows, check_site_rows
 from kernfed.federation.site.site import Site
 from kernfed.federation.testing.evaluation import whole_question
-from kernfed.federation.testing.held_out import ask_held_out, check_labels_alike, class_numbers, labelled_rows
+from kernfed.federation.testing.held_out import (
+    ask_held_out,
+    check_labels_alike,
+    class_numbers,
+    labelled_rows,
+    row_scores,
+)
 from kernfed.federation.testing.predictors import NOTHING_ASIDE, is_regressor, model_questions, read_model
 from kernfed.files import labels_from_values, labels_to_values
 
@@ -187,12 +193,16 @@ def _count_here(model: Any, holdout: Mapping[str, Any]) -> Counts:
 
 def _count(model: Any, rows: Rows) -> tuple[IntArray, IntArray]:
     """Histograms of rows, scored by a model that is here."""
-    classes = model.classes_
-    if not len(rows.y):
-        return count_scores(np.zeros(0, dtype=np.intp), np.zeros((0, len(classes))), None)
-    probabilities, strange = model.conforming(rows.X)
-    ratios = None if strange is None else strange / model.distance_unit
-    return count_scores(class_numbers(classes, rows.y), probabilities, ratios)
+
+    def score(X: FloatArray) -> FloatArray:
+        probabilities, strange = model.conforming(X)
+        ratios = np.full(len(X), np.inf) if strange is None else strange / model.distance_unit
+        return np.column_stack([probabilities, ratios])
+
+    # A row without scores is in no set of classes, and as strange as a row can be: the safe side of both.
+    made = row_scores(score, rows.X, [*[0.0] * len(model.classes_), np.inf], low=0.0)
+    ratios = made[:, -1] if model.conforming(np.zeros((1, rows.X.shape[1])))[1] is not None else None
+    return count_scores(class_numbers(model.classes_, rows.y), made[:, :-1], ratios)
 
 
 def _conform_scores(model: Any, federation: Federation, options: Any) -> tuple[Counts, dict[str, str]]:

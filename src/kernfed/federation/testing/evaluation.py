@@ -25,7 +25,7 @@ from kernfed.federation.protocol.task import task
 from kernfed.federation.shares import MAX_SHARE, outsized
 from kernfed.federation.site.rows import check_site_rows
 from kernfed.federation.site.site import Site
-from kernfed.federation.testing.held_out import ask_held_out, check_labels_alike, labelled_rows
+from kernfed.federation.testing.held_out import ask_held_out, check_labels_alike, labelled_rows, row_scores
 from kernfed.federation.testing.influence import influence_rows, measure_influence
 from kernfed.federation.testing.outcomes import BINS, MOST_RANKED, RANKS, Evaluation, Outcome, count_outcomes
 from kernfed.federation.testing.predictors import (
@@ -258,5 +258,5 @@ def evaluate_model(site: Site, payload: Payload) -> Payload:
     """Counts of a model that came with the question, on the held-out rows."""
     model = read_model(site, payload.arrays, payload.values["model"], len(site.held_out().y))
     rows = labelled_rows(site, model.classes_)
-    empty = np.zeros((0, len(model.classes_)))
-    return _counts(count_outcomes(model.classes_, rows.y, model.predict_proba(rows.X) if len(rows.y) else empty))
+    probabilities = row_scores(model.predict_proba, rows.X, 1 / len(model.classes_), low=0.0, high=1.0 + 1e-6)
+    return _counts(count_outcomes(model.classes_, rows.y, probabilities))

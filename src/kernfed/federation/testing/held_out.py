@@ -13,6 +13,7 @@ from kernfed.federation.protocol.message import Payload
 from kernfed.federation.protocol.task import task
 from kernfed.federation.site.rows import Rows
 from kernfed.federation.site.site import Site
+from kernfed.privacy.limits import saturate
 
 #: Rows that a site may test on beside each that it learned from: a share of 0.8 kept aside.
 _MOST_ASIDE = 4
@@ -68,6 +69,42 @@ def labelled_rows(site: Site, classes: npt.NDArray[Any]) -> Rows:
     except SchemaMismatch as error:
         raise Refused("bad labels", str(error)) from None
     return rows
+
+
+def row_scores(
+    score: Callable[[FloatArray], FloatArray],
+    X: FloatArray,
+    otherwise: npt.ArrayLike,
+    *,
+    low: float = -np.inf,
+    high: float = np.inf,
+) -> FloatArray:
+    """Scores (n, C) of rows X (n, p) by a model that came with a question; ``otherwise`` (C,) for rows without any.
+
+    An asker may choose a model that overflows for some rows. If all rows of the site failed with them, a sum over sites
+    would tell which site has such a row. Rows are therefore cut to a public range, each is scored by itself where all
+    together fail, and scores that are no numbers from ``low`` to ``high`` are replaced. A model that fails for a row of
+    zeros fails whatever the site's rows are, and is refused.
+    """
+    rows = saturate(X)
+    with np.errstate(all="ignore"):
+        width = score(np.zeros((1, rows.shape[1]))).shape[1]
+        try:
+            made = np.array(score(rows)) if len(rows) else np.zeros((0, width))
+        except MemoryError:
+            raise
+        except Exception:  # whatever a row does to a model
+            made = np.array([_scores_alone(score, row, width) for row in rows])
+        made[~((made >= low) & (made <= high)).all(axis=1)] = otherwise
+    return made
+
+
+def _scores_alone(score: Callable[[FloatArray], FloatArray], row: FloatArray, width: int) -> FloatArray:
+    """Scores (width,) of one row; not a number where the model fails for it."""
+    try:
+        return np.asarray(score(row[None])[0])
+    except Exception:
+        return np.full(width, np.nan)
 
 
 @task("held_out_queries", leaves="rows")

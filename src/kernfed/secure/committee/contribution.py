@@ -12,18 +12,28 @@ from kernfed.errors import InputError
 from kernfed.secure.committee.fixed import Words
 from kernfed.secure.committee.keys import SIGNATURE, Identity
 from kernfed.secure.committee.masks import SEED, add_stream, draw_seed
-from kernfed.secure.committee.reports import GENERATION, UNTOLD, Bytes, Report, as_bytes, signed_words
+from kernfed.secure.committee.reports import (
+    GENERATION,
+    PREPARATION,
+    UNPREPARED,
+    UNTOLD,
+    Bytes,
+    Report,
+    as_bytes,
+    signed_words,
+)
 from kernfed.secure.committee.sealing import about, seal, sealed_size
 from kernfed.secure.committee.terms import RunTerms
 
 
 @dataclass(frozen=True, eq=False)
 class Contribution:
-    """A masked vector (d,), a box for each member (m, bytes), what stands for the data, and the site's signature."""
+    """A masked vector (d,), a box for each member (m, bytes), what stands for data and preparation, and a signature."""
 
     masked: Words
     boxes: Bytes
     generation: bytes
+    preparation: bytes
     signature: bytes
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -32,6 +42,7 @@ class Contribution:
             "masked": self.masked.view(np.int64),
             "boxes": self.boxes,
             "generation": as_bytes(self.generation),
+            "preparation": as_bytes(self.preparation),
             "signature": as_bytes(self.signature),
         }
 
@@ -43,6 +54,7 @@ class Contribution:
             "masked": ((terms.layout.size,), np.int64),
             "boxes": ((m, box_size(terms)), np.uint8),
             "generation": ((GENERATION,), np.uint8),
+            "preparation": ((PREPARATION,), np.uint8),
             "signature": ((SIGNATURE,), np.uint8),
         }
         if set(arrays) != set(expected):
@@ -54,17 +66,23 @@ class Contribution:
             arrays["masked"].view(np.uint64),
             arrays["boxes"],
             arrays["generation"].tobytes(),
+            arrays["preparation"].tobytes(),
             arrays["signature"].tobytes(),
         )
 
     def report(self) -> Report:
         """What members see of it."""
         boxes = tuple(digest_of(box) for box in self.boxes)
-        return Report(digest_of(self.masked), boxes, self.generation, self.signature)
+        return Report(digest_of(self.masked), boxes, self.generation, self.preparation, self.signature)
 
 
 def contribute(
-    terms: RunTerms, site: str, vector: Words, identity: Identity, generation: bytes = UNTOLD
+    terms: RunTerms,
+    site: str,
+    vector: Words,
+    identity: Identity,
+    generation: bytes = UNTOLD,
+    preparation: bytes = UNPREPARED,
 ) -> Contribution:
     """The contribution of a site whose vector (d,) this is; seeds are new, and nobody keeps them."""
     if terms.roster.get(site) != identity.public:
@@ -81,8 +99,8 @@ def contribute(
         boxes.append(seal(content, seat.once.public, about(run, site, seat.name, len(content))))
     sealed = as_bytes(b"".join(boxes)).reshape(len(boxes), -1)
     digests = tuple(digest_of(box) for box in sealed)
-    signature = identity.sign(signed_words(run, site, digest_of(masked), digests, generation))
-    return Contribution(masked, sealed, generation, signature)
+    signature = identity.sign(signed_words(run, site, digest_of(masked), digests, generation, preparation))
+    return Contribution(masked, sealed, generation, preparation, signature)
 
 
 def box_size(terms: RunTerms) -> int:

@@ -13,10 +13,12 @@ from kernfed.secure.committee.keys import SIGNATURE, is_signed
 from kernfed.secure.committee.terms import RunTerms
 
 Bytes = npt.NDArray[np.uint8]
-#: Bytes of a digest, and of what stands for the data of a site.
-DIGEST, GENERATION = 32, 16
+#: Bytes of a digest, of what stands for the data of a site, and of the digest of their preparation.
+DIGEST, GENERATION, PREPARATION = 32, 16, 32
 #: The generation of a site that does not tell whether its data have changed: noise makes that unnecessary.
 UNTOLD = bytes(GENERATION)
+#: The preparation of a site whose rows are learned from as they are.
+UNPREPARED = bytes(PREPARATION)
 _CONTRIBUTED = b"kernfed masked vector\0"
 _SET = b"kernfed set of sites\0"
 
@@ -25,12 +27,14 @@ _SET = b"kernfed set of sites\0"
 class Report:
     """What one site sent: digests of its masked vector and of its box for each member, and what it is made of.
 
-    ``generation`` stands for the data of the site: the same while they are, and telling nothing else.
+    ``generation`` stands for the data of the site: the same while they are, and telling nothing else. The digest of how
+    they are prepared, ``preparation``, is public.
     """
 
     vector: bytes
     boxes: tuple[bytes, ...]
     generation: bytes
+    preparation: bytes
     signature: bytes
 
     def check(self, terms: RunTerms, site: str) -> None:
@@ -38,14 +42,18 @@ class Report:
         key = terms.roster.get(site)
         if key is None:
             raise InputError(f"{site!r} is not on the roster of this run")
-        if not is_signed(key, signed_words(terms.id, site, self.vector, self.boxes, self.generation), self.signature):
+        words = signed_words(terms.id, site, self.vector, self.boxes, self.generation, self.preparation)
+        if not is_signed(key, words, self.signature):
             raise InputError(f"the report of site {site!r} is not signed by it, or not for this run")
 
 
-def signed_words(run: str, site: str, vector: bytes, boxes: tuple[bytes, ...], generation: bytes) -> bytes:
+def signed_words(
+    run: str, site: str, vector: bytes, boxes: tuple[bytes, ...], generation: bytes, preparation: bytes
+) -> bytes:
     """What a site signs of its contribution."""
     name = site.encode()
-    return b"".join([_CONTRIBUTED, bytes.fromhex(run), len(name).to_bytes(4, "big"), name, vector, generation, *boxes])
+    begin = [_CONTRIBUTED, bytes.fromhex(run), len(name).to_bytes(4, "big"), name]
+    return b"".join([*begin, vector, generation, preparation, *boxes])
 
 
 @dataclass(frozen=True)
@@ -66,8 +74,8 @@ class Reports:
         whole = hashlib.sha256()
         for site in self.sites:
             report, name = self.by_site[site], site.encode()
-            whole.update(len(name).to_bytes(4, "big") + name + report.vector + report.generation + report.signature)
-            whole.update(b"".join(report.boxes))
+            whole.update(len(name).to_bytes(4, "big") + name + report.vector)
+            whole.update(report.generation + report.preparation + report.signature + b"".join(report.boxes))
         return _SET + bytes.fromhex(self.terms.id) + whole.digest()
 
     @property
@@ -76,13 +84,21 @@ class Reports:
         return hashlib.sha256(self.signed).hexdigest()
 
     def check(self) -> None:
-        """Refuse a set that is too small, or that holds a report its site did not sign."""
+        """Refuse a set that is too small, is prepared in several ways, or holds a report its site did not sign.
+
+        A coordinator who has all sites but one make zeros of their rows would get the sum of that one.
+        """
         if len(self.by_site) < self.terms.needed:
             raise InputError(
                 f"a set of at least {self.terms.needed} sites is answered for in this run, got {len(self.by_site)}"
             )
         for site, report in self.by_site.items():
             report.check(self.terms, site)
+        if len({report.preparation for report in self.by_site.values()}) > 1:
+            raise InputError(
+                "the sites of a sum must have prepared their rows in one way, and have not; let all of them agree on a "
+                "preparation again"
+            )
 
     def to_arrays(self) -> dict[str, Bytes]:
         """Arrays of bytes, for a message: names end in a zero each."""
@@ -94,6 +110,7 @@ class Reports:
             "vectors": as_bytes(b"".join(report.vector for report in reports)).reshape(-1, DIGEST),
             "boxes": as_bytes(boxes).reshape(-1, m, DIGEST),
             "generations": as_bytes(b"".join(report.generation for report in reports)).reshape(-1, GENERATION),
+            "preparations": as_bytes(b"".join(report.preparation for report in reports)).reshape(-1, PREPARATION),
             "signatures": as_bytes(b"".join(report.signature for report in reports)).reshape(-1, SIGNATURE),
         }
 
@@ -111,6 +128,7 @@ class Reports:
             "vectors": (n, DIGEST),
             "boxes": (n, m, DIGEST),
             "generations": (n, GENERATION),
+            "preparations": (n, PREPARATION),
             "signatures": (n, SIGNATURE),
         }
         for name, shape in shapes.items():
@@ -121,6 +139,7 @@ class Reports:
                 arrays["vectors"][i].tobytes(),
                 tuple(box.tobytes() for box in arrays["boxes"][i]),
                 arrays["generations"][i].tobytes(),
+                arrays["preparations"][i].tobytes(),
                 arrays["signatures"][i].tobytes(),
             )
             for i, site in enumerate(names)
