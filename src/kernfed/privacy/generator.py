@@ -28,6 +28,11 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
+def fresh_key() -> bytes:
+    """A new key of 32 bytes, from the operating system."""
+    return os.urandom(32)
+
+
 class NoiseGenerator:
     """Uniform 64-bit words from AES-256 in counter mode, keyed by the operating system.
 
@@ -46,7 +51,7 @@ class NoiseGenerator:
         return self._seed is None
 
     def _rekey(self) -> None:
-        key = os.urandom(32) if self._seed is None else hashlib.sha256(f"kernfed noise {self._seed}".encode()).digest()
+        key = fresh_key() if self._seed is None else hashlib.sha256(f"kernfed noise {self._seed}".encode()).digest()
         self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
         self._process = os.getpid()
 
