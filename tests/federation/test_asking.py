@@ -1,6 +1,7 @@
 """What ``Federation`` adds to an engine; what engines must do is in ``contracts/engines.py``."""
 
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from contracts.engines import Tampering, with_header
 from kernfed.errors import TooFewReplies
 from kernfed.federation import Federation, LocalEngine, Payload, Replies
+from kernfed.federation.engines.engine import DeliveringEngine
 from kernfed.federation.protocol.message import Refusal
 from kernfed.kahm import KAHM
 from oracles.federation import sites_data
@@ -100,3 +102,23 @@ def test_large_replies_are_checked_side_by_side(rng: np.random.Generator, monkey
     with Federation.local(sites_data(rng, "ab")) as federation:
         replies = federation.ask("describe", Payload(), check=lambda *_: meeting.wait() and None)
     assert [site for site, _ in replies] == ["a", "b"]
+
+
+def test_replies_that_are_added_up_are_checked_one_after_the_other(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads that add to one sum lose one of the two; engines like that of a hub carry all replies at once."""
+    monkeypatch.setattr("kernfed.federation.asking._CHECKED_IN_THREADS", 1)
+    monkeypatch.setattr("kernfed._threads.resolve_jobs", lambda jobs: jobs or 4)
+    inside, most = [0], [0]
+
+    def check(*_: Any) -> None:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.02)
+        inside[0] -= 1
+
+    with Federation(Tampering(LocalEngine.from_data(sites_data(rng, "abcd")), lambda _, reply: reply)) as federation:
+        assert not isinstance(federation.engine, DeliveringEngine)
+        federation.ask("describe", Payload(), check=check, keep=False)
+    assert most == [1]

@@ -191,9 +191,10 @@ class Federation:
         """Ask ``sites`` (default all) and return what fits. A mapping of payloads asks every site it names its own.
 
         ``check(site, payload)`` raises ``ValueError`` for a payload that must not be used: the site then counts as
-        missing. ``min_replies`` (default: all asked) is how many must remain, or ``TooFewReplies`` is raised. A
-        question repeated with the same ``question_id`` changes nothing at the sites. Without ``keep`` a payload is let
-        go once ``check`` has seen it, as it comes: whatever the number of sites, few are held at a time.
+        missing. Large replies are checked several at a time. ``min_replies`` (default: all asked) is how many must
+        remain, or ``TooFewReplies`` is raised. A question repeated with the same ``question_id`` changes nothing at the
+        sites. Without ``keep`` a payload is let go once ``check`` has seen it, one after the other: whatever the number
+        of sites, few are held at a time.
         """
         known = self.sites if isinstance(payload, Payload) else tuple(payload)
         asked = sorted(set(known if sites is None else sites))
@@ -222,7 +223,9 @@ class Federation:
             carried = self.engine.carry(data, asked, timeout)
             size = sum(len(reply) for reply in carried.values() if isinstance(reply, bytes))
             # Checks of large replies (is this matrix positive?) take as long as sites take to make them: one core each.
-            in_threads(lambda site: take(site, carried.get(site)), asked, 1 if size < _CHECKED_IN_THREADS else None)
+            # Where replies are not kept the check adds them up, and two at once would lose one.
+            alone = not keep or size < _CHECKED_IN_THREADS
+            in_threads(lambda site: take(site, carried.get(site)), asked, 1 if alone else None)
         else:
             self.engine.deliver(data, asked, timeout, take)
             for site in asked:

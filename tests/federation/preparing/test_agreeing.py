@@ -299,3 +299,19 @@ def test_sites_from_settings_agree_and_a_job_trains_with_them(frame, tmp_path):
     assert {"probability of no", "probability of yes"} <= set(predicted)
     with pytest.raises(InputError, match=r"raw in site\.toml must be true or false, got 'yes'"):
         site_from_settings("west", {**settings, "raw": "yes"}, "site.toml")
+
+
+def test_a_store_with_the_short_digest_of_an_earlier_version_is_read_once(frame, tmp_path, monkeypatch):
+    """Digests were half as long: such a site keeps its preparation, and the schema that models know."""
+    X, y = next(iter(by_site(frame).values()))
+    site = Site("a", X, y, store=SiteStore(tmp_path))
+    preparation = Preparation.fit(X)
+    site.data.prepare(preparation)
+    with site.store.locked():
+        site.store.write_state({**site.store.read_state(), "preparation": preparation.digest[:16]})
+    reads, read = [], Preparation.from_values
+    monkeypatch.setattr(Preparation, "from_values", lambda values: reads.append(1) or read(values))
+    again = Site("a", X, y, store=SiteStore(tmp_path))
+    with again.store.locked():
+        schemas = {again.data.schema(again.rows()).scaling for _ in range(3)}
+    assert (len(reads), schemas) == (1, {f"preparation {preparation.digest[:16]}"})

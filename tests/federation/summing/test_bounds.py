@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernfed.errors import LedgerNotKept
+from kernfed.errors import LedgerNotKept, TooFewReplies
 from kernfed.federation import Federation, FoldingLearner, Payload, RidgeLearner
 from kernfed.federation.protocol.message import decode_question, decode_reply
 from kernfed.federation.protocol.task import find_task, methods, task_names
@@ -176,6 +176,33 @@ def test_labels_that_are_no_class_are_neither_named_nor_refused(federation, repl
         assert total["mass"] == [sum(len(federation.engine.site(name).rows().y) for name in SITES)]
     assert {refusal for _, refusal in masked_kinds(replies)} == {None}
     assert total["sums"][-1] == 0.0  # nobody has the class that was made up
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        {"bandwidth": 1e-306},
+        {"bandwidth": 5e-324},
+        {"bandwidth": 1e300},
+        {"class_weights": (1e308, 1.0)},
+        {"class_weights": (5e-324, 1.0)},
+        {"class_weights": (float("nan"), 1.0)},
+        {"class_weights": (-1.0, 1.0)},
+    ],
+)
+def test_a_ridge_problem_at_the_ends_of_numbers_is_refused_by_every_site(federation, replies, hostile):
+    """A bandwidth by which the angles of large values overflow would tell which site has one."""
+    model = RidgeLearner("exact", n_components=8, bandwidth=2.0, regularization=0.1).fit(federation)
+    count = len(model.parameters.classes)
+    if "class_weights" in hostile:
+        hostile = {"class_weights": hostile["class_weights"] + (1.0,) * (count - 2)}
+    question = Payload(values={"parameters": replace(model.parameters, **hostile).to_values()})
+    size = 8 + count
+    arrays = {"products": ((size * (size + 1) // 2,), 1e6), "sums": ((size,), 1e6), "mass": ((1,), 1e6)}
+    replies.clear()
+    with pytest.raises((TooFewReplies, ValueError)):
+        federation.sum("ridge_sums", question, arrays, committee="secure")
+    assert {refusal.code for _, refusal in masked_kinds(replies)} <= {"bad question"}
 
 
 def hostile_question(model, size, federation):

@@ -1,7 +1,7 @@
 """Ridge regression from sums that nobody sees in parts: the very sums of all rows, or with noise in shares."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from kernfed.federation.summing.released import gather_shares, honest_sites, pro
 from kernfed.federation.survey import check_arrays, check_rows_of, read_targets
 from kernfed.kernels import Moments
 from kernfed.privacy.generator import Ints
-from kernfed.privacy.limits import saturate
+from kernfed.privacy.limits import check_scale, saturate
 from kernfed.privacy.ridge import RecordRidge, RidgeRelease
 from kernfed.privacy.shared_ridge import SharedRidge
 from kernfed.privacy.shares import sum_deviation
@@ -52,8 +52,17 @@ def _targets(parameters: RidgeParameters, rows: Rows) -> FloatArray:
             raise Refused("bad labels", "the labels of the site are text, and no values to regress", public=True)
         return saturate(rows.y[:, None])
     if (rows.y.dtype.kind == "U") != (parameters.labels.dtype.kind == "U"):
-        raise Refused("bad labels", "labels of the site and classes are text on one side and numbers on the other")
+        told = "labels of the site and classes are text on one side and numbers on the other"
+        raise Refused("bad labels", told, public=True)
     return np.asarray(rows.y[:, None] == parameters.labels, dtype=np.float64)
+
+
+def _bounded_weights(weights: Sequence[float]) -> FloatArray:
+    """Weights of classes (C,), each positive and of sane size."""
+    try:
+        return np.array([check_scale(weight, "a weight of a class") for weight in weights])
+    except InputError as error:
+        raise Refused("bad question", str(error), public=True) from None
 
 
 @task("ridge_range", leaves="statistics")
@@ -74,13 +83,14 @@ def _power(value: float) -> float:
 def ridge_sums(site: Site, payload: Payload) -> Payload:
     """Sums of products of features and targets around 0, of them, and of the rows' weights.
 
-    Values are cut to a public range, and a label that is not among the classes has targets of 0: nothing that a row
-    holds makes the site refuse.
+    Values are cut to a public range, bandwidths and weights must be in one, and a label that is not among the classes
+    has targets of 0: nothing that a row holds makes the site refuse, or its sums infinite.
     """
     parameters, rows = _asked(site, payload)
-    X, targets = saturate(rows.X), _targets(parameters, rows)
-    weights = None if parameters.class_weights is None else targets @ np.asarray(parameters.class_weights)
     features = parameters.feature_map()
+    check_bounded(site, parameters, features)
+    X, targets = saturate(rows.X), _targets(parameters, rows)
+    weights = None if parameters.class_weights is None else targets @ _bounded_weights(parameters.class_weights)
     transform = None if features is None else features.transform
     own = weighted_moments(X, targets, weights, transform)
     joint = own.joint_scatter + own.n * np.outer(own.joint_mean, own.joint_mean)

@@ -26,6 +26,9 @@ from kernfed.federation.site.source import PREPARED, Source, check_columns, with
 from kernfed.federation.site.store import SiteStore
 from kernfed.files import Record, labels_from_values, labels_to_values
 
+#: Characters of a preparation's digest that a schema shows: models keep schemas, and earlier ones have so many.
+_SHOWN = 16
+
 
 class SiteData:
     """Rows X (n, p) and y (n,) of site ``name``, and what its ``store`` says has come and gone since.
@@ -62,6 +65,7 @@ class SiteData:
         self._read: Callable[[], Any] | None = X if callable(X) else None
         self._names, self._scaling, self._encoder = tuple(columns), scaling, encoder
         self._preparation: Preparation | None = None
+        self._prepared_as: str | None = None
         if not callable(X):
             source = Source.of(name, X, y, ids, persons, self._names)
             if source.table is None:
@@ -116,12 +120,12 @@ class SiteData:
     def _look_for_preparation(self) -> None:
         """Take up the preparation that the store names, if it is another one than before."""
         digest = self._store.read_state().get("preparation")
-        if digest == (None if self._preparation is None else self._preparation.digest):
+        if digest == self._prepared_as:
             return
         record = self._store.read("preparation")
         if record is None:
             raise StoreError(f"site {self.name!r} lost its preparation; agree on one again")
-        self._preparation = Preparation.from_values(record.values["columns"])
+        self._preparation, self._prepared_as = Preparation.from_values(record.values["columns"]), digest
         self.__dict__.pop("_given", None)
 
     def learning(self) -> Rows:
@@ -152,7 +156,7 @@ class SiteData:
             classes, counts = tuple(labels.tolist()), tuple(numbers.tolist())
         width, preparation = self.width, self._preparation
         names = self._source.names if preparation is None else preparation.columns
-        scaling = self._scaling if preparation is None else f"{PREPARED}{preparation.digest}"
+        scaling = self._scaling if preparation is None else f"{PREPARED}{preparation.digest[:_SHOWN]}"
         return Schema(width, classes, counts, names, scaling, self._encoder)
 
     def _check_labels(self, labels: npt.NDArray[Any]) -> None:

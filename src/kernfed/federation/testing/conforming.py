@@ -201,7 +201,7 @@ def _count(model: Any, rows: Rows) -> tuple[IntArray, IntArray]:
 
     # A row without scores is in no set of classes, and as strange as a row can be: the safe side of both.
     made = row_scores(score, rows.X, [*[0.0] * len(model.classes_), np.inf], low=0.0)
-    ratios = made[:, -1] if model.conforming(np.zeros((1, rows.X.shape[1])))[1] is not None else None
+    ratios = made[:, -1] if model.tells_strangers else None
     return count_scores(class_numbers(model.classes_, rows.y), made[:, :-1], ratios)
 
 

@@ -1,6 +1,7 @@
 """Who has reported in a run: for every site the digests of what it sent and its signature, as members see them."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -94,10 +95,12 @@ class Reports:
             )
         for site, report in self.by_site.items():
             report.check(self.terms, site)
-        if len({report.preparation for report in self.by_site.values()}) > 1:
+        (usual, _), *others = Counter(self.by_site[site].preparation for site in self.sites).most_common()
+        if others:
+            odd = [site for site in self.sites if self.by_site[site].preparation != usual]
             raise InputError(
-                "the sites of a sum must have prepared their rows in one way, and have not; let all of them agree on a "
-                "preparation again"
+                "the sites of a sum must have prepared their rows in one way, which most have, and "
+                f"{', '.join(map(repr, odd[:10]))} not; let all agree on a preparation again, or sum without them"
             )
 
     def to_arrays(self) -> dict[str, Bytes]:
