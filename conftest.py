@@ -8,7 +8,7 @@ from hypothesis import settings
 NEEDS = {
     "src/kernfed/federation/engines/flower.py": "flwr",
     "src/kernfed/federation/engines/flower_site.py": "flwr",
-    "src/kernfed/federation/flower_jobs.py": "flwr",
+    "src/kernfed/jobs/flower.py": "flwr",
     "src/kernfed/federation/engines/nats.py": "nats",
     "src/kernfed/federation/engines/nats_link.py": "nats",
     "src/kernfed/federation/engines/nats_site.py": "nats",

@@ -15,9 +15,9 @@ import numpy as np
 import kernfed as kf
 from kernfed.federation import Federation, LocalEngine, Policy, Refusal, Site
 from kernfed.federation.preparing import agree
-from kernfed.federation.protocol.message import Payload, Question, decode_question, decode_reply, encode_question
-from kernfed.federation.protocol.task import task_names
 from kernfed.kernels.fourier import FourierFeatures
+from kernfed.site.protocol.message import Payload, Question, decode_question, decode_reply, encode_question
+from kernfed.site.protocol.task import task_names
 
 from . import models
 from .outcome import REFUSED, SURVIVED, WRONG, Outcomes

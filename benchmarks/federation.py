@@ -27,7 +27,7 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifierCV
 from sklearn.model_selection import GridSearchCV
 from timing import machine_facts
 
-from kernfed._random import generator
+from kernfed.base.random import generator
 from kernfed.cli.console import TextTable, format_bytes, format_seconds, note, show
 from kernfed.data import Dataset, load_dataset, partition_dirichlet
 from kernfed.errors import DatasetNotFoundError

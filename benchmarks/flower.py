@@ -44,7 +44,7 @@ from pathlib import Path
 from flwr.app import Message, RecordDict
 from flwr.serverapp import ServerApp
 from kernfed import Federation
-from kernfed.federation.flower_jobs import serve
+from kernfed.jobs.flower import serve
 
 def empty_round(grid):
     # What the engine does, with nothing of ours at the sites.

@@ -44,7 +44,7 @@ from kernfed.federation.engines.nats_credentials import Credentials
 from kernfed.federation.engines.nats_frames import Frame, Kind, ask_subject, cut
 from kernfed.federation.engines.nats_hub import Hub
 from kernfed.federation.engines.nats_link import Link
-from kernfed.federation.protocol.message import Question, encode_question
+from kernfed.site.protocol.message import Question, encode_question
 
 HERE = Path(__file__).resolve().parent
 PARTS = ("answers", "idle", "hostile", "events")

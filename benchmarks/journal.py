@@ -32,13 +32,13 @@ from typing import Any
 import numpy as np
 from timing import machine_facts
 
+from kernfed.base.chain import ChainedLines
 from kernfed.cli.console import TextTable, format_seconds, show
 from kernfed.federation import Payload, Policy, Site, SiteStore
-from kernfed.federation.protocol.message import Question, encode_question
-from kernfed.federation.site.authorise import Caller, count_queries
-from kernfed.federation.site.chained import ChainedLines
-from kernfed.federation.site.journal_reading import check_journal, read_journal
-from kernfed.federation.site.quota import DailyQueries
+from kernfed.site.authorise import Caller, count_queries
+from kernfed.site.journal_reading import check_journal, read_journal
+from kernfed.site.protocol.message import Question, encode_question
+from kernfed.site.quota import DailyQueries
 
 HERE = Path(__file__).resolve().parent
 THREADS = 16
@@ -47,7 +47,7 @@ WRITER = """
 import sys
 import time
 from pathlib import Path
-from kernfed.federation.site.chained import ChainedLines
+from kernfed.base.chain import ChainedLines
 lines = ChainedLines(Path(sys.argv[1]), {})
 while True:
     time.sleep(float(sys.argv[2]))

@@ -26,11 +26,11 @@ from timing import machine_facts
 from kernfed.federation import Payload, Policy, Site, SiteStore
 from kernfed.federation.folding.machines import fit_batches, folding_handle, machines_of_record, read_machines
 from kernfed.federation.folding.membership import attack_forgetting
-from kernfed.federation.site.receipts import PendingReceipt
-from kernfed.federation.site.verifying import SAME, verify
 from kernfed.files import content_digest, labels_to_values
 from kernfed.kahm.model import FoldingParameters
 from kernfed.kahm.packing import pack_machines
+from kernfed.site.receipts import PendingReceipt
+from kernfed.site.verifying import SAME, verify
 
 HERE = Path(__file__).resolve().parent
 FIRST = 600

@@ -20,7 +20,7 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import Pipeline, make_pipeline
 from timing import Comparison, interleave, machine_facts, report
 
-from kernfed._threads import single_blas_thread
+from kernfed.base.threads import single_blas_thread
 from kernfed.data import load_dataset
 from kernfed.errors import DatasetNotFoundError
 from kernfed.federation import Federation, RidgeLearner

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from kernfed.errors import InputError
-from kernfed.prior import (
+from kernfed.base.prior import (
     adjusted_scores,
     check_prior,
     log_ratio,
@@ -12,6 +11,7 @@ from kernfed.prior import (
     prior_to_values,
     weighted_shares,
 )
+from kernfed.errors import InputError
 
 CLASSES = np.array(["a", "b", "c"])
 

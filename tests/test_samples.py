@@ -9,7 +9,7 @@ import pytest
 
 import kernfed as kf
 from kernfed.errors import KernfedError
-from kernfed.federation.protocol.message import decode_question
+from kernfed.site.protocol.message import decode_question
 from samples.freeze import answer, freeze
 
 SAMPLES = Path(__file__).parent / "samples"

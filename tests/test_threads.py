@@ -8,8 +8,8 @@ import pytest
 LATE = """
 import numpy, sys
 from threadpoolctl import threadpool_info
-from kernfed import _linalg
-from kernfed._threads import single_blas_thread
+from kernfed.base import linalg as _linalg
+from kernfed.base.threads import single_blas_thread
 
 def pools():
     return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]

@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 import kernfed as kf
-from kernfed._validation import check_rows
+from kernfed.base.checks import check_rows
 
 
 @pytest.mark.parametrize("kind", ["csr_matrix", "csc_array", "coo_array", "lil_matrix"])

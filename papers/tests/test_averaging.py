@@ -12,8 +12,8 @@ from threadpoolctl import threadpool_limits
 
 from kernfed.errors import FileFormatError, InputError, MissingSites, TooFewReplies
 from kernfed.federation import Fault, Federation, Policy, evaluate
-from kernfed.federation.protocol import task as tasks
 from kernfed.files import load, save
+from kernfed.site.protocol import task as tasks
 from kernfed_papers.baselines.averaging import AveragingLearner, average_weights
 from kernfed_papers.baselines.averaging_model import AveragingModel, AveragingParameters, Scaling
 from kernfed_papers.baselines.averaging_tasks import round_question

@@ -65,7 +65,7 @@ def test_only_public_names_are_imported(path):
         "import kernfed",
         "import kernfed.data as data",
         "from kernfed import _random",
-        "from kernfed._random import generator",
+        "from kernfed.base.random import generator",
         "from kernfed.personal.groups import find_groups",
         "from kernfed.data import _anything",
         "from kernfed.cli import emit",

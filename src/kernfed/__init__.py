@@ -28,6 +28,18 @@ if TYPE_CHECKING:
     from kernfed.personal.model import PersonalModel
     from kernfed.ridge import RidgeModel
 
+#: The packages that declare tasks, each with a ``METHOD`` that lists them; imported when a task is looked up.
+METHODS = (
+    "kernfed.federation.summing",
+    "kernfed.federation.folding",
+    "kernfed.federation.ridge",
+    "kernfed.federation.personal",
+    "kernfed.federation.fusion",
+    "kernfed.site.release",
+    "kernfed.testing",
+    "kernfed.federation.preparing",
+)
+
 _HOMES = {
     "KAHM": "kernfed.kahm",
     "DeepKAHM": "kernfed.kahm",
@@ -44,9 +56,9 @@ _HOMES = {
     "RidgeLearner": "kernfed.federation",
     "RidgeModel": "kernfed.ridge",
     "WideKAHM": "kernfed.kahm",
-    "calibrate": "kernfed.federation",
-    "conform": "kernfed.federation",
-    "evaluate": "kernfed.federation",
+    "calibrate": "kernfed.testing.calibrating",
+    "conform": "kernfed.testing.conforming",
+    "evaluate": "kernfed.testing.evaluation",
     "load": "kernfed.federation",
     "save": "kernfed.federation",
 }

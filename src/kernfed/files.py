@@ -32,8 +32,8 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
-from kernfed._plain import read_labels
 from kernfed._version import __version__
+from kernfed.base.plain import read_labels
 from kernfed.errors import FileFormatError, InputError
 
 #: Version of the container itself: the header's own fields. Those of 0.1 had no digest.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kernfed._validation import check_choice, check_count, check_number
+from kernfed.base.checks import check_choice, check_count, check_number
 from kernfed.errors import InputError, LedgerRewound
 
 UNITS = ("element", "record")

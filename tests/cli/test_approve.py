@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from kernfed.cli import app
 from kernfed.federation import Payload, Policy, Site, SiteStore
-from kernfed.federation.protocol.message import Question, decode_reply, encode_question
+from kernfed.site.protocol.message import Question, decode_reply, encode_question
 
 
 def run(*words: Any, code: int = 0) -> Any:

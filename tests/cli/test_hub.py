@@ -17,7 +17,7 @@ from federation.hub_server import HubServer
 from kernfed.cli import app
 from kernfed.federation.engines.nats_hub import changing
 from kernfed.federation.engines.nats_site import SiteService
-from kernfed.federation.settings import Given, make_learner
+from kernfed.site.fields import Given, make_learner
 
 
 def run(*words: Any, code: int = 0) -> Any:

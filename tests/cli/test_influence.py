@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import kernfed as kf
 from kernfed.cli import app
 from kernfed.data import write_table
-from kernfed.federation.jobs import Job, run_job
+from kernfed.jobs.run import Job, run_job
 
 runner = CliRunner()
 SITES = tuple("abcdefg")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import kernfed as kf
 from kernfed.cli import app
 from kernfed.federation import Payload, Policy
-from kernfed.federation.protocol.message import Question, encode_question
+from kernfed.site.protocol.message import Question, encode_question
 
 
 def run(*words: Any, code: int = 0) -> Any:

@@ -6,8 +6,8 @@ import tomllib
 from typer.testing import CliRunner
 
 from kernfed.cli import app
-from kernfed.federation.site.policy import Policy
 from kernfed.federation.summing.party import helper_site, member_of
+from kernfed.site.policy import Policy
 
 
 def run(*arguments):

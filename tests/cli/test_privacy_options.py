@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from kernfed.cli import app
 from kernfed.cli.learning import Learning
 from kernfed.data import read_table, write_table
-from kernfed.federation.release.settings import NAMES
+from kernfed.site.release.settings import NAMES
 
 #: What each mechanism needs, and for every option a value that it could have.
 NEEDED = {

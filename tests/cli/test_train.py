@@ -147,7 +147,7 @@ def test_what_left_the_sites_is_written_as_reports_read_it(folder):
 
 def test_the_record_of_traffic_is_written_whole_or_not(folder, monkeypatch):
     (folder / "traffic.json").write_text("old")
-    monkeypatch.setattr("kernfed.federation.protocol.traffic.Traffic.to_json", lambda _: [][0])
+    monkeypatch.setattr("kernfed.site.protocol.traffic.Traffic.to_json", lambda _: [][0])
     train("--out", "model.kfd", "--traffic", "traffic.json", code=1)
     assert (folder / "traffic.json").read_text() == "old"
     assert sorted(path.name for path in folder.iterdir()) == ["model.kfd", "rows.csv", "traffic.json"]

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from kernfed.cli import app
 from kernfed.data import write_table
-from kernfed.federation.protocol import task as registry
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.site.site import Site
+from kernfed.site.protocol import task as registry
+from kernfed.site.protocol.message import Payload
+from kernfed.site.site import Site
 
 ROWS = 24
 

@@ -17,7 +17,12 @@ from safetensors.numpy import load
 from kernfed._version import __version__
 from kernfed.errors import TooFewReplies
 from kernfed.federation import Engine, Fault, Federation, FoldingLearner, Payload, Policy
-from kernfed.federation.protocol.message import (
+from kernfed.kahm.bank import fit_machines
+from kernfed.kahm.batches import split_rows
+from kernfed.kahm.packing import pack_machines
+from kernfed.ridge.parameters import RidgeParameters
+from kernfed.secure import Committee, classify
+from kernfed.site.protocol.message import (
     PROTOCOL,
     Question,
     Refusal,
@@ -26,12 +31,7 @@ from kernfed.federation.protocol.message import (
     encode_question,
     encode_reply,
 )
-from kernfed.federation.protocol.schema import Schema
-from kernfed.kahm.bank import fit_machines
-from kernfed.kahm.batches import split_rows
-from kernfed.kahm.packing import pack_machines
-from kernfed.ridge.parameters import RidgeParameters
-from kernfed.secure import Committee, classify
+from kernfed.site.protocol.schema import Schema
 from oracles.federation import Data, sites_data
 
 Edit = Callable[[str, bytes], bytes | Refusal | None]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kernfed._random import generator
+from kernfed.base.random import generator
 from kernfed.data import (
     holdout,
     long_tailed,

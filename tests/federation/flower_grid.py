@@ -19,7 +19,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from kernfed.federation import Fault
 from kernfed.federation.engines.flower_site import ACTION, answer
-from kernfed.federation.site.site import Site
+from kernfed.site.site import Site
 from oracles.federation import Data
 
 RUN, SERVER = 7, 1

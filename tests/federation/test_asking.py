@@ -11,8 +11,8 @@ from contracts.engines import Tampering, with_header
 from kernfed.errors import TooFewReplies
 from kernfed.federation import Federation, LocalEngine, Payload, Replies
 from kernfed.federation.engines.engine import DeliveringEngine
-from kernfed.federation.protocol.message import Refusal
 from kernfed.kahm import KAHM
+from kernfed.site.protocol.message import Refusal
 from oracles.federation import sites_data
 
 
@@ -98,7 +98,7 @@ def test_large_replies_are_checked_side_by_side(rng: np.random.Generator, monkey
     """Two checks that wait for each other come to an end only where both are under way at once."""
     meeting = threading.Barrier(2, timeout=20)
     monkeypatch.setattr("kernfed.federation.asking._CHECKED_IN_THREADS", 1)
-    monkeypatch.setattr("kernfed._threads.resolve_jobs", lambda _: 2)
+    monkeypatch.setattr("kernfed.base.threads.resolve_jobs", lambda _: 2)
     with Federation.local(sites_data(rng, "ab")) as federation:
         replies = federation.ask("describe", Payload(), check=lambda *_: meeting.wait() and None)
     assert [site for site, _ in replies] == ["a", "b"]
@@ -109,7 +109,7 @@ def test_replies_that_are_added_up_are_checked_one_after_the_other(
 ) -> None:
     """Two threads that add to one sum lose one of the two; engines like that of a hub carry all replies at once."""
     monkeypatch.setattr("kernfed.federation.asking._CHECKED_IN_THREADS", 1)
-    monkeypatch.setattr("kernfed._threads.resolve_jobs", lambda jobs: jobs or 4)
+    monkeypatch.setattr("kernfed.base.threads.resolve_jobs", lambda jobs: jobs or 4)
     inside, most = [0], [0]
 
     def check(*_: Any) -> None:

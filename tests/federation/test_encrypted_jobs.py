@@ -15,8 +15,9 @@ from kernfed import load
 from kernfed.cli import app, flower_run
 from kernfed.cli.flower_app import flower_app
 from kernfed.errors import InputError
-from kernfed.federation import Federation, jobs
-from kernfed.federation.jobs import Job, run_job
+from kernfed.federation import Federation
+from kernfed.jobs import run as jobs
+from kernfed.jobs.run import Job, run_job
 from kernfed.secure import KeyHolder, classify
 from kernfed.secure.bundle import pack_keys
 from oracles.federation import Data, sites_data

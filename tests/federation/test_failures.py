@@ -301,6 +301,6 @@ def test_a_site_whose_store_is_read_only_is_told(data: Data, tmp_path: Path, mon
         raise OSError(28, "No space left on device")
 
     site = Site("a", *data["a"], store=SiteStore(tmp_path), policy=Policy.open())
-    monkeypatch.setattr("kernfed.federation.site.store.to_safetensors", full)
+    monkeypatch.setattr("kernfed.site.store.to_safetensors", full)
     with pytest.raises(TooFewReplies, match=r"'a': OSError: .*No space left on device"):
         LEARNER.fit(Federation.local({"a": site, "b": data["b"]}))

@@ -21,7 +21,7 @@ from kernfed.cli import flower_run
 from kernfed.cli.flower_app import renew_certificates, write_app
 from kernfed.cli.flower_run import parse_settings, run_app
 from kernfed.errors import RunFailed
-from kernfed.federation.jobs import Job, job_settings
+from kernfed.jobs.run import Job, job_settings
 
 #: A stand-in for ``flwr``: says what a script in the environment tells it to say.
 STAND_IN = """#!{python}

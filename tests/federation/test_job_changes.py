@@ -14,7 +14,7 @@ from kernfed.cli.flower_app import flower_app
 from kernfed.data import write_table
 from kernfed.errors import InputError
 from kernfed.federation import Federation, FoldingLearner, RidgeLearner
-from kernfed.federation.jobs import Job, check_job, run_job
+from kernfed.jobs.run import Job, check_job, run_job
 from oracles.federation import Data, sites_data
 
 NAMES = ("f0", "f1", "f2", "f3", "f4")

@@ -15,8 +15,8 @@ from oracles.federation import Data, sites_data
 pytest.importorskip("flwr", reason="needs the extra flower: pip install -e '.[flower]' in a clone of kernfed")
 
 from federation.flower_grid import over_files
-from kernfed.federation.flower_jobs import serve
-from kernfed.federation.jobs import Job, job_settings, run_job
+from kernfed.jobs.flower import serve
+from kernfed.jobs.run import Job, job_settings, run_job
 
 
 @pytest.fixture

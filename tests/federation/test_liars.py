@@ -11,7 +11,7 @@ import kernfed as kf
 from contracts.engines import Tampering, lying, read_message, with_payload
 from kernfed.errors import InputError, MissingSites, SchemaMismatch, TooFewReplies, UnprotectedClasses
 from kernfed.federation import Federation, FoldingLearner, LocalEngine, Payload, PersonalLearner, Policy, RidgeLearner
-from kernfed.federation.protocol.schema import Schema
+from kernfed.site.protocol.schema import Schema
 
 LIAR = "site-4"
 Lie = Callable[[Payload], Payload]
@@ -376,7 +376,7 @@ def test_without_a_majority_nobody_is_odd() -> None:
                 learner.fit(federation, min_replies=1)
     one = Schema(3, (0, 1), (5, 5))
     with pytest.raises(SchemaMismatch):
-        kf.federation.protocol.schema.agree({"a": one, "b": replace(one, width=2)})
+        kf.federation.agree({"a": one, "b": replace(one, width=2)})
 
 
 # Machines, stale stores, encrypted messages -------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import pytest
 
 import kernfed as kf
 from kernfed.federation.planning import plan_learner, rehearse
-from kernfed.federation.settings import Given, make_learner
+from kernfed.site.fields import Given, make_learner
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ from inspect import signature
 
 import pytest
 
-from kernfed.federation.protocol.task import resolve
-from kernfed.federation.settings import (
+from kernfed.site.fields import (
     Given,
     LearnerSettings,
     Setting,
@@ -16,6 +15,7 @@ from kernfed.federation.settings import (
     plain_arguments,
     settings_by_name,
 )
+from kernfed.site.protocol.task import resolve
 
 LEARNERS = ("folding", "ridge", "personal", "fusion")
 #: Those whose settings are all their own; the fusion's are those of its parts, too.

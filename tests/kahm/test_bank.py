@@ -8,7 +8,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from kernfed import KAHM
-from kernfed._threads import resolve_jobs, single_blas_thread
+from kernfed.base.threads import resolve_jobs, single_blas_thread
 from kernfed.kahm.bank import BLOCK, Bank, fit_machines
 from kernfed.kahm.machine import explicit_images, fit_machine, recover_rows
 from kernfed.kahm.packing import pack_machines, unpack_machines

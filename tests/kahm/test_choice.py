@@ -3,7 +3,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 import kernfed as kf
-from kernfed._random import generator
+from kernfed.base.random import generator
 from kernfed.errors import InputError
 from kernfed.kahm.choice import Candidate, Chosen, Tally, candidates, usual
 from kernfed.kahm.trying import Machines, leave_out, sample, try_candidates

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from kernfed import KAHM, DeepKAHM, KAHMClassifier, KAHMRegressor, WideKAHM
-from kernfed._random import generator
+from kernfed.base.random import generator
 from kernfed.errors import FileFormatError
 from kernfed.files import Record, from_record, load, to_record
 from kernfed.kahm.bank import Bank

@@ -4,7 +4,7 @@ import scipy.linalg.lapack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernfed import _threads
+from kernfed.base import threads as _threads
 from kernfed.errors import InputError
 from kernfed.kernels import FourierFeatures, Moments
 from kernfed.kernels import moments as module

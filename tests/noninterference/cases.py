@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed.federation.site.policy import Policy
-from kernfed.federation.site.rows import Rows
-from kernfed.federation.verify.honest import Facts, Recording, record_questions
+from kernfed.site.policy import Policy
+from kernfed.site.rows import Rows
+from kernfed.testing.verify.honest import Facts, Recording, record_questions
 
 ROWS, WIDTH = 12, 3
 #: Labels by the name of their kind.

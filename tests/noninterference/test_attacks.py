@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from kernfed.errors import Refused
-from kernfed.federation.release import books
-from kernfed.federation.site import site as site_module
-from kernfed.federation.site.authorise import Caller
-from kernfed.federation.site.policy import Policy
-from kernfed.federation.site.rows import Rows
-from kernfed.federation.verify import attacks, doors
-from kernfed.federation.verify.attacks import ATTACKS, Target, run_attacks
-from kernfed.federation.verify.checker import quiet_sites
-from kernfed.federation.verify.tape import taped_mechanisms
+from kernfed.site import site as site_module
+from kernfed.site.authorise import Caller
+from kernfed.site.policy import Policy
+from kernfed.site.release import books
+from kernfed.site.rows import Rows
+from kernfed.testing.verify import attacks, doors
+from kernfed.testing.verify.attacks import ATTACKS, Target, run_attacks
+from kernfed.testing.verify.checker import quiet_sites
+from kernfed.testing.verify.tape import taped_mechanisms
 from noninterference.cases import CASES, policy, recording, rows_of
 
 HELD = ("public classes", "private labels", "targets")

@@ -9,8 +9,8 @@ import pytest
 from kernfed.errors import InputError
 from kernfed.federation.engines.engine import Engine
 from kernfed.federation.engines.local import LocalEngine
-from kernfed.federation.protocol.message import Payload, Question, encode_question
-from kernfed.federation.site.site import Site
+from kernfed.site.protocol.message import Payload, Question, encode_question
+from kernfed.site.site import Site
 from noninterference.cases import policy, recording
 
 #: Where a table is broken, and what stands there.

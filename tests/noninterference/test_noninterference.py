@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from kernfed.errors import Refused
-from kernfed.federation.protocol import task as registry
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.task import find_task, task_names
-from kernfed.federation.release.books import open_ledger
-from kernfed.federation.site.policy import Policy
-from kernfed.federation.site.site import Site
-from kernfed.federation.verify.checker import Check, check_noninterference
 from kernfed.privacy import RecordRidge
+from kernfed.site.policy import Policy
+from kernfed.site.protocol import task as registry
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.task import find_task, task_names
+from kernfed.site.release.books import open_ledger
+from kernfed.site.site import Site
+from kernfed.testing.verify.checker import Check, check_noninterference
 from noninterference.cases import CASES, policy, recording, rows_of
 
 #: Pairs of a case: in ``make test``, and in ``make test-all``.

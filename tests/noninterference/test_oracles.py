@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 from kernfed.errors import Refused
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.release import permit
-from kernfed.federation.site.data import SiteData
-from kernfed.federation.site.policy import Policy
-from kernfed.federation.site.rows import Rows
 from kernfed.federation.summing.party import TERMS
-from kernfed.federation.verify.checker import check_noninterference, quiet_sites
-from kernfed.federation.verify.crafted import crafted
-from kernfed.federation.verify.oracles import asked_bounds, hostile_preparations, kept_releases
-from kernfed.federation.verify.tape import taped_mechanisms
-from kernfed.federation.verify.target import Target, Verdict
 from kernfed.secure.committee.fixed import Layout
 from kernfed.secure.committee.terms import RunTerms
+from kernfed.site.data import SiteData
+from kernfed.site.policy import Policy
+from kernfed.site.protocol.message import Payload
+from kernfed.site.release import permit
+from kernfed.site.rows import Rows
+from kernfed.testing.verify.checker import check_noninterference, quiet_sites
+from kernfed.testing.verify.crafted import crafted
+from kernfed.testing.verify.oracles import asked_bounds, hostile_preparations, kept_releases
+from kernfed.testing.verify.tape import taped_mechanisms
+from kernfed.testing.verify.target import Target, Verdict
 from noninterference.cases import CASES, policy, recording, rows_of
 
 KEYS = dict.fromkeys("abcde", "ab" * 32)

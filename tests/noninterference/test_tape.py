@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernfed.federation.verify.tape import Tape, playing, taped_mechanisms
 from kernfed.kernels.fourier import FourierFeatures
 from kernfed.privacy import (
     ElementLaplace,
@@ -20,6 +19,7 @@ from kernfed.privacy import (
     RecordRidge,
 )
 from kernfed.privacy.names import MECHANISMS, mechanism_name
+from kernfed.testing.verify.tape import Tape, playing, taped_mechanisms
 
 ROWS = 8
 MADE: list[Any] = [

@@ -9,7 +9,7 @@ import pytest
 from scipy.integrate import trapezoid
 from scipy.stats import binom
 
-from kernfed._random import generator
+from kernfed.base.random import generator
 from kernfed.kahm import KAHM
 from kernfed.privacy import (
     AuditReport,

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import beta, binom, norm
 
-from kernfed._random import generator
+from kernfed.base.random import generator
 from kernfed.privacy import Guarantee, lower_bound
 from kernfed.privacy.lower_bound import (
     epsilon_from_errors,

@@ -5,7 +5,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import kstest
 
-from kernfed._random import generator
+from kernfed.base.random import generator
 from kernfed.privacy import density
 from kernfed.privacy.density import REGULARIZATIONS, WIDTHS, density_differences, membership_score
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from kernfed._random import generator
+from kernfed.base.random import generator
 from kernfed.privacy import ElementLaplace, Guarantee, RecordGaussian
 from kernfed.privacy.accounting import analytic_gaussian_mu, gaussian_delta
 from kernfed.privacy.audit import canary_bounds

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from kernfed.federation.testing.harm import Influence, Influences
-from kernfed.federation.testing.outcomes import Evaluation, count_outcomes
 from kernfed.report.evidence import Evidence
 from kernfed.report.influence import influence_fact, influence_section
+from kernfed.testing.harm import Influence, Influences
+from kernfed.testing.outcomes import Evaluation, count_outcomes
 
 CLASSES = np.array(["a", "b"])
 

@@ -5,7 +5,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from kernfed.federation.testing.outcomes import Evaluation, count_outcomes
 from kernfed.report.bars import END, panels
 from kernfed.report.content import Bars, HeatMap, PageTable, ReportData, Section, figure_table, site_table
 from kernfed.report.evidence import Evidence
@@ -14,6 +13,7 @@ from kernfed.report.html import render_html
 from kernfed.report.maps import error_tables, labels_map
 from kernfed.report.plots import draw, is_wide
 from kernfed.report.sections import accuracy_section
+from kernfed.testing.outcomes import Evaluation, count_outcomes
 
 SITES = tuple(f"site {place:02d}" for place in range(40))
 LETTERS = np.array([chr(65 + place) for place in range(26)])

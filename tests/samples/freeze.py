@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import kernfed as kf
-from kernfed.federation.protocol.message import Payload, Question, Reply, digest, encode_question, encode_reply
+from kernfed.site.protocol.message import Payload, Question, Reply, digest, encode_question, encode_reply
 
 NAMES = ("age", "dose", "time")
 

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from kernfed.answer import Answer
+from kernfed.base.answer import Answer
 from kernfed.errors import InputError
 from kernfed.serve.batching import Batcher
 from kernfed.serve.requests import RequestError

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_number
 from kernfed.abstain.bins import probability_bins
 from kernfed.abstain.coverage import Coverage
+from kernfed.base.checks import FloatArray, check_number
+from kernfed.base.prior import Prior
 from kernfed.errors import InputError
-from kernfed.prior import Prior
 
 _NOT_CONFORMED = (
     "this model states no coverage: use kernfed.conform(model, federation) with sites that keep rows aside, "

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, IntArray
+from kernfed.base.checks import FloatArray, IntArray
 
 #: Bins of the log-odds against the true class, which reach from -40 to 40; a probability of 1 has -36.7 or less.
 BINS, _REACH = 2000, 40.0

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._plain import read_reasons
-from kernfed._validation import FloatArray, IntArray, check_choice, check_number
 from kernfed.abstain.bins import BINS, RATIO_BINS, ratio_bins
 from kernfed.abstain.coverage import NO_MACHINES, ROUNDING, Coverage
+from kernfed.base.checks import FloatArray, IntArray, check_choice, check_number
+from kernfed.base.plain import read_reasons
+from kernfed.base.prior import Prior, check_prior, prior_from_values, prior_to_values
 from kernfed.errors import InputError
-from kernfed.prior import Prior, check_prior, prior_from_values, prior_to_values
 
 #: For whom a coverage holds.
 CONDITIONS = ("class", "site", "new site")

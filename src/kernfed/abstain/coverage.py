@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, IntArray, check_number
 from kernfed.abstain.bins import probability_bins
-from kernfed.prior import Prior
+from kernfed.base.checks import FloatArray, IntArray, check_number
+from kernfed.base.prior import Prior
 from kernfed.promise import Terms
 
 #: A rank that is whole but for rounding is whole.

@@ -18,8 +18,8 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, IntArray
 from kernfed.abstain.bins import BINS, RATIO_BINS
+from kernfed.base.checks import FloatArray, IntArray
 
 #: Bins of either score. A row in none of them, which no set has, is in place ``PLACES``.
 PLACES = 82

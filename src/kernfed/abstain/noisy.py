@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._plain import read_reasons
-from kernfed._validation import FloatArray, IntArray, check_count, check_number
 from kernfed.abstain.bins import BINS, ratio_bins
 from kernfed.abstain.coverage import NO_MACHINES, ROUNDING, Coverage
 from kernfed.abstain.ladder import PLACES, last_odds_bin, lengths, noise_bound, ratio_table, rows_beyond
+from kernfed.base.checks import FloatArray, IntArray, check_count, check_number
+from kernfed.base.plain import read_reasons
+from kernfed.base.prior import Prior, prior_from_values, prior_to_values
 from kernfed.errors import InputError
-from kernfed.prior import Prior, prior_from_values, prior_to_values
 from kernfed.promise import Terms
 
 #: Share of the miscoverage that noise may use up. Of 1, 3, 10 and 20 % this gave the smallest sets, by little.

@@ -14,8 +14,8 @@ from kernfed.errors import InputError
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from kernfed.federation.site.approval import Approvals, Held
-    from kernfed.federation.site.journal import Journal
+    from kernfed.site.approval import Approvals, Held
+    from kernfed.site.journal import Journal
 
 app = typer.Typer(
     name="approve",
@@ -100,10 +100,10 @@ def withdraw(
 
 def _open(store: Path, name: str | None) -> "tuple[Approvals, Journal]":
     """Approvals and journal of a store in which a site has been asked something."""
-    from kernfed.federation.site.approval import Approvals
-    from kernfed.federation.site.journal import Journal
-    from kernfed.federation.site.journal_reading import journal_place
-    from kernfed.federation.site.store import SiteStore
+    from kernfed.site.approval import Approvals
+    from kernfed.site.journal import Journal
+    from kernfed.site.journal_reading import journal_place
+    from kernfed.site.store import SiteStore
 
     folder = journal_place(store, name)
     if not folder.is_dir():
@@ -116,8 +116,8 @@ def _about(
     approvals: "Approvals", key: str | None, task: str | None, caller: str | None, *, known: bool, identical: bool
 ) -> "Held":
     """What shall go through: a question that waits, or a task and a caller."""
-    from kernfed.federation.protocol.task import task_names
-    from kernfed.federation.site.approval import Held
+    from kernfed.site.approval import Held
+    from kernfed.site.protocol.task import task_names
 
     if (key is None) == (task is None) or (task is None) != (caller is None):
         raise InputError("name the key of what waits, or both --task and --caller")

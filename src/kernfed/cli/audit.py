@@ -104,7 +104,7 @@ def _refuse_with_model(given: Mapping[str, Any], others: Path | None) -> None:
 
 
 def _audit_release(learner: Any, inside: Any, outside: Any, options: Any) -> tuple["AuditReport", Any]:
-    from kernfed.federation.testing.auditing import audit_mechanism
+    from kernfed.testing.auditing import audit_mechanism
 
     with progress("attacking"):
         return audit_mechanism(learner, (inside.X, inside.y), (outside.X, outside.y), **options)
@@ -112,7 +112,7 @@ def _audit_release(learner: Any, inside: Any, outside: Any, options: Any) -> tup
 
 def _audit_file(model: Path, data: Path, others: Path, columns: Any, options: Any) -> "AuditReport":
     from kernfed.federation import load
-    from kernfed.federation.testing.auditing import audit_model
+    from kernfed.testing.auditing import audit_model
 
     _check_apart(data, others)
     loaded = load(model)
@@ -127,7 +127,7 @@ def _populations(data: Path, others: Path | None, columns: Any, seed: int) -> tu
     """Table of the rows to protect and table of other rows of the same kind, which need no sites and ids."""
     from dataclasses import replace
 
-    from kernfed._random import generator
+    from kernfed.base.random import generator
 
     table = replace(read_rows(data, **columns), site=None, ids=None)
     if others is not None:

@@ -54,7 +54,7 @@ def forget(
         _change("forget", model, out, credentials, hub, {"site": site, "rows": rows}, json)
         return
     from kernfed.federation import load
-    from kernfed.federation.jobs import without_site
+    from kernfed.jobs.run import without_site
 
     check_output("--out", out)
     loaded = load(model)
@@ -100,7 +100,7 @@ def _change(
     """Do a job with the sites of a hub, and put its model where it is wanted."""
     import json
 
-    from kernfed.federation.jobs import RESULT, Job, check_job, run_job
+    from kernfed.jobs.run import RESULT, Job, check_job, run_job
 
     check_output("--out", out)
     with tempfile.TemporaryDirectory(prefix=".change-", dir=out.parent) as folder:

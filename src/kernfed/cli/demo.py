@@ -122,9 +122,9 @@ def _write_report(
     sent: Any,
 ) -> bool:
     """The page about the model of all sites, as `kernfed report` writes it; whether it could be written."""
-    from kernfed.federation.testing.evaluation import evaluate_rows
     from kernfed.report import Evidence, model_report, write_html
     from kernfed.report.evidence import count_labels, count_winners
+    from kernfed.testing.evaluation import evaluate_rows
 
     evidence = Evidence(
         evaluation=evaluate_rows(model, {"test images": (digits.x_test, digits.y_test)}),

@@ -55,10 +55,10 @@ def evaluate(
     left out of the model once, and those without which the others are better off are named.
     """
     from kernfed.federation import load
-    from kernfed.federation.testing.evaluation import evaluate_rows
-    from kernfed.federation.testing.influence import influence_rows
-    from kernfed.federation.testing.predictors import is_regressor
-    from kernfed.federation.testing.regression import regression_rows
+    from kernfed.testing.evaluation import evaluate_rows
+    from kernfed.testing.influence import influence_rows
+    from kernfed.testing.predictors import is_regressor
+    from kernfed.testing.regression import regression_rows
 
     loaded = load(model)
     if credentials is not None:

@@ -41,7 +41,7 @@ _SERVER_APP = '''\
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from kernfed.federation.flower_jobs import serve
+from kernfed.jobs.flower import serve
 
 app = ServerApp()
 
@@ -261,8 +261,8 @@ def renew_certificates(folder: Path) -> str:
 
 def _configuration(results: Path) -> str:
     """Lines with every setting of a job, those of learners with what they are."""
-    from kernfed.federation.jobs import COMMON, job_settings
-    from kernfed.federation.settings import describe, settings_by_name
+    from kernfed.jobs.run import COMMON, job_settings
+    from kernfed.site.fields import describe, settings_by_name
 
     common = [f"{name} = {_toml(value)}" for name, value in {**COMMON, "results": str(results)}.items()]
     own = [

@@ -97,7 +97,7 @@ def flower_run(
 
 def _check(app: Path, settings: Mapping[str, Any]) -> None:
     """Refuse what no run can do, before one is started; files may be on another machine, and are then not opened."""
-    from kernfed.federation.jobs import Job, check_job
+    from kernfed.jobs.run import Job, check_job
 
     job = Job.from_settings({**_config(app), **settings}, "check")
     check_job(job, files=Path(str(job.settings["model"])).is_file())

@@ -64,7 +64,7 @@ def train_at_hub(
 
     ``asked`` has the seed, and ``min_replies``.
     """
-    from kernfed.federation.settings import Given, make_learner
+    from kernfed.site.fields import Given, make_learner
 
     learner = make_learner(learning.learner, Given(learning.values, "--"))
     started = time.perf_counter()
@@ -111,8 +111,8 @@ def predict_at_hub(
     abstain: float | None = None,
 ) -> dict[str, Any]:
     """Columns of the sites' answers for rows (n, p); with ``coverage`` or ``abstain`` they are asked twice."""
-    from kernfed.federation.testing.conforming import sure_columns
-    from kernfed.federation.testing.predictors import answer_columns
+    from kernfed.testing.conforming import sure_columns
+    from kernfed.testing.predictors import answer_columns
 
     if getattr(model, "hold", "machines") != "sites":
         raise InputError("this model is whole and needs no sites: leave --credentials out")

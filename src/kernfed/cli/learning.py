@@ -1,6 +1,6 @@
 """The options of learners, as one object: commands that plan and commands that train take the same.
 
-They come from the tables that methods declare (``kernfed.federation.settings``), which are loaded when such a command
+They come from the tables that methods declare (``kernfed.site.fields``), which are loaded when such a command
 is called: that takes longer than all of ``kernfed --help``.
 """
 
@@ -17,7 +17,7 @@ from kernfed.errors import InputError
 
 if TYPE_CHECKING:
     from kernfed.data import Table
-    from kernfed.federation.settings import Setting
+    from kernfed.site.fields import Setting
 
 #: The learner where none is named.
 USUAL_LEARNER = "fusion"
@@ -32,7 +32,7 @@ class Learning:
 
     def usually(self, **usual: Any) -> "Learning":
         """The same with other defaults, for settings that this learner has."""
-        from kernfed.federation.settings import learner_settings
+        from kernfed.site.fields import learner_settings
 
         names = learner_settings(self.learner).names
         return replace(self, values={**{k: v for k, v in usual.items() if k in names}, **self.values})
@@ -41,7 +41,7 @@ class Learning:
         """The learner for the rows of a table, which has labels."""
         import numpy as np
 
-        from kernfed.federation.settings import Given, make_learner
+        from kernfed.site.fields import Given, make_learner
 
         classes = tuple(np.unique(table.y).tolist())  # type: ignore[arg-type]  # commands that learn read labels
         learner = make_learner(self.learner, Given(self.values, "--", table.X.shape[1], classes))
@@ -70,7 +70,7 @@ class LearningCommand(Command):
 
     @cached_property
     def _learning(self) -> list[Any]:
-        from kernfed.federation.settings import learners, settings_by_name
+        from kernfed.site.fields import learners, settings_by_name
 
         learner = typer.Option("--learner", help="How to learn; of the options below, those of this learner count.")
         chosen = Parameter(
@@ -89,7 +89,7 @@ class ReleasingCommand(LearningCommand):
 
     @cached_property
     def _learning(self) -> list[Any]:
-        from kernfed.federation.release.settings import PRIVACY
+        from kernfed.site.release.settings import PRIVACY
 
         return _options([_parameter({"": setting}) for setting in PRIVACY if setting.name not in self.without])
 
@@ -111,7 +111,7 @@ def _options(parameters: list[Parameter]) -> list[Any]:
 
 def _parameter(owners: Mapping[str, "Setting"]) -> Parameter:
     """The parameter for a setting that one learner has, or several: ``{learner: its own of that name}``."""
-    from kernfed.federation.settings import describe
+    from kernfed.site.fields import describe
 
     first = next(iter(owners.values()))
     kind: Any = type(first.usual)

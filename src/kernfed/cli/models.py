@@ -26,8 +26,8 @@ def models(
     """
     from dataclasses import asdict
 
-    from kernfed.federation.site.models import list_models
-    from kernfed.federation.site.store import SiteStore
+    from kernfed.site.models import list_models
+    from kernfed.site.store import SiteStore
 
     folder = _store(store, name)
     kept = list_models(SiteStore(folder))

@@ -47,8 +47,8 @@ def predict(
 
     from kernfed.data import write_table
     from kernfed.federation import load
-    from kernfed.federation.testing.conforming import sure_columns
-    from kernfed.federation.testing.predictors import is_regressor, predictor_for
+    from kernfed.testing.conforming import sure_columns
+    from kernfed.testing.predictors import is_regressor, predictor_for
 
     if out is not None:
         check_table_output(out, model, queries)
@@ -94,7 +94,7 @@ def predict(
 
 def _compute(model: Any, rows: Any) -> dict[str, Any]:
     """Columns of the output by what the model can do: predictions, or the distances of rows from a machine."""
-    from kernfed.federation.testing.predictors import answer_columns
+    from kernfed.testing.predictors import answer_columns
 
     if hasattr(model, "distance"):
         return {"distance": model.distance(rows)}

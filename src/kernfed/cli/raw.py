@@ -109,7 +109,7 @@ def learning_for_labels(learning: "Learning", y: Any, label: str) -> tuple["Lear
 
     A learner that knows classes only makes room for ridge where labels are values.
     """
-    from kernfed.federation.settings import learner_settings
+    from kernfed.site.fields import learner_settings
 
     task, why = _task(learning.values.get("task"), y, label)
     values = {name: value for name, value in learning.values.items() if name != "task"}

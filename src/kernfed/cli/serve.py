@@ -90,8 +90,8 @@ def serve(
 def _gateway(path: Path, for_site: str, credentials: Path | None, hub: str, **settings: Any) -> Any:
     """The model behind the gateway, connected to its sites where they answer for it."""
     from kernfed.federation import load
-    from kernfed.federation.testing.predictors import predictor_for
     from kernfed.serve.gateway import Gateway
+    from kernfed.testing.predictors import predictor_for
 
     model = predictor_for(load(path), for_site, "--for-site")
     if not hasattr(model, "answer"):

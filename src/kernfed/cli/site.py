@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kernfed.data import RawTable, Table
-    from kernfed.federation.site.site import Site
+    from kernfed.site.site import Site
 
 app = typer.Typer(
     name="site",
@@ -62,7 +62,7 @@ def forget(
     """
     import numpy as np
 
-    from kernfed.federation.protocol.message import Payload
+    from kernfed.site.protocol.message import Payload
 
     read = table_reader(store, name, data, features=features, label=label, ids=ids, persons=persons)
     numbers = _numbers(rows, read())
@@ -93,8 +93,8 @@ def add(
     another id goes on paying from the same budget.
     """
     from kernfed.data import RawTable
-    from kernfed.federation.protocol.message import Payload
     from kernfed.files import labels_to_values
+    from kernfed.site.protocol.message import Payload
 
     read = table_reader(store, name, data, features=features, label=label, ids=ids, persons=persons)
     table = read()
@@ -168,9 +168,9 @@ def open_site(
     """The site with its rows and its store, which must be there."""
     from dataclasses import replace
 
-    from kernfed.federation.site.policy import Policy
-    from kernfed.federation.site.site import Site
-    from kernfed.federation.site.store import SiteStore
+    from kernfed.site.policy import Policy
+    from kernfed.site.site import Site
+    from kernfed.site.store import SiteStore
 
     rules = Policy() if policy is None else Policy.read(policy)
 
@@ -248,8 +248,8 @@ def _tell(verb: str, rows: int, site: "Site", before: dict[str, Any], as_json: b
 
 def _newest_receipt(site: "Site") -> str | None:
     """Number and hash of the newest receipt: whoever notes them elsewhere finds whatever is changed up to it."""
-    from kernfed.federation.site.chained import read_head
-    from kernfed.federation.site.receipts import FOLDER
+    from kernfed.base.chain import read_head
+    from kernfed.site.receipts import FOLDER
 
     head = read_head(site.store.path / FOLDER)
     return None if head is None else f"{head.number}:{head.chain}"

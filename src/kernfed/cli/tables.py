@@ -193,7 +193,7 @@ def require_rows(data: Path | None, label: str | None) -> tuple[Path, str]:
 
 def require_sites(model: Any, column: str | None) -> None:
     """Refuse to test a personalised model without the column of the sites, or one that has weights alone."""
-    from kernfed.federation.testing.predictors import is_personal
+    from kernfed.testing.predictors import is_personal
 
     if is_personal(model):
         model.for_site(model.sites[0])

@@ -235,7 +235,7 @@ def _calibrated(model: Any, federation: Any) -> tuple[Any, bool]:
 def _test(model: Any, federation: Any) -> dict[str, Any]:
     """What a model does on the rows that sites kept aside, beside what saying always the same would."""
     from kernfed.federation import evaluate
-    from kernfed.federation.testing.predictors import is_regressor
+    from kernfed.testing.predictors import is_regressor
 
     outcome: Any = evaluate(model, federation)
     if is_regressor(model):

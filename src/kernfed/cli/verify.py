@@ -11,9 +11,9 @@ from kernfed.cli.tables import Features, Persons, RowIds, Seed, check_output
 from kernfed.errors import InputError
 
 if TYPE_CHECKING:
-    from kernfed.federation.site.site import Site
-    from kernfed.federation.site.verifying import Verification
     from kernfed.privacy.roc import Attack
+    from kernfed.site.site import Site
+    from kernfed.site.verifying import Verification
 
 EXAMPLE = "Example: kernfed verify store/a --data rows.parquet --label y --model model.kfd"
 #: Rows of each kind in the attack on trial.
@@ -47,8 +47,8 @@ def verify(
     made again from the rows that are left, and must have the same hash; what was computed on another processor or with
     another BLAS is "not comparable", which is no finding. The exit code is 1 where something was found.
     """
-    from kernfed.federation.site.store import SiteStore
-    from kernfed.federation.site.verifying import verify as verify_store
+    from kernfed.site.store import SiteStore
+    from kernfed.site.verifying import verify as verify_store
 
     if out is not None and out.suffix.lower() not in (".html", ".md"):
         raise InputError(f"--out must end in .html or .md, got {out.name}")
@@ -86,8 +86,8 @@ def _store(place: Path, name: str | None) -> tuple[Path, str]:
     """The folder of the store, and the name of its site: that of the newest receipt unless it is given."""
     from urllib.parse import quote, unquote
 
-    from kernfed.federation.site.receipt_reading import check_receipts
-    from kernfed.federation.site.receipts import FOLDER
+    from kernfed.site.receipt_reading import check_receipts
+    from kernfed.site.receipts import FOLDER
 
     folders = [place, *([] if name is None else [place / f"site-{quote(name, safe='')}"])]
     folder = next((folder for folder in reversed(folders) if (folder / "state.json").is_file()), None)
@@ -101,8 +101,8 @@ def _store(place: Path, name: str | None) -> tuple[Path, str]:
 
 def _attacks(site: "Site", seed: int) -> "dict[str, tuple[Attack, Attack]]":
     """Attacks on trial, on each thing that is kept for a model."""
-    from kernfed.federation.protocol.task import resolve
-    from kernfed.federation.site.receipts import receipt_books
+    from kernfed.site.protocol.task import resolve
+    from kernfed.site.receipts import receipt_books
 
     attacks = {}
     with site.store.locked():

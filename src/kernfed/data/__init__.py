@@ -1,6 +1,6 @@
 """Data: tables from files, named data sets, and ways to spread rows over sites."""
 
-from kernfed._validation import check_rows
+from kernfed.base.checks import check_rows
 from kernfed.data.arrays import Arrays, open_npz
 from kernfed.data.catalog import BROUGHT
 from kernfed.data.columns import RawTable

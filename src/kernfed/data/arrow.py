@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.data.table import LONGEST_NAME, NUMBER, NUMBERS, Roles, Table, check_block, check_finite_labels, place
 from kernfed.errors import DataError
 

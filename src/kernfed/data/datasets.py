@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import IntArray, check_choice
+from kernfed.base.checks import IntArray, check_choice
 from kernfed.data.arrays import Arrays, open_npz
 from kernfed.data.catalog import (
     BROUGHT,

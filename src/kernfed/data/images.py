@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.data.encoders import Encoder, check_encoder_name, fingerprint
 from kernfed.errors import DataError
 

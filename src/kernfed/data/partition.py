@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._random import generator
-from kernfed._validation import check_count, check_number
+from kernfed.base.checks import check_count, check_number
+from kernfed.base.random import generator
 from kernfed.errors import InputError
 
 Indices = npt.NDArray[np.intp]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_rows
+from kernfed.base.checks import FloatArray, check_rows
 from kernfed.data.columns import RawTable
 from kernfed.data.preparation_base import Plan
 from kernfed.data.preparation_choice import Rules, choose_plans

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.data.columns import RawColumn
 from kernfed.data.preparation_limits import check_text, saturated
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._validation import check_count
+from kernfed.base.checks import check_count
 from kernfed.data.encoders import find_encoder
 from kernfed.data.preparation_base import Plan
 from kernfed.data.preparation_histogram import Histogram, bins_of

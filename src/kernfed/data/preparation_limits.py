@@ -7,7 +7,7 @@ bound that its kind of plan has: after that a learner sees finite rows of public
 
 import numpy as np
 
-from kernfed._validation import FloatArray, check_number
+from kernfed.base.checks import FloatArray, check_number
 from kernfed.data.columns import LARGEST
 from kernfed.errors import InputError
 

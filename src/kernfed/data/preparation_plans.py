@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kernfed._plain import read_text
-from kernfed._validation import FloatArray, check_choice, check_count, check_number
+from kernfed.base.checks import FloatArray, check_choice, check_count, check_number
+from kernfed.base.plain import read_text
 from kernfed.data.columns import LARGEST, RawColumn
 from kernfed.data.encoders import USUAL_ENCODER, check_encoder_name, find_encoder
 from kernfed.data.preparation_base import FLAG, Plan

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import check_count
+from kernfed.base.checks import check_count
 from kernfed.data.columns import RawColumn, RawTable
 from kernfed.data.preparation_histogram import LAST_BIN, Histogram, bin_bounds
 from kernfed.errors import InputError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import check_rows
+from kernfed.base.checks import check_rows
 from kernfed.data.columns import RawColumn, RawTable, text_column
 from kernfed.data.table import NUMBER, Wanted, select_columns, unreadable
 from kernfed.errors import DataError

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernfed._validation import check_choice
+from kernfed.base.checks import check_choice
 from kernfed.data.arrays import read_npy, read_npz
 from kernfed.data.table import NUMBER, Table, Wanted, select_columns, unreadable, warn_of_identifiers
 from kernfed.errors import DataError

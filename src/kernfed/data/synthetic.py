@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._random import generator
-from kernfed._validation import check_count, check_number
+from kernfed.base.checks import check_count, check_number
+from kernfed.base.random import generator
 
 Rows = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 

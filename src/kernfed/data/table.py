@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.errors import DataError, IdentifierAmongFeatures
 
 # Longer text in a label, site or id column is a document in the wrong column, and would fill the memory.

@@ -13,7 +13,7 @@ import numpy as np
 from kernfed._version import __version__
 from kernfed.errors import InputError
 from kernfed.federation import load
-from kernfed.federation.testing.predictors import answer_columns, predictor_for
+from kernfed.testing.predictors import answer_columns, predictor_for
 
 try:
     import mlflow.pyfunc

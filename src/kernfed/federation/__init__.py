@@ -6,8 +6,8 @@ Names are imported when they are first used: a site that only answers needs no l
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kernfed.federation.protocol.task import declare_methods, format_modules
-from kernfed.files import formats_from, load, save
+from kernfed.files import load, save
+from kernfed.site.protocol import task as _tasks  # noqa: F401  # with it come the formats of all methods
 
 if TYPE_CHECKING:
     from kernfed.federation.asking import Federation, warn_missing
@@ -17,53 +17,50 @@ if TYPE_CHECKING:
     from kernfed.federation.fusion.learner import FusionLearner
     from kernfed.federation.learner import Learner
     from kernfed.federation.personal.learner import PersonalLearner
-    from kernfed.federation.protocol.message import Payload, Refusal
-    from kernfed.federation.protocol.replies import Replies
-    from kernfed.federation.protocol.schema import Schema, agree, check_classes
-    from kernfed.federation.protocol.task import Method, task
-    from kernfed.federation.protocol.traffic import Traffic
     from kernfed.federation.ridge.learner import RidgeLearner
-    from kernfed.federation.site.policy import Policy
-    from kernfed.federation.site.rows import Rows
-    from kernfed.federation.site.site import Site
-    from kernfed.federation.site.store import SiteStore
-    from kernfed.federation.testing.calibrating import calibrate
-    from kernfed.federation.testing.conforming import conform
-    from kernfed.federation.testing.evaluation import evaluate
-    from kernfed.federation.testing.outcomes import Evaluation
-
-#: Every method of this package, by its folder. Each says itself what it brings.
-METHODS = ("summing", "folding", "ridge", "personal", "fusion", "release", "testing", "preparing")
+    from kernfed.site.policy import Policy
+    from kernfed.site.protocol.message import Payload, Refusal
+    from kernfed.site.protocol.replies import Replies
+    from kernfed.site.protocol.schema import Schema, agree, check_classes
+    from kernfed.site.protocol.task import Method, task
+    from kernfed.site.protocol.traffic import Traffic
+    from kernfed.site.rows import Rows
+    from kernfed.site.site import Site
+    from kernfed.site.store import SiteStore
+    from kernfed.testing.calibrating import calibrate
+    from kernfed.testing.conforming import conform
+    from kernfed.testing.evaluation import evaluate
+    from kernfed.testing.outcomes import Evaluation
 
 #: Where the public names live.
 _HOMES = {
-    "Engine": "engines.engine",
-    "Evaluation": "testing.outcomes",
-    "Fault": "engines.local",
-    "Federation": "asking",
-    "FoldingLearner": "folding.learner",
-    "FusionLearner": "fusion.learner",
-    "Learner": "learner",
-    "LocalEngine": "engines.local",
-    "Method": "protocol.task",
-    "Payload": "protocol.message",
-    "PersonalLearner": "personal.learner",
-    "Policy": "site.policy",
-    "Refusal": "protocol.message",
-    "Replies": "protocol.replies",
-    "RidgeLearner": "ridge.learner",
-    "Rows": "site.rows",
-    "Schema": "protocol.schema",
-    "Site": "site.site",
-    "SiteStore": "site.store",
-    "Traffic": "protocol.traffic",
-    "agree": "protocol.schema",
-    "calibrate": "testing.calibrating",
-    "check_classes": "protocol.schema",
-    "conform": "testing.conforming",
-    "evaluate": "testing.evaluation",
-    "task": "protocol.task",
-    "warn_missing": "asking",
+    "Engine": "kernfed.federation.engines.engine",
+    "Evaluation": "kernfed.testing.outcomes",
+    "Fault": "kernfed.federation.engines.local",
+    "Federation": "kernfed.federation.asking",
+    "FoldingLearner": "kernfed.federation.folding.learner",
+    "FusionLearner": "kernfed.federation.fusion.learner",
+    "Learner": "kernfed.federation.learner",
+    "LocalEngine": "kernfed.federation.engines.local",
+    "Method": "kernfed.site.protocol.task",
+    "Payload": "kernfed.site.protocol.message",
+    "PersonalLearner": "kernfed.federation.personal.learner",
+    "Policy": "kernfed.site.policy",
+    "Refusal": "kernfed.site.protocol.message",
+    "Replies": "kernfed.site.protocol.replies",
+    "RidgeLearner": "kernfed.federation.ridge.learner",
+    "Rows": "kernfed.site.rows",
+    "Schema": "kernfed.site.protocol.schema",
+    "Site": "kernfed.site.site",
+    "SiteStore": "kernfed.site.store",
+    "Traffic": "kernfed.site.protocol.traffic",
+    "agree": "kernfed.site.protocol.schema",
+    "calibrate": "kernfed.testing.calibrating",
+    "check_classes": "kernfed.site.protocol.schema",
+    "conform": "kernfed.testing.conforming",
+    "evaluate": "kernfed.testing.evaluation",
+    "task": "kernfed.site.protocol.task",
+    "warn_missing": "kernfed.federation.asking",
 }
 __all__ = [
     "Engine",
@@ -97,13 +94,10 @@ __all__ = [
     "warn_missing",
 ]
 
-declare_methods(f"kernfed.federation.{name}" for name in METHODS)
-formats_from(format_modules)
-
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(f"kernfed.federation.{_HOMES[name]}"), name)
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'kernfed.federation' has no attribute {name!r}")
 
 

@@ -11,16 +11,16 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kernfed._threads import in_threads
-from kernfed._validation import check_count, check_number
+from kernfed.base.checks import check_count, check_number
+from kernfed.base.threads import in_threads
 from kernfed.errors import InputError, MessageError, MissingSites, TooFewReplies
 from kernfed.federation.engines.engine import DeliveringEngine, Engine
 from kernfed.federation.engines.local import LocalEngine
-from kernfed.federation.protocol.message import Payload, Question, Refusal, Reply, decode_reply, encode_question
-from kernfed.federation.protocol.replies import Replies, Total
-from kernfed.federation.protocol.schema import Schema, agree, odd_sites
-from kernfed.federation.protocol.task import connector, summer
-from kernfed.federation.protocol.traffic import Traffic
+from kernfed.site.protocol.message import Payload, Question, Refusal, Reply, decode_reply, encode_question
+from kernfed.site.protocol.replies import Replies, Total
+from kernfed.site.protocol.schema import Schema, agree, odd_sites
+from kernfed.site.protocol.task import connector, summer
+from kernfed.site.protocol.traffic import Traffic
 
 #: Bytes of all replies from which on they are checked in threads: starting these takes a millisecond.
 _CHECKED_IN_THREADS = 1_000_000

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._random import generator
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
+from kernfed.base.random import generator
 from kernfed.errors import KernfedWarning
 from kernfed.federation.asking import Federation
-from kernfed.federation.protocol.schema import Schema
-from kernfed.federation.protocol.task import resolve
-from kernfed.federation.protocol.traffic import Traffic
-from kernfed.federation.settings import learner_settings
+from kernfed.site.fields import learner_settings
+from kernfed.site.protocol.schema import Schema
+from kernfed.site.protocol.task import resolve
+from kernfed.site.protocol.traffic import Traffic
 
 #: Rows of a site that are made up, beside one of each class: their number is in few messages, as a few digits.
 REHEARSED = 500

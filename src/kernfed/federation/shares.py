@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kernfed._validation import check_number
+from kernfed.base.checks import check_number
 
 #: The largest share of all rows that one of three and more sites may have, unless told otherwise.
 MAX_SHARE = 0.9

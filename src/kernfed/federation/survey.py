@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._median import median_by_rows
-from kernfed._random import generator
-from kernfed._validation import FloatArray, check_choice, check_count, check_number
+from kernfed.base.checks import FloatArray, check_choice, check_count, check_number
+from kernfed.base.median import median_by_rows
+from kernfed.base.random import generator
 from kernfed.errors import InputError, Refused, SitesLost, TooFewReplies
 from kernfed.federation.asking import Federation, agreeing, leave_out
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.replies import Replies
-from kernfed.federation.protocol.schema import Schema, agree
 from kernfed.federation.shares import MAX_SHARE, outsized
-from kernfed.federation.site.rows import Rows
-from kernfed.federation.site.site import Site
 from kernfed.kernels import median_bandwidth
 from kernfed.kernels.problem import TASKS, FeatureProblem
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.replies import Replies
+from kernfed.site.protocol.schema import Schema, agree
+from kernfed.site.rows import Rows
+from kernfed.site.site import Site
 
 #: Why a survey may be told where privacy is required.
 PUBLIC = "columns, the number of rows, and classes with theirs are public; the median distance is then not told"

@@ -16,10 +16,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from kernfed._random import generator
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray, check_choice, check_count, check_number
-from kernfed.answer import Answer, answer_of_scores
+from kernfed.base.answer import Answer, answer_of_scores
+from kernfed.base.checks import FloatArray, check_choice, check_count, check_number
+from kernfed.base.prior import Prior, check_prior, log_ratio, weighted_shares
+from kernfed.base.random import generator
+from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
 from kernfed.files import Savable
 from kernfed.fusion.combination import (
@@ -32,7 +33,6 @@ from kernfed.fusion.combination import (
 )
 from kernfed.kahm.calibration import LeftOutRows
 from kernfed.kahm.classifier import KAHMClassifier
-from kernfed.prior import Prior, check_prior, log_ratio, weighted_shares
 from kernfed.ridge.single import SingleHead, fit_single
 
 #: Left-out rows that the weight is fitted to, about.

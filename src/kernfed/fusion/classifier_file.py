@@ -5,14 +5,14 @@ from collections.abc import Mapping
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from kernfed._plain import check_classes_sorted, read_columns
-from kernfed._validation import check_number
+from kernfed.base.checks import check_number
+from kernfed.base.plain import check_classes_sorted, read_columns
+from kernfed.base.prior import prior_from_values, prior_to_values
 from kernfed.errors import InputError
 from kernfed.files import Record, labels_from_values, labels_to_values, register
 from kernfed.fusion.classifier import FusionClassifier
 from kernfed.fusion.model_file import nested, unnested
 from kernfed.kahm.classifier import KAHMClassifier
-from kernfed.prior import prior_from_values, prior_to_values
 from kernfed.ridge.model import RidgeModel
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 
 #: Weights c that are tried: none, then halves of octaves around 1.
 WEIGHTS = np.array([0.0, *2.0 ** (np.arange(-8, 11) / 2)])

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray
 from kernfed.abstain import Abstaining, Coverage, strangeness
-from kernfed.answer import Answer
+from kernfed.base.answer import Answer
+from kernfed.base.checks import FloatArray
+from kernfed.base.prior import Prior, check_prior, log_ratio, weighted_shares
 from kernfed.data.preparation import Preparation
 from kernfed.errors import InputError, NotConnected
 from kernfed.files import Savable
@@ -20,7 +21,6 @@ from kernfed.fusion.parts import FusedParts, FusionChoice, FusionExplanation, Vi
 from kernfed.kahm.model import FoldingModel, Member
 from kernfed.kahm.projection import project
 from kernfed.kernels.head import Head
-from kernfed.prior import Prior, check_prior, log_ratio, weighted_shares
 from kernfed.promise import Terms
 from kernfed.ridge.model import RidgeModel
 
@@ -31,7 +31,7 @@ class FusionModel(Savable, Abstaining):
 
     Where ``folding`` is None the head answers alone, as it does to regress; where ``ridge`` is None the machines do,
     because no site allowed sums. ``weight_`` is c and ``temperature_`` T of ``kernfed.fusion.combination``. ``prior``:
-    shares of classes where the model is used, see ``kernfed.prior``. ``missing_``: sites that took no part;
+    shares of classes where the model is used, see ``kernfed.base.prior``. ``missing_``: sites that took no part;
     ``headless_``: sites that are not in the head, with reasons. ``conformal_``: what ``kernfed.conform`` counted on
     rows kept aside; it goes when rows or sites come or go.
     """

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kernfed._plain import read_reasons
-from kernfed._validation import check_choice, check_count, check_number
 from kernfed.abstain import read_coverage
+from kernfed.base.checks import check_choice, check_count, check_number
+from kernfed.base.plain import read_reasons
+from kernfed.base.prior import prior_from_values, prior_to_values
 from kernfed.errors import InputError
 from kernfed.files import Record, from_record, register, to_record
 from kernfed.fusion.model import FusionModel
 from kernfed.fusion.parts import VISITS, FusionChoice, Visit
 from kernfed.kahm.model import FoldingModel
-from kernfed.prior import prior_from_values, prior_to_values
 from kernfed.ridge.model import RidgeModel
 
 #: How a weight came about.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.kahm.members import SiteScores
 
 #: When queries go to the sites: always, or only those of which the head is not sure.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from kernfed._validation import check_choice, check_number
+from kernfed.base.checks import check_choice, check_number
 from kernfed.errors import InputError
 
 #: How far a bound can be relied on, from most to least, in the words it is printed with.

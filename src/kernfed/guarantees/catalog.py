@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernfed._validation import check_choice
+from kernfed.base.checks import check_choice
 from kernfed.guarantees.bound import STATUSES
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import beta
 
-from kernfed._validation import check_count, check_number
+from kernfed.base.checks import check_count, check_number
 from kernfed.errors import InputError
 from kernfed.guarantees.bound import Bound
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
-from kernfed._validation import FloatArray, check_choice, check_count, check_number, check_rows
+from kernfed.base.checks import FloatArray, check_choice, check_count, check_number, check_rows
 from kernfed.errors import InputError
 from kernfed.guarantees.bound import Bound
 from kernfed.kahm.compose import KAHM, DeepKAHM, WideKAHM

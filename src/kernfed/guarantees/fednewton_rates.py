@@ -6,7 +6,7 @@ Compare values with each other (twice the rows, other shares), never with a meas
 import math
 from dataclasses import dataclass
 
-from kernfed._validation import check_number
+from kernfed.base.checks import check_number
 from kernfed.errors import InputError
 from kernfed.guarantees.bound import Bound
 

@@ -8,7 +8,7 @@ import math
 
 import numpy.typing as npt
 
-from kernfed._validation import check_confidence, check_count, check_number, check_vector
+from kernfed.base.checks import check_confidence, check_count, check_number, check_vector
 from kernfed.guarantees.bound import Bound
 
 _INDEPENDENT = "the rows are independent draws"

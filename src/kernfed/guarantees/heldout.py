@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.stats import beta
 
-from kernfed._validation import check_choice, check_confidence, check_count
+from kernfed.base.checks import check_choice, check_confidence, check_count
 from kernfed.errors import InputError
 from kernfed.guarantees.bound import Bound
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._threads import in_threads, resolve_jobs, single_blas_thread
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
+from kernfed.base.threads import in_threads, resolve_jobs, single_blas_thread
 from kernfed.errors import InputError
 from kernfed.kahm.folding import ABSENT, folding, needs_angle
 from kernfed.kahm.machine import LONGEST, Machine, explicit_images, fit_machine, row_lengths

@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
+from kernfed.base.threads import single_blas_thread
 
 PARTITIONS = ("kmeans", "order", "random")
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy  # its parts are loaded when they are used
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.kahm.bank import Bank
 from kernfed.kahm.machine import Machine, fit_machine, recover_rows
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_choice, check_count, check_number
+from kernfed.base.checks import FloatArray, check_choice, check_count, check_number
 from kernfed.errors import InputError
 from kernfed.kahm.batches import PARTITIONS
 from kernfed.kernels.scaling import SCALES, ColumnStatistics, Scaling

@@ -15,10 +15,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from kernfed._random import generator
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray, check_choice, check_count
-from kernfed.answer import Answer, answer_of_scores
+from kernfed.base.answer import Answer, answer_of_scores
+from kernfed.base.checks import FloatArray, check_choice, check_count
+from kernfed.base.prior import Prior, adjusted_scores, check_prior, log_ratio, weighted_shares
+from kernfed.base.random import generator
+from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
 from kernfed.files import Savable
 from kernfed.kahm.bank import Bank, BankScores, fit_machines
@@ -29,7 +30,6 @@ from kernfed.kahm.folding import MEASURES
 from kernfed.kahm.spectrum import DTYPES, check_subspace_dim
 from kernfed.kahm.trying import Machines, try_candidates
 from kernfed.kernels.scaling import ColumnStatistics, Scaling
-from kernfed.prior import Prior, adjusted_scores, check_prior, log_ratio, weighted_shares
 
 #: Checks of scikit-learn's ``check_estimator`` that fail, with the reason. None does.
 EXPECTED_FAILED_CHECKS: dict[str, str] = {}

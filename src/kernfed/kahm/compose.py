@@ -14,8 +14,8 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from kernfed._random import generator
-from kernfed._validation import FloatArray, check_choice, check_count, check_rows
+from kernfed.base.checks import FloatArray, check_choice, check_count, check_rows
+from kernfed.base.random import generator
 from kernfed.files import Savable
 from kernfed.kahm.bank import Bank, fit_machines
 from kernfed.kahm.batches import split_rows

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 
 #: SFM (102), options 1-4: how the two parts (103) and (104) are put together.
 _COMBINE: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._plain import check_classes_sorted, read_columns
-from kernfed._validation import check_choice, check_count, check_number
+from kernfed.base.checks import check_choice, check_count, check_number
+from kernfed.base.plain import check_classes_sorted, read_columns
+from kernfed.base.prior import PRIORS, prior_from_values, prior_to_values
 from kernfed.errors import InputError
 from kernfed.files import Record, labels_from_values, labels_to_values, register
 from kernfed.kahm.bank import Bank
@@ -26,7 +27,6 @@ from kernfed.kahm.packing import pack_machines, unpack_machines
 from kernfed.kahm.regressor import Branch, KAHMRegressor
 from kernfed.kahm.spectrum import DTYPES, check_subspace_dim
 from kernfed.kernels.scaling import Scaling
-from kernfed.prior import PRIORS, prior_from_values, prior_to_values
 
 
 def _dump_hull(model: Any) -> Record:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError
 from kernfed.kahm.products import multiply, multiply_rows
 from kernfed.kahm.spectrum import Frame, fit_frame, regularization

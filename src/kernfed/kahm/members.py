@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_choice, check_count
+from kernfed.base.checks import FloatArray, check_choice, check_count
 from kernfed.errors import InputError
 from kernfed.kahm.aggregate import AGGREGATES, Trusted, shared_labels
 from kernfed.kahm.batches import PARTITIONS

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._median import median_by_rows
-from kernfed._validation import FloatArray, check_rows
 from kernfed.abstain import Abstaining, Coverage, strangeness
-from kernfed.answer import Answer
+from kernfed.base.answer import Answer
+from kernfed.base.checks import FloatArray, check_rows
+from kernfed.base.median import median_by_rows
+from kernfed.base.prior import Prior, adjusted_scores, check_prior, log_ratio, weighted_shares
 from kernfed.data.preparation import Preparation, prepared_rows
 from kernfed.errors import InputError, NotConnected
 from kernfed.files import Savable
@@ -32,7 +33,6 @@ from kernfed.kahm.connection import Connection
 from kernfed.kahm.folding import ABSENT
 from kernfed.kahm.members import TRUST, FoldingParameters, Member, SiteScores, place_classes
 from kernfed.kahm.projection import project
-from kernfed.prior import Prior, adjusted_scores, check_prior, log_ratio, weighted_shares
 from kernfed.promise import Terms
 
 __all__ = ["TRUST", "FoldingModel", "FoldingParameters", "Member", "SiteScores", "place_classes"]

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._plain import MOST_COLUMNS, check_classes_sorted, read_columns, read_reasons, read_text
-from kernfed._threads import single_blas_thread
-from kernfed._validation import check_choice, check_count, check_number
 from kernfed.abstain import read_coverage
+from kernfed.base.checks import check_choice, check_count, check_number
+from kernfed.base.plain import MOST_COLUMNS, check_classes_sorted, read_columns, read_reasons, read_text
+from kernfed.base.prior import prior_from_values, prior_to_values
+from kernfed.base.threads import single_blas_thread
 from kernfed.data.preparation import preparation_values, read_preparation
 from kernfed.errors import InputError
 from kernfed.files import Record, labels_from_values, labels_to_values, register
@@ -18,7 +19,6 @@ from kernfed.kahm.bank import Bank
 from kernfed.kahm.choice import Chosen
 from kernfed.kahm.model import FoldingModel, FoldingParameters, Member
 from kernfed.kahm.packing import pack_machines, unpack_machines
-from kernfed.prior import prior_from_values, prior_to_values
 from kernfed.promise import Terms, read_terms_of_0_1
 
 

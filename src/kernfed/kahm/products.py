@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 
 #: Rows per tile: what one query costs at least, and as few as keep products of many queries near their peak rate.
 TILE = 8

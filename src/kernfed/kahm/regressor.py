@@ -8,10 +8,10 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from kernfed._random import generator
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray
-from kernfed.answer import Answer
+from kernfed.base.answer import Answer
+from kernfed.base.checks import FloatArray
+from kernfed.base.random import generator
+from kernfed.base.threads import single_blas_thread
 from kernfed.files import Savable
 from kernfed.kahm.bank import Bank, fit_machines
 from kernfed.kahm.batches import split_rows

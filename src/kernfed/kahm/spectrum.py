@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernfed import _linalg
-from kernfed._validation import FloatArray, check_choice, check_count
+from kernfed.base import linalg as _linalg
+from kernfed.base.checks import FloatArray, check_choice, check_count
 from kernfed.kahm.products import gram_matrix
 
 #: Precisions that machines may be made in.

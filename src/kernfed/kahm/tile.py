@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.kahm.machine import EXTRA_ROWS, FALLBACK_RATIO, Layer, Machine
 from kernfed.kahm.products import TILE, Factor
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.kahm.bank import Bank, fit_machines
 from kernfed.kahm.batches import batch_count, split_rows
 from kernfed.kahm.choice import LARGE, WHOLE, Candidate, Tally, scaled

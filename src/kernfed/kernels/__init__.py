@@ -1,6 +1,6 @@
 """Kernels and what is computed from them: Gram matrices, random features, moments, mean embeddings."""
 
-from kernfed._threads import single_blas_thread
+from kernfed.base.threads import single_blas_thread
 from kernfed.kernels._rows import FeatureMap, row_blocks
 from kernfed.kernels.embedding import MeanEmbedding, mmd_squared, mmd_squared_gram, mmd_squared_rows
 from kernfed.kernels.fourier import FourierFeatures

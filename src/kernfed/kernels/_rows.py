@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_count, check_rows
+from kernfed.base.checks import FloatArray, check_count, check_rows
 from kernfed.errors import InputError
 
 Float64Array = npt.NDArray[np.float64]

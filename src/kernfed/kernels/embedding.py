@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_number
+from kernfed.base.checks import FloatArray, check_number
 from kernfed.errors import InputError
 from kernfed.kernels._rows import (
     BLOCK_ROWS,

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._random import generator
-from kernfed._validation import FloatArray, check_choice, check_count
+from kernfed.base.checks import FloatArray, check_choice, check_count
+from kernfed.base.random import generator
 from kernfed.errors import InputError
 from kernfed.kernels._rows import BLOCK_ROWS, Float64Array, row_blocks, working_rows
 from kernfed.kernels.gram import column_bandwidths

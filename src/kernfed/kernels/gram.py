@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy  # its parts are loaded when they are used
 
-from kernfed._validation import FloatArray, check_count, check_number
+from kernfed.base.checks import FloatArray, check_count, check_number
 from kernfed.errors import InputError
 from kernfed.kernels._rows import (
     Float64Array,

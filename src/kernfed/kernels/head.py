@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray
 from kernfed._version import __version__
+from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError
 from kernfed.files import atomic_path
 from kernfed.kernels.fourier import FourierFeatures

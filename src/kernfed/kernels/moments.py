@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy  # its parts are loaded when they are used
 
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray, check_count
+from kernfed.base.checks import FloatArray, check_count
+from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
 from kernfed.kernels._rows import (
     BLOCK_ROWS,

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_rows
-from kernfed.answer import Answer, answer_of_scores
+from kernfed.base.answer import Answer, answer_of_scores
+from kernfed.base.checks import FloatArray, check_rows
+from kernfed.base.prior import Prior, check_prior, log_ratio
 from kernfed.data.preparation import Preparation, prepared_rows
 from kernfed.errors import InputError
 from kernfed.files import Savable
@@ -16,7 +17,6 @@ from kernfed.kernels.fourier import FourierFeatures
 from kernfed.kernels.head import Head
 from kernfed.kernels.problem import FeatureProblem
 from kernfed.kernels.simplex import project_on_simplex
-from kernfed.prior import Prior, check_prior, log_ratio
 
 
 class ProblemModel(Savable, ABC):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, IntArray, class_numbers
+from kernfed.base.checks import FloatArray, IntArray, class_numbers
 from kernfed.errors import InputError
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kernels.fourier import FourierFeatures

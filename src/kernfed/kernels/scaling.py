@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_choice, check_count, check_number
+from kernfed.base.checks import FloatArray, check_choice, check_count, check_number
 from kernfed.errors import InputError
 from kernfed.kernels._rows import Float64Array, row_blocks, stable_mean, working_vector
 

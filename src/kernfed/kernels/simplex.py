@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 
 
 def project_on_simplex(rows: FloatArray) -> FloatArray:

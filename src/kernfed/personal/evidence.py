@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from kernfed._validation import FloatArray, IntArray
+from kernfed.base.checks import FloatArray, IntArray
 
 #: Levels of noise k: how much noisier than others a site may be.
 LEVELS = 10.0 ** np.linspace(-2.0, 2.0, 9)

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray, check_number
+from kernfed.base.checks import FloatArray, check_number
+from kernfed.base.threads import single_blas_thread
 from kernfed.personal.evidence import Spectra
 from kernfed.personal.groups import Groups, find_groups, group_coefficients, group_weights, no_group, source_shares
 from kernfed.personal.model import GroupKnowledge, PersonalModel

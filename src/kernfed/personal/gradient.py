@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_count, check_finite, check_number, check_rows
+from kernfed.base.checks import FloatArray, check_count, check_finite, check_number, check_rows
 from kernfed.errors import InputError
 
 Targets = npt.NDArray[np.intp]

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from sklearn.cluster import KMeans
 
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray, check_count
+from kernfed.base.checks import FloatArray, check_count
+from kernfed.base.threads import single_blas_thread
 from kernfed.personal.evidence import LEVELS, Spectra
 from kernfed.personal.statistics import Coordinates, SiteStatistics
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp, softmax
 
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray, IntArray, check_count, check_number, check_rows
+from kernfed.base.checks import FloatArray, IntArray, check_count, check_number, check_rows
+from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
 from kernfed.personal.gradient import Slopes
 

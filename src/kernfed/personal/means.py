@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from sklearn.cluster import KMeans
 
-from kernfed._validation import FloatArray, IntArray
+from kernfed.base.checks import FloatArray, IntArray
 from kernfed.kernels import MeanEmbedding
 
 #: Embeddings of the even-numbered and of the odd-numbered rows of a site.

@@ -11,9 +11,10 @@ import numpy.typing as npt
 from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 
-from kernfed._plain import MOST_COLUMNS, check_flag, read_columns, read_entry, read_reasons, read_text
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray, check_choice, check_count, check_finite, check_number
+from kernfed.base.checks import FloatArray, check_choice, check_count, check_finite, check_number
+from kernfed.base.plain import MOST_COLUMNS, check_flag, read_columns, read_entry, read_reasons, read_text
+from kernfed.base.prior import Prior, prior_from_values, prior_to_values, weighted_shares
+from kernfed.base.threads import single_blas_thread
 from kernfed.data.preparation import Preparation, preparation_values, read_preparation
 from kernfed.errors import InputError
 from kernfed.files import Record, register
@@ -24,7 +25,6 @@ from kernfed.personal.logistic import probabilities
 from kernfed.personal.prior import Gain, SitePrior
 from kernfed.personal.problem import Problem
 from kernfed.personal.statistics import Coordinates, SiteStatistics
-from kernfed.prior import Prior, prior_from_values, prior_to_values, weighted_shares
 from kernfed.promise import Terms
 
 #: "ridge": coefficients (d, q) on features; "logistic": (P,); "network": (P,) of a ReLU network; "none": weights only.

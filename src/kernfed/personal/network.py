@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._random import generator
-from kernfed._validation import FloatArray, check_choice, check_count, check_finite, check_rows
+from kernfed.base.checks import FloatArray, check_choice, check_count, check_finite, check_rows
+from kernfed.base.random import generator
 from kernfed.errors import InputError
 from kernfed.personal.gradient import Slopes, check_simplex
 from kernfed.personal.logistic import check_class_numbers

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray, check_finite
+from kernfed.base.checks import FloatArray, check_finite
+from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
 from kernfed.personal.evidence import LEVELS, Spectra
 from kernfed.personal.groups import Groups

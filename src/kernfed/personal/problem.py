@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kernfed._plain import MOST_COLUMNS
-from kernfed._validation import FloatArray, check_choice, check_count
+from kernfed.base.checks import FloatArray, check_choice, check_count
+from kernfed.base.plain import MOST_COLUMNS
 from kernfed.kernels import FourierFeatures, column_bandwidths
 from kernfed.kernels.problem import FEATURES, TASKS, FeatureProblem, fields_from_values
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy  # its parts are loaded when they are used
 
-from kernfed._threads import in_threads
-from kernfed._validation import FloatArray, check_rows
+from kernfed.base.checks import FloatArray, check_rows
+from kernfed.base.threads import in_threads
 from kernfed.errors import InputError
 from kernfed.kernels.simplex import project_on_simplex
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy  # its parts are loaded when they are used
 
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
+from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
 from kernfed.personal.gradient import check_simplex
 from kernfed.personal.statistics import Coordinates, SiteStatistics

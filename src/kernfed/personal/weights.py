@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._plain import MOST_COLUMNS
-from kernfed._validation import FloatArray, check_choice, check_count, check_number, check_rows
+from kernfed.base.checks import FloatArray, check_choice, check_count, check_number, check_rows
+from kernfed.base.plain import MOST_COLUMNS
 from kernfed.errors import InputError
 from kernfed.kernels import FeatureMap, FourierFeatures, MeanEmbedding, column_bandwidths, quadratic_features
 from kernfed.personal.simplex import SimplexSolution, minimise_on_simplex

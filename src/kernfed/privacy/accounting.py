@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy  # its parts are loaded when they are used
 
-from kernfed._validation import check_number
+from kernfed.base.checks import check_number
 from kernfed.errors import InputError
 
 Floats = npt.NDArray[np.float64]

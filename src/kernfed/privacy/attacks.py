@@ -13,8 +13,8 @@ import numpy.typing as npt
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
-from kernfed._random import generator
-from kernfed._validation import FloatArray, check_count, check_rows
+from kernfed.base.checks import FloatArray, check_count, check_rows
+from kernfed.base.random import generator
 from kernfed.errors import InputError
 from kernfed.privacy.gaussian import DiscreteGaussian
 from kernfed.privacy.generator import Bools, Ints

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._random import generator as seeded_generator
-from kernfed._validation import FloatArray, check_count, check_rows
+from kernfed.base.checks import FloatArray, check_count, check_rows
+from kernfed.base.random import generator as seeded_generator
 from kernfed.errors import InputError
 from kernfed.privacy.attacks import (
     Mechanism,

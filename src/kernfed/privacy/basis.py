@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy  # its parts are loaded when they are used
 
-from kernfed._random import generator
-from kernfed._validation import check_choice, check_count
+from kernfed.base.checks import check_choice, check_count
+from kernfed.base.random import generator
 from kernfed.errors import InputError
 from kernfed.privacy.limits import check_basis, check_seed
 from kernfed.privacy.noise import Floats

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from kernfed._random import generator
-from kernfed._threads import single_blas_thread
-from kernfed._validation import check_count
+from kernfed.base.checks import check_count
+from kernfed.base.random import generator
+from kernfed.base.threads import single_blas_thread
 from kernfed.privacy.noise import Floats
 from kernfed.privacy.roc import check_scores
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import check_rows
+from kernfed.base.checks import check_rows
 from kernfed.errors import InputError
 from kernfed.kernels.embedding import MeanEmbedding
 from kernfed.kernels.fourier import FourierFeatures

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray, check_count, check_number, check_rows
+from kernfed.base.checks import FloatArray, check_count, check_number, check_rows
+from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
 from kernfed.privacy.accounting import GaussianEvent
 from kernfed.privacy.generator import NoiseGenerator, check_generator

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError
 from kernfed.privacy.generator import Ints
 from kernfed.privacy.noise import Floats

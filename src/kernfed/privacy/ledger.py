@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import check_choice, check_number
+from kernfed.base.checks import check_choice, check_number
 from kernfed.errors import BudgetExceeded, InputError
 from kernfed.files import sync_folder
 from kernfed.privacy.accounting import Event, epsilon_for, event_from_dict, event_to_dict, repeated

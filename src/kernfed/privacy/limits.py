@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_count, check_number, check_rows
+from kernfed.base.checks import FloatArray, check_count, check_number, check_rows
 from kernfed.errors import InputError
 from kernfed.kernels.fourier import FourierFeatures
 from kernfed.privacy.noise import Floats

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betainc
 
-from kernfed._random import generator
-from kernfed._validation import check_count, check_number
+from kernfed.base.checks import check_count, check_number
+from kernfed.base.random import generator
 from kernfed.errors import InputError
 from kernfed.privacy.noise import Floats
 from kernfed.privacy.power import ErrorRate, epsilon_of_mu, gaussian_error, mu_from_rates, smallest_refuted

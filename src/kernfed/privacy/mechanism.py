@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_count, check_number, check_rows
+from kernfed.base.checks import FloatArray, check_count, check_number, check_rows
 from kernfed.errors import InputError
 from kernfed.privacy.accounting import (
     Event,

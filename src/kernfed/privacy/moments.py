@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._random import generator as seeded_generator
-from kernfed._validation import FloatArray, check_choice, check_count, check_finite, check_number, check_rows
+from kernfed.base.checks import FloatArray, check_choice, check_count, check_finite, check_number, check_rows
+from kernfed.base.random import generator as seeded_generator
 from kernfed.errors import InputError
 from kernfed.kernels.moments import Moments
 from kernfed.privacy.accounting import Event, epsilon_for

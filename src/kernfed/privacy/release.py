@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_count, check_number
+from kernfed.base.checks import FloatArray, check_count, check_number
 from kernfed.errors import InputError
 from kernfed.privacy.accounting import Event
 from kernfed.privacy.generator import NoiseGenerator

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_number, check_rows
+from kernfed.base.checks import FloatArray, check_number, check_rows
 from kernfed.errors import InputError
 from kernfed.kernels.moments import Moments
 from kernfed.privacy.accounting import Event

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv, rel_entr
 
-from kernfed._validation import check_count, check_finite, check_number
+from kernfed.base.checks import check_count, check_finite, check_number
 from kernfed.errors import InputError
 from kernfed.privacy.noise import Floats
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError
 from kernfed.kernels.moments import Moments
 from kernfed.privacy.generator import Ints, NoiseGenerator, check_generator

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernfed._validation import FloatArray, check_count
+from kernfed.base.checks import FloatArray, check_count
 from kernfed.kernels.moments import Moments
 from kernfed.privacy.generator import Ints
 from kernfed.privacy.limits import saturate

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_choice, check_count
+from kernfed.base.checks import FloatArray, check_choice, check_count
 from kernfed.errors import InputError
 from kernfed.privacy.accounting import GaussianEvent, epsilon_for
 from kernfed.privacy.gaussian import SMOOTHING, DiscreteGaussian

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._random import generator
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray, check_count, check_number, check_rows
+from kernfed.base.checks import FloatArray, check_count, check_number, check_rows
+from kernfed.base.random import generator
+from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
 from kernfed.kahm.batches import split_rows
 from kernfed.kahm.machine import EXTRA_ROWS, explicit_images, fit_machine

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from kernfed._validation import FloatArray, check_number
+from kernfed.base.checks import FloatArray, check_number
 from kernfed.errors import InputError
 from kernfed.privacy.accounting import GaussianEvent, analytic_gaussian_mu
 from kernfed.privacy.gaussian import SAMPLING_ERROR, SMOOTHING, DiscreteGaussian

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._validation import check_count
+from kernfed.base.checks import check_count
 from kernfed.errors import InputError
 from kernfed.kernels.fourier import FourierFeatures
 from kernfed.privacy.labels import RandomizedLabels

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kernfed.federation.testing.outcomes import Evaluation
 from kernfed.guarantees import STATUSES, Bound, HeldOutBounds, heldout_bounds
 from kernfed.guarantees.catalog import grouped_theorems
 from kernfed.promise import Terms, round_up
 from kernfed.report.content import SHARE, Assumption, Claim, PageTable, Section, site_table, written
 from kernfed.report.evidence import Evidence
 from kernfed.report.officer import guarantee_claims, not_promised
+from kernfed.testing.outcomes import Evaluation
 
 #: Of all held-out bounds of a report together.
 CONFIDENCE = 0.95

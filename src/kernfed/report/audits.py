@@ -6,7 +6,7 @@ from dataclasses import is_dataclass, replace
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from kernfed._validation import check_choice
+from kernfed.base.checks import check_choice
 from kernfed.errors import InputError
 from kernfed.privacy.audit_report import AuditReport, stated_epsilon
 from kernfed.privacy.roc import Attack

@@ -10,15 +10,15 @@ import numpy.typing as npt
 
 from kernfed.data.preparation import prepared_rows
 from kernfed.errors import InputError
-from kernfed.federation.site.rows import check_site_rows
-from kernfed.federation.testing.evaluation import evaluate_rows
-from kernfed.federation.testing.influence import influence_rows
-from kernfed.federation.testing.outcomes import Evaluation
-from kernfed.federation.testing.predictors import is_regressor
-from kernfed.federation.testing.regression import RegressionEvaluation, regression_rows
 from kernfed.fusion.model import FusionModel
 from kernfed.kahm.model import FoldingModel
 from kernfed.kahm.projection import project
+from kernfed.site.rows import check_site_rows
+from kernfed.testing.evaluation import evaluate_rows
+from kernfed.testing.influence import influence_rows
+from kernfed.testing.outcomes import Evaluation
+from kernfed.testing.predictors import is_regressor
+from kernfed.testing.regression import RegressionEvaluation, regression_rows
 
 #: Queries on which the sum of memberships is looked at; all would double the time of a report.
 _CHECKED = 2000

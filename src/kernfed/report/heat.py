@@ -8,7 +8,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.report.canvas import INCH, PAD, PAGE, SIGN, TEXT, WIDTH, set_up
 from kernfed.report.content import SHARE, HeatMap, Pictures, written
 from kernfed.report.svg import color, shortened

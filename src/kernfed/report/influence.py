@@ -2,9 +2,9 @@
 
 import math
 
-from kernfed.federation.testing.harm import LEVEL, Influence, Influences
 from kernfed.report.content import Fact, PageTable, Section, site_table
 from kernfed.report.evidence import Evidence
+from kernfed.testing.harm import LEVEL, Influence, Influences
 
 #: Sites that stand open where there are many.
 _WORST = 10

@@ -1,8 +1,8 @@
 """The page of an inspected site: what it can be made to tell, to whom, at which epsilon. An officer signs it."""
 
-from kernfed.federation.verify.inspect import REMAINING, Inspection, TaskLine, policy_lines
 from kernfed.report.content import Fact, PageTable, ReportData, Section
 from kernfed.report.markdown import render_markdown
+from kernfed.testing.verify.inspect import REMAINING, Inspection, TaskLine, policy_lines
 
 #: How the outcome of an attack is written.
 _HELD = {True: "held", False: "LEAKS", None: "does not apply"}

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from kernfed.federation.testing.outcomes import Evaluation
 from kernfed.report.content import MOST_OPEN, SHARE, HeatMap, PageTable, written
+from kernfed.testing.outcomes import Evaluation
 
 #: Sites whose decisions are told; those that decide most. Of many sites so many are drawn, half at either end.
 MOST_TOLD, MOST_DRAWN = 120, 20

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kernfed.federation.testing.outcomes import Evaluation
-from kernfed.federation.testing.regression import RegressionEvaluation
 from kernfed.report.assurance import CONFIDENCE, all_bounds
 from kernfed.report.content import BYTES, MOST_OPEN, SHARE, Bars, PageTable, Section, figure_table, site_table, written
 from kernfed.report.evidence import TRAFFIC_KEYS, Evidence
 from kernfed.report.maps import confusion_map, error_tables, labels_map
+from kernfed.testing.outcomes import Evaluation
+from kernfed.testing.regression import RegressionEvaluation
 
 
 def accuracy_section(evidence: Evidence) -> Section | None:

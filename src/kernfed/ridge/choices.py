@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernfed._validation import check_choice, check_count, check_number
+from kernfed.base.checks import check_choice, check_count, check_number
 from kernfed.errors import InputError
 from kernfed.ridge.robust import AGGREGATES
 

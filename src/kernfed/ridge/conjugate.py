@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernfed import _linalg
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray
+from kernfed.base import linalg as _linalg
+from kernfed.base.checks import FloatArray
+from kernfed.base.threads import single_blas_thread
 from kernfed.ridge.objective import Iterate, System, first_iterate
 
 #: A direction of which less than this share is new is taken as known.

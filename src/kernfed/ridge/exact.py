@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from kernfed import _linalg
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray
+from kernfed.base import linalg as _linalg
+from kernfed.base.checks import FloatArray
+from kernfed.base.threads import single_blas_thread
 from kernfed.kernels import Moments
 from kernfed.ridge.objective import Iterate
 

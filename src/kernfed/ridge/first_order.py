@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
+from kernfed.base.threads import single_blas_thread
 from kernfed.ridge.local import LocalRidge
 
 

@@ -6,9 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
-from kernfed._random import generator
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
+from kernfed.base.random import generator
+from kernfed.base.threads import single_blas_thread
 from kernfed.ridge.conjugate import conjugate_step, start_conjugate
 from kernfed.ridge.objective import System, average
 

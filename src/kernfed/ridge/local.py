@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kernfed import _linalg
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray
+from kernfed.base import linalg as _linalg
+from kernfed.base.checks import FloatArray
+from kernfed.base.threads import single_blas_thread
 from kernfed.kernels import FeatureMap
 from kernfed.ridge.exact import rank_tolerance, safe_factor
 from kernfed.ridge.means import Means, centred_features, centred_targets

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from kernfed import _linalg
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray
+from kernfed.base import linalg as _linalg
+from kernfed.base.checks import FloatArray
+from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
 from kernfed.kernels import Moments
 from kernfed.ridge.means import Means, centred_features

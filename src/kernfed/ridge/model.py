@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._plain import read_columns, read_entry, read_reasons, read_text
-from kernfed._threads import in_threads
-from kernfed._validation import FloatArray, check_choice, check_count, check_number
 from kernfed.abstain import Abstaining, Coverage, read_coverage
+from kernfed.base.checks import FloatArray, check_choice, check_count, check_number
+from kernfed.base.plain import read_columns, read_entry, read_reasons, read_text
+from kernfed.base.prior import Prior, prior_from_values, prior_to_values, weighted_shares
+from kernfed.base.threads import in_threads
 from kernfed.data.preparation import Preparation, preparation_values, read_preparation
 from kernfed.errors import InputError
 from kernfed.files import Record, register, register_former
 from kernfed.kernels import row_blocks
 from kernfed.kernels.head import Head
 from kernfed.kernels.predictor import Predictor
-from kernfed.prior import Prior, prior_from_values, prior_to_values, weighted_shares
 from kernfed.promise import Terms, read_terms_of_0_1
 from kernfed.ridge.choices import RidgeChoices
 from kernfed.ridge.heterogeneity import Heterogeneity, SiteHeterogeneity

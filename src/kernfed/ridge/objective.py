@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 
 #: Weights beyond this have diverged; the next products could overflow.
 LIMIT = 1e100

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._plain import MOST_COLUMNS
-from kernfed._validation import FloatArray, check_choice, check_count, check_number
+from kernfed.base.checks import FloatArray, check_choice, check_count, check_number
+from kernfed.base.plain import MOST_COLUMNS
 from kernfed.errors import InputError
 from kernfed.kernels.fourier import FourierFeatures
 from kernfed.kernels.problem import FEATURES, TASKS, FeatureProblem, fields_from_values

@@ -9,8 +9,8 @@ of all rows, and so are the means of an intercept).
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
+from kernfed.base.threads import single_blas_thread
 from kernfed.kernels import row_blocks
 from kernfed.ridge.local import LocalRidge, SpectralFactor
 from kernfed.ridge.means import Means, centred_features, centred_targets

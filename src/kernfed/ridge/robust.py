@@ -25,8 +25,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
+from kernfed.base.threads import single_blas_thread
 from kernfed.kernels import Moments
 from kernfed.ridge.leave_one_out import LeftOut
 from kernfed.ridge.means import Means, moved

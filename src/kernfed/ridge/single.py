@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.kernels import Moments, median_bandwidth
 from kernfed.kernels.scaling import ColumnStatistics
 from kernfed.ridge.choices import RidgeChoices

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from kernfed._threads import resolve_jobs, single_blas_thread
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
+from kernfed.base.threads import resolve_jobs, single_blas_thread
 from kernfed.kernels import FeatureMap, Moments, row_blocks
 
 Part = TypeVar("Part")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.ridge.parameters import RidgeParameters
 
 #: Bandwidths that are tried, in median distances. With 2,000 features on letter, satimage, pendigits, USPS and

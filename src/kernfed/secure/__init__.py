@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import check_count
+from kernfed.base.checks import check_count
 from kernfed.errors import InputError, ProtocolError
 from kernfed.secure.committee.setting import Committee
 from kernfed.secure.message import Header, read_header

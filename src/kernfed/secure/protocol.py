@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import check_choice, check_count, check_rows
+from kernfed.base.checks import check_choice, check_count, check_rows
 from kernfed.errors import InputError, ProtocolError
 from kernfed.secure.message import Header, Part, digest, pack, unpack
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._random import generator
+from kernfed.base.random import generator
 from kernfed.errors import ProtocolError
 from kernfed.secure.message import Part
 from kernfed.secure.protocol import Keys, Parts, Scores, Sets, Setting

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 
-from kernfed._validation import FloatArray
 from kernfed._version import __version__
+from kernfed.base.checks import FloatArray
 from kernfed.errors import HubUnreachable, InputError, NotConnected, StaleModel, TooFewReplies
 from kernfed.serve.encrypted import EncryptedDesk
 from kernfed.serve.gateway import Gateway, answer_values, plain_labels

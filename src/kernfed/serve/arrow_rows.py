@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.data.arrow import list_column
 from kernfed.errors import InputError
 from kernfed.serve.columns import Columns, check_words, prepared

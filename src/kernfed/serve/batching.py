@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._validation import FloatArray
-from kernfed.answer import Answer
+from kernfed.base.answer import Answer
+from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError
 from kernfed.serve.requests import RequestError
 

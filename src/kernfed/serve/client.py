@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import check_choice
+from kernfed.base.checks import check_choice
 from kernfed.errors import InputError, ProtocolError, RunFailed
 from kernfed.files import labels_from_values
 from kernfed.secure import KeyHolder, read_header

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.data.preparation import Preparation
 from kernfed.errors import InputError
 from kernfed.serve.requests import RequestError

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray
 from kernfed.abstain import probability_bins
-from kernfed.answer import Answer
+from kernfed.base.answer import Answer
+from kernfed.base.checks import FloatArray
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

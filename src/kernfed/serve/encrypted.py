@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterable
 from typing import Any
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.federation.folding.secure import check_encryptable, check_keys, combined_answer
 from kernfed.files import labels_to_values
 from kernfed.kahm.model import FoldingModel

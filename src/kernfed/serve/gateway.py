@@ -7,9 +7,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from kernfed._validation import FloatArray, check_number
 from kernfed._version import __version__
-from kernfed.answer import Answer
+from kernfed.base.answer import Answer
+from kernfed.base.checks import FloatArray, check_number
 from kernfed.errors import InputError, MissingSites, NotConnected
 from kernfed.federation.asking import Federation
 from kernfed.serve.batching import Batcher

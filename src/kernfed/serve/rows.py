@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._validation import FloatArray, check_rows
+from kernfed.base.checks import FloatArray, check_rows
 from kernfed.data.columns import LARGEST, RawColumn, RawTable, text_column
 from kernfed.errors import InputError
 from kernfed.serve.columns import Columns, check_words, prepared

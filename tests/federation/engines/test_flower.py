@@ -14,7 +14,7 @@ import kernfed
 from contracts.engines import EngineContract, read_message
 from kernfed.errors import StaleModel, TooFewReplies
 from kernfed.federation import Engine, Fault, Federation, FoldingLearner, Payload, Policy, Site, evaluate
-from kernfed.federation.protocol.task import methods
+from kernfed.site.protocol.task import methods
 from oracles.federation import Data, sites_data
 
 pytest.importorskip("flwr", reason="needs the extra flower: pip install -e '.[flower]' in a clone of kernfed")
@@ -22,8 +22,8 @@ pytest.importorskip("flwr", reason="needs the extra flower: pip install -e '.[fl
 from federation.flower_grid import InProcessGrid, client_app, node_configs, over_files
 from kernfed.federation.engines.flower import FlowerEngine
 from kernfed.federation.engines.flower_site import site_from_config
-from kernfed.federation.flower_jobs import serve
-from kernfed.federation.jobs import job_settings
+from kernfed.jobs.flower import serve
+from kernfed.jobs.run import job_settings
 
 
 def over_sites(sites: Mapping[str, Site], **options: Any) -> InProcessGrid:
@@ -213,7 +213,7 @@ def test_what_a_task_raises_reaches_the_operator_and_nothing_of_others(
 ) -> None:
     from flwr.app import Context, RecordDict
 
-    from kernfed.federation.site.site import Site as AnySite
+    from kernfed.site.site import Site as AnySite
 
     def broken(site: Any) -> Any:
         if site.name == "b":
@@ -297,7 +297,7 @@ ANSWERS = """
 import json, sys
 from flwr.app import Context, RecordDict
 from kernfed.federation.engines.flower_site import site_from_config
-from kernfed.federation.protocol.message import _unpack
+from kernfed.site.protocol.message import _unpack
 node, *questions = [bytes.fromhex(word) for word in sys.stdin.read().split()]
 for question in questions:
     reply = site_from_config(Context(1, 1, json.loads(node), RecordDict(), {})).answer(question)
@@ -339,19 +339,21 @@ def test_answering_imports_only_what_is_needed(data: Data, tmp_path: Path) -> No
 
 def test_rows_are_forgotten_by_learners_that_the_process_has_not_met() -> None:
     code = (
-        "import sys\nfrom kernfed.federation.protocol.task import forgetters\n"
+        "import sys\nfrom kernfed.site.protocol.task import forgetters\n"
         "assert 'kernfed.federation.ridge.tasks' not in sys.modules\n"
         "print(sorted({function.__module__ for function in forgetters()}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    expected = sorted(f"kernfed.federation.{name}" for name in ("personal.tasks", "release.kept", "ridge.tasks"))
+    expected = sorted(
+        f"kernfed.{name}" for name in ("federation.personal.tasks", "federation.ridge.tasks", "site.release.kept")
+    )
     assert done.stdout.strip() == str(expected)
 
 
 def test_every_task_is_found_by_a_process_that_has_met_no_learner() -> None:
     """A new process imports the module that a method names for a task, and no other method."""
     code = (
-        "import sys\nfrom kernfed.federation.protocol.task import find_task, methods\nimport json\n"
+        "import sys\nfrom kernfed.site.protocol.task import find_task, methods\nimport json\n"
         "names = [name for method in methods() for names in method.tasks.values() for name in names]\n"
         "print(json.dumps({name: find_task(name).run.__module__ for name in names}))"
     )

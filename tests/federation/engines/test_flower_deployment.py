@@ -59,8 +59,8 @@ sys.addaudithook(_hook)
 for word in sys.argv:
     pretended = os.path.join(os.path.dirname(__file__), "protocol-" + word.rpartition(":")[2])
     if word.startswith("127.0.0.1:") and os.path.exists(pretended):
-        import kernfed.federation.protocol.message
-        kernfed.federation.protocol.message.PROTOCOL = int(open(pretended).read())
+        import kernfed.site.protocol.message
+        kernfed.site.protocol.message.PROTOCOL = int(open(pretended).read())
 """
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from contracts.engines import EngineContract
 from kernfed.federation import Engine, Fault, Federation, LocalEngine, Payload, Policy, Site
-from kernfed.federation.protocol.message import Question, encode_question
+from kernfed.site.protocol.message import Question, encode_question
 from oracles.federation import Data, sites_data
 
 

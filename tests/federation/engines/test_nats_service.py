@@ -21,7 +21,7 @@ import kernfed
 from kernfed.data import read_table
 from kernfed.errors import StaleModel, TooFewReplies
 from kernfed.federation import Federation, Payload
-from kernfed.federation.settings import Given, make_learner
+from kernfed.site.fields import Given, make_learner
 
 pytest.importorskip("nats", reason="needs the extra serve: pip install -e '.[serve]' in a clone of kernfed")
 

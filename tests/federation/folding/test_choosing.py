@@ -8,10 +8,10 @@ import kernfed as kf
 from kernfed.errors import InputError, MissingSites
 from kernfed.federation import Federation, FoldingLearner, Payload, Policy
 from kernfed.federation.folding.choosing import choice_question
-from kernfed.federation.protocol.task import default_tasks
 from kernfed.kahm.choice import candidates
 from kernfed.kahm.model import FoldingParameters
 from kernfed.privacy import ElementLaplace, RecordGaussian
+from kernfed.site.protocol.task import default_tasks
 from oracles.federation import Data, sites_data
 
 SOME: Any = {"batch_size": 5, "partition": "kmeans"}

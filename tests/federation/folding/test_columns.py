@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from kernfed._validation import check_column_names, check_rows, column_names, name_differences
+from kernfed.base.checks import check_column_names, check_rows, column_names, name_differences
 from kernfed.errors import SchemaMismatch
 from kernfed.federation import Federation, FoldingLearner, LocalEngine, Site
 from kernfed.federation.personal.learner import PersonalLearner

@@ -15,7 +15,7 @@ DRIVER = textwrap.dedent(
     from kernfed import files
     from kernfed.federation import Policy, Site, SiteStore
     from kernfed.federation.folding.machines import fit_batches, read_machines
-    from kernfed.federation.protocol.message import Payload, Question, decode_reply, digest, encode_question
+    from kernfed.site.protocol.message import Payload, Question, decode_reply, digest, encode_question
     from kernfed.kahm.model import FoldingParameters
     sys.path.insert(0, sys.argv[2])
     from oracles.federation import files_with_row

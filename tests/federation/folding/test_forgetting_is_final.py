@@ -10,10 +10,10 @@ import pytest
 from kernfed.federation import Payload, Policy, Site, SiteStore
 from kernfed.federation.folding.machines import folding_handle
 from kernfed.federation.folding.recipe import Recipe
-from kernfed.federation.protocol.message import Question, Reply, decode_reply, encode_question
 from kernfed.kahm.model import FoldingParameters
 from kernfed.privacy import RecordGaussian
 from kernfed.ridge.parameters import RidgeParameters
+from kernfed.site.protocol.message import Question, Reply, decode_reply, encode_question
 
 ROW = np.array([3.141592653589793, -2.718281828459045, 1.4142135623730951])
 X = np.concatenate([ROW[None], np.random.default_rng(5).standard_normal((11, 3))])

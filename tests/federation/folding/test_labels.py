@@ -8,7 +8,7 @@ from sklearn.datasets import load_diabetes
 
 from kernfed.errors import ManyClasses, SchemaMismatch, TooFewReplies
 from kernfed.federation import Federation, FoldingLearner, LocalEngine, RidgeLearner, Site
-from kernfed.federation.protocol.schema import Schema, check_classes, fraction_reason, label_kind
+from kernfed.site.protocol.schema import Schema, check_classes, fraction_reason, label_kind
 from oracles.federation import Data, sites_data
 
 RIDGE = RidgeLearner("exact", n_components=20)

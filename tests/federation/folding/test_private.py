@@ -20,10 +20,6 @@ from kernfed.federation.folding.machines import divide, fit_batches, folding_han
 from kernfed.federation.folding.planning import plan_folding
 from kernfed.federation.folding.recipe import Recipe
 from kernfed.federation.personal.learner import PersonalLearner
-from kernfed.federation.release.kept import FOLDER
-from kernfed.federation.release.permit import LEDGER, Permit, open_ledger
-from kernfed.federation.site.rows import Rows
-from kernfed.federation.site.site import Site
 from kernfed.kahm.model import FoldingParameters
 from kernfed.kahm.packing import pack_machines
 from kernfed.kernels.fourier import FourierFeatures
@@ -36,10 +32,14 @@ from kernfed.privacy import (
     RecordMoments,
     RecordRidge,
 )
+from kernfed.site.release.kept import FOLDER
+from kernfed.site.release.permit import LEDGER, Permit, open_ledger
+from kernfed.site.rows import Rows
+from kernfed.site.site import Site
 from oracles.federation import SFM, Data, files_with_row, sites_data
 
 #: Sites of these tests live as long as the test; that a ledger is not kept is tested once, below.
-pytestmark = pytest.mark.filterwarnings("ignore::kernfed.federation.release.kept.LedgerNotKept")
+pytestmark = pytest.mark.filterwarnings("ignore::kernfed.site.release.kept.LedgerNotKept")
 GAUSSIAN = RecordGaussian(3.0, 1e-5, 3.0)
 PROJECTED = RecordGaussian(3.0, 1e-5, 3.0, projection=3)
 MOMENTS = RecordMoments(3.0, 1e-5, 3, radius=4.0)

@@ -10,19 +10,19 @@ from kernfed.errors import StaleModel, TooFewReplies
 from kernfed.federation import Federation, FoldingLearner, Payload, Policy
 from kernfed.federation.folding.machines import fit_batches, read_machines
 from kernfed.federation.folding.recipe import Recipe
-from kernfed.federation.release.kept import FOLDER
-from kernfed.federation.release.permit import open_ledger
-from kernfed.federation.site.rows import Rows
-from kernfed.federation.site.site import Site
 from kernfed.files import labels_to_values
 from kernfed.kahm.model import FoldingModel
 from kernfed.kahm.packing import pack_machines
 from kernfed.privacy import RandomizedLabels, RecordGaussian, RecordMoments
+from kernfed.site.release.kept import FOLDER
+from kernfed.site.release.permit import open_ledger
+from kernfed.site.rows import Rows
+from kernfed.site.site import Site
 from oracles.federation import SFM, Data, sites_data
 
 GAUSSIAN, MOMENTS = RecordGaussian(3.0, 1e-5, 3.0), RecordMoments(3.0, 1e-5, 3, radius=4.0)
 #: Sites of these tests live as long as the test; that a ledger is not kept is tested in test_private_folding.
-pytestmark = pytest.mark.filterwarnings("ignore::kernfed.federation.release.kept.LedgerNotKept")
+pytestmark = pytest.mark.filterwarnings("ignore::kernfed.site.release.kept.LedgerNotKept")
 
 
 @pytest.fixture

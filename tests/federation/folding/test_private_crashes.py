@@ -15,10 +15,10 @@ COMMON = textwrap.dedent(
     from kernfed.federation import Policy, Site, SiteStore
     from kernfed.federation.folding.machines import folding_handle
     from kernfed.federation.folding.questions import scores_question
-    from kernfed.federation.protocol.message import Payload, Question, decode_reply, encode_question
-    from kernfed.federation.release.permit import open_ledger
+    from kernfed.site.protocol.message import Payload, Question, decode_reply, encode_question
+    from kernfed.site.release.permit import open_ledger
     from kernfed.federation.folding.recipe import Recipe
-    from kernfed.federation.release.kept import FOLDER
+    from kernfed.site.release.kept import FOLDER
     from kernfed.kahm.model import FoldingParameters
     from kernfed.privacy import RecordGaussian, RecordMoments
 

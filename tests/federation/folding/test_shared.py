@@ -9,10 +9,10 @@ from sklearn.datasets import load_digits
 import kernfed
 from kernfed.errors import InputError, LedgerNotKept, TooFewReplies
 from kernfed.federation import Fault, Federation, FoldingLearner, Policy
-from kernfed.federation.release.permit import charges
 from kernfed.federation.summing.party import identity_at
 from kernfed.privacy import RecordGaussian, RecordMoments
 from kernfed.secure import Committee
+from kernfed.site.release.permit import charges
 
 SITES = [f"s{i}" for i in range(5)]
 TASKS = ("sum_open", "sum_masked", "sum_sign", "sum_answer", "folding_shares")

@@ -9,8 +9,8 @@ import pytest
 import kernfed as kf
 from kernfed.errors import InputError, MissingSites
 from kernfed.federation import Policy
-from kernfed.federation.protocol.task import default_tasks
 from kernfed.privacy import RecordMoments
+from kernfed.site.protocol.task import default_tasks
 from oracles.federation import Data, sites_data
 
 HEAD = ("ridge_survey", "ridge_columns", "ridge_trials", "ridge_left_out", "ridge_moments")

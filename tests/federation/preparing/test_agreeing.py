@@ -12,9 +12,9 @@ from hospital import LABEL, SEVERITY, SITE, hospital_table
 from kernfed.data import Preparation, RawTable, Rules, raw_table
 from kernfed.errors import DataError, InputError, Refused, SchemaMismatch, TooFewReplies, UnitsDiffer
 from kernfed.federation import Federation, Payload, Policy, Site, SiteStore
-from kernfed.federation.jobs import Job, run_job
 from kernfed.federation.preparing import agree, agree_where_raw, gather, use
-from kernfed.federation.site.settings import site_from_settings
+from kernfed.jobs.run import Job, run_job
+from kernfed.site.settings import site_from_settings
 
 RULES = Rules(ordered={"severity": SEVERITY})
 

@@ -11,8 +11,8 @@ from kernfed.data import raw_table
 from kernfed.data.preparation_base import Plan
 from kernfed.errors import KernfedError
 from kernfed.federation import Federation, Payload, Policy
-from kernfed.federation.release.books import charges
 from kernfed.privacy import ElementLaplace, RecordGaussian, RecordMoments, RecordRidge
+from kernfed.site.release.books import charges
 
 TINY, HUGE = 5e-324, sys.float_info.max
 THRESHOLD = 10.0

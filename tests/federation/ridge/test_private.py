@@ -10,12 +10,12 @@ import kernfed
 from contracts.engines import lying
 from kernfed.errors import FileFormatError, InputError, TooFewReplies
 from kernfed.federation import Federation, Payload, Policy, RidgeLearner
-from kernfed.federation.release.permit import LEDGER, open_ledger
 from kernfed.files import Record, from_record, to_record
 from kernfed.privacy import RecordGaussian, RecordRidge
 from kernfed.privacy.values import mechanism_to_values
 from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.parameters import RidgeParameters
+from kernfed.site.release.permit import LEDGER, open_ledger
 from oracles.federation import Data, sites_data
 
 MECHANISM = RecordRidge(3.0, 1e-5, radius=1.0, target_radius=1.0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernfed.federation import Payload, task
-from kernfed.federation.site.site import Site
+from kernfed.site.site import Site
 
 ARRAYS = {"gram": ((3, 3), 1e4), "rows": ((1,), 1e6)}
 

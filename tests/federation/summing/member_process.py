@@ -8,8 +8,8 @@ With WRITE it is killed, by itself and without any goodbye, before its so maniet
 import os
 import sys
 
-from kernfed.federation.site.policy import Policy
 from kernfed.federation.summing.party import helper_site
+from kernfed.site.policy import Policy
 
 
 def main() -> None:

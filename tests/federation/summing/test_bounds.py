@@ -8,14 +8,14 @@ import pytest
 
 from kernfed.errors import LedgerNotKept, TooFewReplies
 from kernfed.federation import Federation, FoldingLearner, Payload, RidgeLearner
-from kernfed.federation.protocol.message import decode_question, decode_reply
-from kernfed.federation.protocol.task import find_task, methods, task_names
 from kernfed.federation.summing import released
-from kernfed.federation.testing.calibrating import FACTORS
-from kernfed.federation.testing.evaluation import whole_question
 from kernfed.kahm.model import FoldingModel
 from kernfed.privacy import RecordMoments
 from kernfed.secure.committee.fixed import Block, Layout
+from kernfed.site.protocol.message import decode_question, decode_reply
+from kernfed.site.protocol.task import find_task, methods, task_names
+from kernfed.testing.calibrating import FACTORS
+from kernfed.testing.evaluation import whole_question
 from oracles.federation import sites_data
 
 SITES = ("a", "b", "c")

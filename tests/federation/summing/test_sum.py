@@ -15,9 +15,9 @@ from kernfed.data.raw import raw_table
 from kernfed.errors import InputError, PolicyError, TooFewReplies
 from kernfed.federation import Fault, Federation, Payload, Policy, Site, SiteStore
 from kernfed.federation.engines.local import LocalEngine
-from kernfed.federation.protocol.message import Question, decode_question, decode_reply, encode_question
 from kernfed.federation.summing.party import generation_of, helper_site, identity_at, preparation_of
 from kernfed.secure import Committee
+from kernfed.site.protocol.message import Question, decode_question, decode_reply, encode_question
 
 BOTH = pytest.mark.parametrize("corrupt", [False, True])
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernfed.federation.site.store import SiteStore
 from kernfed.secure.committee.contribution import Contribution, contribute
 from kernfed.secure.committee.coordinator import MaskedTotal
 from kernfed.secure.committee.fixed import fit_layout
@@ -16,6 +15,7 @@ from kernfed.secure.committee.keys import Identity
 from kernfed.secure.committee.member import MaskSums, Member, Pins
 from kernfed.secure.committee.reports import Reports
 from kernfed.secure.committee.terms import RunTerms, Seat
+from kernfed.site.store import SiteStore
 
 QUESTION = "00" * 32
 

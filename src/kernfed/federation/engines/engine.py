@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from kernfed.federation.protocol.message import Refusal
+from kernfed.site.protocol.message import Refusal
 
 
 class Engine(Protocol):

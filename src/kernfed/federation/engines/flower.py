@@ -7,10 +7,10 @@ the same message; replies are found by the id of the question they answer, never
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from kernfed._validation import check_count, check_number
+from kernfed.base.checks import check_count, check_number
 from kernfed.errors import InputError
 from kernfed.federation.engines.flower_progress import Progress
-from kernfed.federation.protocol.message import Refusal
+from kernfed.site.protocol.message import Refusal
 
 try:
     from flwr.app import Array, ArrayRecord, Message, RecordDict

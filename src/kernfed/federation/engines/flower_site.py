@@ -12,9 +12,9 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from kernfed.errors import InputError
 from kernfed.federation.engines.flower import ACTION, BYTES, NAME, RECORD, wrap
-from kernfed.federation.protocol.message import Refusal, Reply, encode_reply
-from kernfed.federation.site.settings import site_from_settings
-from kernfed.federation.site.site import Site
+from kernfed.site.protocol.message import Refusal, Reply, encode_reply
+from kernfed.site.settings import site_from_settings
+from kernfed.site.site import Site
 
 __all__ = ["ACTION", "answer", "node_config", "site_from_config", "site_name"]
 #: What the configuration of a virtual node of Flower's simulation says.

@@ -13,12 +13,12 @@ from urllib.parse import quote
 
 import numpy.typing as npt
 
-from kernfed._validation import check_choice, check_number
+from kernfed.base.checks import check_choice, check_number
 from kernfed.errors import InputError
-from kernfed.federation.protocol.message import Refusal
-from kernfed.federation.site.policy import Policy
-from kernfed.federation.site.site import Site
-from kernfed.federation.site.store import SiteStore
+from kernfed.site.policy import Policy
+from kernfed.site.protocol.message import Refusal
+from kernfed.site.site import Site
+from kernfed.site.store import SiteStore
 
 FAULTS = ("slow", "dead", "garbage")
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kernfed._validation import check_number
+from kernfed.base.checks import check_number
 from kernfed.errors import InputError, MessageError
 from kernfed.federation.engines.nats_credentials import Credentials, check_hub_url, check_party_name
 from kernfed.federation.engines.nats_frames import (
@@ -28,7 +28,7 @@ from kernfed.federation.engines.nats_frames import (
     token,
 )
 from kernfed.federation.engines.nats_link import Link, Msg
-from kernfed.federation.protocol.message import Refusal
+from kernfed.site.protocol.message import Refusal
 
 #: Seconds without a sign of a site until it is asked again, at first and at most; it gives one every second.
 _SILENCE, _LONGEST_SILENCE = 4.0, 30.0

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kernfed._validation import check_count
+from kernfed.base.checks import check_count
 from kernfed.errors import InputError
 from kernfed.federation.engines.nats_certificates import make_authority, make_certificate
 from kernfed.federation.engines.nats_credentials import (

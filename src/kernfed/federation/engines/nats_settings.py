@@ -6,8 +6,8 @@ from typing import Any
 
 from kernfed.errors import InputError
 from kernfed.federation.engines.nats_credentials import Credentials, check_hub_url
-from kernfed.federation.site.settings import site_from_settings
-from kernfed.federation.site.site import Site
+from kernfed.site.settings import site_from_settings
+from kernfed.site.site import Site
 
 
 def read_service(path: str | Path) -> tuple[Site, Credentials, str]:

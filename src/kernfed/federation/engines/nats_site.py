@@ -31,7 +31,7 @@ from kernfed.federation.engines.nats_frames import (
     token,
 )
 from kernfed.federation.engines.nats_link import Link, Msg
-from kernfed.federation.site.policy import Policy
+from kernfed.site.policy import Policy
 
 #: Questions of one caller that may wait at a process, and bytes of all messages that it holds at once.
 _WAITING, _HELD = 256, 2 * 1024**3

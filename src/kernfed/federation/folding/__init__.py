@@ -1,7 +1,7 @@
 """Machines of classes at every site, and the smallest measure over all of them."""
 
-from kernfed.federation.protocol.task import Method
 from kernfed.kahm import FORMATS
+from kernfed.site.protocol.task import Method
 
 METHOD = Method(
     name="folding",

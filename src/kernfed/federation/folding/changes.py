@@ -29,11 +29,11 @@ from kernfed.federation.folding.machines import (
 )
 from kernfed.federation.folding.recipe import read_recipe
 from kernfed.federation.folding.released import fingerprint, fit_released, releasing_by
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.task import task
-from kernfed.federation.site.receipts import PendingReceipt
-from kernfed.federation.site.site import Site
 from kernfed.files import labels_from_values
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.task import task
+from kernfed.site.receipts import PendingReceipt
+from kernfed.site.site import Site
 
 
 @task(

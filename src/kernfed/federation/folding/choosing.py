@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._random import generator
+from kernfed.base.random import generator
 from kernfed.errors import InputError, MissingSites, Refused
 from kernfed.federation.asking import Federation
 from kernfed.federation.folding.machines import refuse_fractions
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.schema import Schema
-from kernfed.federation.protocol.task import task
-from kernfed.federation.site.site import Site
 from kernfed.kahm.choice import Candidate, Chosen, Tally, candidate_from_values, candidate_values, usual
 from kernfed.kahm.model import FoldingParameters
 from kernfed.kahm.trying import Machines, try_candidates
 from kernfed.kernels.scaling import ColumnStatistics, Scaling, typical_statistics
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.schema import Schema
+from kernfed.site.protocol.task import task
+from kernfed.site.site import Site
 
 #: Candidates that a site tries at most.
 _MOST_TRIED = 64

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_column_names, check_count
+from kernfed.base.checks import FloatArray, check_column_names, check_count
 from kernfed.errors import InputError, MissingSites, TooFewReplies
 from kernfed.federation.asking import Federation, warn_missing
 from kernfed.federation.folding.questions import (
@@ -23,12 +23,12 @@ from kernfed.federation.folding.questions import (
 )
 from kernfed.federation.folding.secure import secure_predict
 from kernfed.federation.folding.warn import warn_if_temporary
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.replies import Replies
-from kernfed.federation.protocol.schema import Schema, agree, label_kind, odd_sites
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.folding import ABSENT
 from kernfed.kahm.model import FoldingModel, Member, SiteScores, place_classes
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.replies import Replies
+from kernfed.site.protocol.schema import Schema, agree, label_kind, odd_sites
 
 
 def member_of(payload: Payload) -> Member:

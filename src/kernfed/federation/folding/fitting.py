@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._random import generator
-from kernfed._threads import single_blas_thread
+from kernfed.base.random import generator
+from kernfed.base.threads import single_blas_thread
 from kernfed.errors import FileFormatError, InputError, Refused
 from kernfed.federation.folding.generations import end_departed, keep
 from kernfed.federation.folding.machines import (
@@ -23,14 +23,14 @@ from kernfed.federation.folding.machines import (
 )
 from kernfed.federation.folding.recipe import Recipe, read_recipe
 from kernfed.federation.folding.released import fingerprint, fit_released, labelled_rows, releasing_by
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.task import task
-from kernfed.federation.release.permit import statement
-from kernfed.federation.site.site import Site
 from kernfed.files import labels_to_values
 from kernfed.kahm.bank import Bank
 from kernfed.kahm.calibration import fit_temperature, left_out_scores
 from kernfed.kahm.model import FoldingParameters
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.task import task
+from kernfed.site.release.permit import statement
+from kernfed.site.site import Site
 
 
 @task("folding_schema", leaves="released", under_privacy="released")

@@ -21,10 +21,10 @@ from kernfed.federation.folding.machines import (
     reduced,
     write_machines,
 )
-from kernfed.federation.site.models import KeptModel
-from kernfed.federation.site.rows import Rows
-from kernfed.federation.site.site import Site
-from kernfed.federation.site.store import SiteStore
+from kernfed.site.models import KeptModel
+from kernfed.site.rows import Rows
+from kernfed.site.site import Site
+from kernfed.site.store import SiteStore
 
 
 def handle_of(name: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from kernfed._validation import check_choice, check_count
+from kernfed.base.checks import check_choice, check_count
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation, agreeing, warn_missing
 from kernfed.federation.folding.choosing import ask_choice
@@ -14,16 +14,16 @@ from kernfed.federation.folding.questions import Training, ask_schemas, ask_trai
 from kernfed.federation.folding.recipe import Recipe
 from kernfed.federation.folding.warn import warn_if_exposed
 from kernfed.federation.learner import Learner
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.replies import Replies
-from kernfed.federation.protocol.schema import Schema, check_classes
-from kernfed.federation.release.kept import warn_if_forgotten
 from kernfed.files import labels_from_values
 from kernfed.kahm.aggregate import Trusted, check_trusted, deciding
 from kernfed.kahm.choice import AUTO, Candidate, candidates, usual
 from kernfed.kahm.model import TRUST, FoldingModel, FoldingParameters, place_classes
 from kernfed.kahm.spectrum import check_subspace_dim
 from kernfed.kernels.scaling import Scaling
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.replies import Replies
+from kernfed.site.protocol.schema import Schema, check_classes
+from kernfed.site.release.kept import warn_if_forgotten
 
 HOLDS = ("sites", "machines")
 

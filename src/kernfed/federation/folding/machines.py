@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._random import generator
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
+from kernfed.base.random import generator
+from kernfed.base.threads import single_blas_thread
 from kernfed.errors import Refused
-from kernfed.federation.protocol.message import digest
-from kernfed.federation.protocol.schema import fraction_reason
-from kernfed.federation.site.environment import fingerprint
-from kernfed.federation.site.rows import Rows
-from kernfed.federation.site.site import Site
 from kernfed.files import Record, labels_from_values, labels_to_values
 from kernfed.kahm.bank import Bank, fit_machines
 from kernfed.kahm.batches import split_rows
 from kernfed.kahm.machine import Machine
 from kernfed.kahm.model import FoldingParameters
 from kernfed.kahm.packing import pack_machines, unpack_machines
+from kernfed.site.environment import fingerprint
+from kernfed.site.protocol.message import digest
+from kernfed.site.protocol.schema import fraction_reason
+from kernfed.site.rows import Rows
+from kernfed.site.site import Site
 
 FOLDER = "folding"
 #: What is done to the released rows of batches before machines are fitted on them.

@@ -3,14 +3,14 @@
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._random import generator
-from kernfed._threads import single_blas_thread
+from kernfed.base.random import generator
+from kernfed.base.threads import single_blas_thread
 from kernfed.federation.folding.generations import holds_same_rows
 from kernfed.federation.folding.machines import SiteMachines, machines_of_record, reduced
-from kernfed.federation.site.rows import Rows
-from kernfed.federation.site.site import Site
 from kernfed.files import Record
 from kernfed.privacy.roc import Attack, roc
+from kernfed.site.rows import Rows
+from kernfed.site.site import Site
 
 #: Rows of each kind that an attack needs to say anything.
 _FEWEST = 5

@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray, check_count, check_number
+from kernfed.base.checks import FloatArray, check_count, check_number
+from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError, StaleModel, TooFewReplies
 from kernfed.federation.asking import Federation
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.replies import Replies
-from kernfed.federation.protocol.schema import Schema
 from kernfed.files import labels_from_values
 from kernfed.kahm.bank import Bank
 from kernfed.kahm.model import FoldingModel, FoldingParameters
 from kernfed.kahm.packing import unpack_machines
 from kernfed.promise import Terms
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.replies import Replies
+from kernfed.site.protocol.schema import Schema
 
 #: Queries per message, in numbers: memory stays bounded and every message far below what transports allow.
 _NUMBERS_PER_MESSAGE = 8_000_000

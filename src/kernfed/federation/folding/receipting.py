@@ -19,15 +19,15 @@ from kernfed.federation.folding.machines import (
 )
 from kernfed.federation.folding.recipe import Recipe, read_recipe
 from kernfed.federation.folding.released import fabricated_rows, fingerprint
-from kernfed.federation.release.kept import read_release
-from kernfed.federation.release.permit import name_by_row, name_of_once
-from kernfed.federation.site.receipts import Kept, ReceiptBook, Trace
-from kernfed.federation.site.rows import Rows
-from kernfed.federation.site.site import Site
 from kernfed.files import Record, content_digest, labels_from_values
 from kernfed.kahm.model import FoldingModel
 from kernfed.kahm.packing import pack_machines
 from kernfed.privacy import RecordMoments
+from kernfed.site.receipts import Kept, ReceiptBook, Trace
+from kernfed.site.release.kept import read_release
+from kernfed.site.release.permit import name_by_row, name_of_once
+from kernfed.site.rows import Rows
+from kernfed.site.site import Site
 
 
 def describe(name: str, record: Record) -> Kept:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, delayed
 
-from kernfed._threads import resolve_jobs
-from kernfed._validation import FloatArray, check_choice, check_count
+from kernfed.base.checks import FloatArray, check_choice, check_count
+from kernfed.base.threads import resolve_jobs
 from kernfed.errors import InputError, Refused
 from kernfed.kahm.choice import USUAL_UNIT
 from kernfed.kahm.model import FoldingParameters

@@ -14,21 +14,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._random import generator
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
+from kernfed.base.random import generator
 from kernfed.errors import InputError, Refused
 from kernfed.federation.folding.machines import SiteMachines, divide, extended, fit_batches, reduced
 from kernfed.federation.folding.recipe import Recipe
-from kernfed.federation.protocol.message import digest
-from kernfed.federation.release.asked import check_task
-from kernfed.federation.release.kept import members, public_identity
-from kernfed.federation.release.permit import Permit, record_promise, releasing
-from kernfed.federation.site.rows import Rows
-from kernfed.federation.site.site import Site
 from kernfed.files import Record, labels_from_values, labels_to_values
 from kernfed.kahm.model import FoldingParameters
 from kernfed.kernels import Moments
 from kernfed.privacy import ClassMoments, Ledger, RandomizedLabels, RecordMoments, fabricate_rows
+from kernfed.site.protocol.message import digest
+from kernfed.site.release.asked import check_task
+from kernfed.site.release.kept import members, public_identity
+from kernfed.site.release.permit import Permit, record_promise, releasing
+from kernfed.site.rows import Rows
+from kernfed.site.site import Site
 
 
 @contextmanager

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._validation import check_rows
+from kernfed.base.checks import check_rows
 from kernfed.errors import Refused
 from kernfed.federation.folding.machines import SiteMachines, bank_of, read_machines
 from kernfed.federation.folding.warn import KEEP_MACHINES
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.task import task
-from kernfed.federation.site.authorise import check_mechanism, check_record
-from kernfed.federation.site.site import Site
 from kernfed.files import labels_to_values
 from kernfed.kahm.packing import pack_machines
+from kernfed.site.authorise import check_mechanism, check_record
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.task import task
+from kernfed.site.site import Site
 
 
 @task("scores", leaves="scores", under_privacy="released", queries=True, locked=False)

@@ -14,22 +14,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError, ProtocolError, Refused
 from kernfed.federation.asking import Federation, leave_out, warn_missing
 from kernfed.federation.folding.questions import raise_if_unusable, scores_question
 from kernfed.federation.folding.scoring import scores
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.replies import Replies
-from kernfed.federation.protocol.task import task
-from kernfed.federation.site.authorise import check_scheme
-from kernfed.federation.site.site import Site
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.folding import ABSENT
 from kernfed.kahm.model import FoldingModel
 from kernfed.secure import KeyHolder, Server, check_rule
 from kernfed.secure import Site as EncryptingSite
 from kernfed.secure.message import unpack
+from kernfed.site.authorise import check_scheme
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.replies import Replies
+from kernfed.site.protocol.task import task
+from kernfed.site.site import Site
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 from kernfed.errors import InputError
-from kernfed.federation.release.settings import PRIVACY, declared_classes, release_arguments
-from kernfed.federation.settings import Given, LearnerSettings, Setting, plain_arguments
 from kernfed.federation.summing.settings import SUM
 from kernfed.kahm.aggregate import ALL
 from kernfed.kahm.batches import PARTITIONS
 from kernfed.kahm.choice import AUTO
 from kernfed.kahm.folding import MEASURES
 from kernfed.kernels.scaling import SCALES
+from kernfed.site.fields import Given, LearnerSettings, Setting, plain_arguments
+from kernfed.site.release.settings import PRIVACY, declared_classes, release_arguments
 
 
 def _batch_size(text: Any, name: str) -> int | str:

@@ -6,20 +6,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._random import generator
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
+from kernfed.base.random import generator
+from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError, Refused
 from kernfed.federation.asking import Federation
 from kernfed.federation.folding.machines import SiteMachines, divide, fit_batches, folding_handle
 from kernfed.federation.folding.recipe import Recipe
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.replies import Total
-from kernfed.federation.protocol.schema import Schema, agree
-from kernfed.federation.protocol.task import task
-from kernfed.federation.release.asked import read_mechanism
-from kernfed.federation.site.rows import Rows
-from kernfed.federation.site.site import Site
 from kernfed.federation.summing.released import gather_shares, promised, send_share
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.calibration import fit_temperature, left_out_scores
@@ -30,6 +23,13 @@ from kernfed.privacy.shared_moments import SharedMoments
 from kernfed.privacy.values import mechanism_to_values
 from kernfed.promise import Terms
 from kernfed.secure.committee.setting import Committee
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.replies import Total
+from kernfed.site.protocol.schema import Schema, agree
+from kernfed.site.protocol.task import task
+from kernfed.site.release.asked import read_mechanism
+from kernfed.site.rows import Rows
+from kernfed.site.site import Site
 
 #: The one member of a model that is made of a sum: all sites together.
 TOGETHER = "all sites together"

@@ -1,7 +1,7 @@
 """Machines at the sites and a head of all rows, weighed against each other."""
 
-from kernfed.federation.protocol.task import Method
 from kernfed.fusion import FORMATS
+from kernfed.site.protocol.task import Method
 
 METHOD = Method(
     name="fusion",

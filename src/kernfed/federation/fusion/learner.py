@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from kernfed._validation import check_choice, check_number
+from kernfed.base.checks import check_choice, check_number
 from kernfed.errors import InputError, KernfedError
 from kernfed.federation.asking import Federation
 from kernfed.federation.folding.learner import HOLDS, FoldingLearner

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from kernfed.federation.folding.receipting import trace as trace_machines
-from kernfed.federation.site.receipts import ReceiptBook, Trace
 from kernfed.fusion.model import FusionModel
+from kernfed.site.receipts import ReceiptBook, Trace
 
 
 def trace(model: Any, site: str) -> Trace | None:

@@ -9,8 +9,8 @@ from kernfed.federation.folding.settings import SETTINGS as FOLDING
 from kernfed.federation.ridge.learner import RidgeLearner
 from kernfed.federation.ridge.settings import AGGREGATE
 from kernfed.federation.ridge.settings import SETTINGS as RIDGE
-from kernfed.federation.settings import Given, LearnerSettings, Setting, plain_arguments
 from kernfed.fusion.parts import VISITS
+from kernfed.site.fields import Given, LearnerSettings, Setting, plain_arguments
 
 
 def _weight(text: str, name: str) -> float | str:

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._random import generator
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray, check_count, check_number
+from kernfed.base.checks import FloatArray, check_count, check_number
+from kernfed.base.random import generator
+from kernfed.base.threads import single_blas_thread
 from kernfed.errors import Refused
 from kernfed.federation.folding.machines import SiteMachines, bank_of
 from kernfed.federation.folding.scoring import machines_of
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.task import task
-from kernfed.federation.site.site import Site
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.fusion.combination import FusionLosses, VisitCounts, fused_values, left_out_values, probabilities
 from kernfed.kahm.calibration import LeftOutRows
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.task import task
+from kernfed.site.site import Site
 
 #: Rows that a site lets travel for one choice, at most.
 MOST_ROWS = 1000

@@ -12,13 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray, check_rows
+from kernfed.base.checks import FloatArray, check_rows
+from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation
 from kernfed.federation.fusion.tasks import MOST_ROWS
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.replies import Replies
 from kernfed.federation.ridge.methods import Progress
 from kernfed.federation.survey import check_arrays
 from kernfed.files import labels_from_values, labels_to_values
@@ -38,6 +36,8 @@ from kernfed.kahm.model import FoldingModel
 from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.robust import typical
 from kernfed.ridge.single import leverage
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.replies import Replies
 
 #: Left-out rows of all sites together, about: two numbers are fitted to them.
 SAMPLE_ROWS = 1000

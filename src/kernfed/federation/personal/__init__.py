@@ -1,6 +1,6 @@
 """A model for every site."""
 
-from kernfed.federation.protocol.task import Method
+from kernfed.site.protocol.task import Method
 
 METHOD = Method(
     name="personal",

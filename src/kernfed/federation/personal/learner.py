@@ -10,10 +10,10 @@ from kernfed.federation.learner import Learner
 from kernfed.federation.personal.methods import run
 from kernfed.federation.personal.options import PersonalOptions, check_options
 from kernfed.federation.personal.sites import PersonalSites
-from kernfed.federation.release.kept import warn_if_forgotten
 from kernfed.federation.shares import MAX_SHARE
 from kernfed.federation.survey import ask_survey
 from kernfed.personal.model import Newcomer, PersonalModel
+from kernfed.site.release.kept import warn_if_forgotten
 
 
 class PersonalLearner(Learner):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError
 from kernfed.federation.personal.options import PersonalOptions
 from kernfed.federation.personal.private import ask_released

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._validation import check_choice, check_count, check_number
+from kernfed.base.checks import check_choice, check_count, check_number
 from kernfed.errors import InputError
-from kernfed.federation.release.asked import check_kind
 from kernfed.federation.survey import ASKED_TASKS, Bandwidth, Participants, check_bandwidth
 from kernfed.personal.gradient import check_simplex
 from kernfed.personal.problem import FEATURES, Problem
 from kernfed.personal.weights import KERNELS, EmbeddingKernel, check_columns, penalty_constants
+from kernfed.site.release.asked import check_kind
 
 RULES = ("auto", "means", "printed", "local", "grand_mean")
 

@@ -4,11 +4,6 @@ import numpy as np
 
 from kernfed.errors import InputError, Refused
 from kernfed.federation.personal.tasks import read_kernel, read_problem
-from kernfed.federation.protocol.message import Payload, digest
-from kernfed.federation.protocol.task import task
-from kernfed.federation.release.asked import check_task, read_mechanism
-from kernfed.federation.release.permit import releasing, statement
-from kernfed.federation.site.site import Site
 from kernfed.federation.survey import check_rows_of, read_targets
 from kernfed.files import Record
 from kernfed.personal.problem import Problem
@@ -16,6 +11,11 @@ from kernfed.personal.weights import EmbeddingKernel
 from kernfed.privacy.embedding import RecordEmbedding
 from kernfed.privacy.ledger import Ledger
 from kernfed.privacy.limits import check_bandwidth, saturate
+from kernfed.site.protocol.message import Payload, digest
+from kernfed.site.protocol.task import task
+from kernfed.site.release.asked import check_task, read_mechanism
+from kernfed.site.release.permit import releasing, statement
+from kernfed.site.site import Site
 
 
 @task("personal_release", leaves="released", under_privacy="released")

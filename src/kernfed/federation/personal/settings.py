@@ -3,10 +3,10 @@
 from typing import Any
 
 from kernfed.errors import InputError
-from kernfed.federation.release.settings import MECHANISM
-from kernfed.federation.settings import LearnerSettings, Setting, read_bandwidth, read_number, read_yes
 from kernfed.kernels.problem import FEATURES
 from kernfed.personal.weights import KERNELS
+from kernfed.site.fields import LearnerSettings, Setting, read_bandwidth, read_number, read_yes
+from kernfed.site.release.settings import MECHANISM
 
 TASKS = ("infer", "classify", "regress")
 PREDICTORS = ("ridge", "logistic", "none")

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.replies import Replies
 from kernfed.federation.shares import far_above
 from kernfed.federation.survey import Survey, ask_all, check_arrays
 from kernfed.kernels import MeanEmbedding
@@ -22,6 +20,8 @@ from kernfed.personal.prior import Gain, SitePrior
 from kernfed.personal.problem import Problem
 from kernfed.personal.statistics import Coordinates, SiteStatistics
 from kernfed.personal.weights import EmbeddingKernel
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.replies import Replies
 
 #: Bytes of questions that differ by site, held at once.
 _ASKED_AT_ONCE = 2**27

@@ -16,12 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._validation import FloatArray, check_count, check_number
+from kernfed.base.checks import FloatArray, check_count, check_number
 from kernfed.errors import Refused
-from kernfed.federation.protocol.message import Payload, digest
-from kernfed.federation.protocol.task import task
-from kernfed.federation.site.rows import Rows
-from kernfed.federation.site.site import Site
 from kernfed.federation.survey import PUBLIC, answer_survey, check_rows_of, read_targets
 from kernfed.personal.fit import row_penalty, site_statistics
 from kernfed.personal.logistic import LogisticRisk
@@ -29,6 +25,10 @@ from kernfed.personal.prior import SitePrior, cross_fitted_gain
 from kernfed.personal.problem import Problem
 from kernfed.personal.statistics import Coordinates
 from kernfed.personal.weights import EmbeddingKernel
+from kernfed.site.protocol.message import Payload, digest
+from kernfed.site.protocol.task import task
+from kernfed.site.rows import Rows
+from kernfed.site.site import Site
 
 _CACHE = "personal"
 

@@ -7,7 +7,7 @@ with one that was written before. Learners then see matrices, and their models c
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kernfed.federation.protocol.task import Method
+from kernfed.site.protocol.task import Method
 
 if TYPE_CHECKING:
     from kernfed.federation.preparing.agreeing import Agreement, agree, agree_where_raw, gather, use

@@ -10,9 +10,9 @@ from kernfed.data.preparation_statistics import TableStatistics
 from kernfed.data.preparation_units import UnitSuspicion, suspect_units
 from kernfed.errors import UnitsDiffer
 from kernfed.federation.asking import Federation, warn_missing
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.schema import Schema
-from kernfed.federation.site.source import PREPARED
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.schema import Schema
+from kernfed.site.source import PREPARED
 
 
 @dataclass(frozen=True)

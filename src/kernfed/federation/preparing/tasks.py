@@ -3,13 +3,13 @@
 import logging
 from typing import Any
 
-from kernfed._plain import read_text
+from kernfed.base.plain import read_text
 from kernfed.data.preparation import Preparation
 from kernfed.data.preparation_statistics import MOST_COLUMNS, TableStatistics, check_size
 from kernfed.errors import InputError, Refused
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.task import task
-from kernfed.federation.site.site import Site
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.task import task
+from kernfed.site.site import Site
 
 _log = logging.getLogger("kernfed.site")
 #: Remarks about a site's columns that go to its log at most, and characters of each.

@@ -1,6 +1,6 @@
 """Ridge regression over sites."""
 
-from kernfed.federation.protocol.task import Method
+from kernfed.site.protocol.task import Method
 
 METHOD = Method(
     name="ridge",

@@ -12,9 +12,8 @@ from operator import add
 
 import numpy as np
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError
-from kernfed.federation.protocol.message import Payload
 from kernfed.federation.ridge.options import RidgeOptions
 from kernfed.federation.ridge.pooling import Pooled, ask_left_out, ask_trials, rows_that_count
 from kernfed.federation.ridge.system import Sites
@@ -23,6 +22,7 @@ from kernfed.kernels.scaling import ColumnStatistics, typical_statistics
 from kernfed.ridge.leave_one_out import TRIAL_STEPS, LeftOut, Spectrum, column_penalty, grid, rule
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.ridge.widths import column_units, plain_bandwidth, scale_of, trial_problems
+from kernfed.site.protocol.message import Payload
 
 
 @dataclass(frozen=True)

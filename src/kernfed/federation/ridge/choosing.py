@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._validation import check_rows
+from kernfed.base.checks import check_rows
 from kernfed.errors import Refused
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.task import task
 from kernfed.federation.ridge.pooling import unprefixed
 from kernfed.federation.ridge.tasks import allow_problem, moments_of, read_parameters
-from kernfed.federation.site.site import Site
 from kernfed.federation.survey import check_rows_of, read_targets
 from kernfed.kernels.scaling import ColumnStatistics
 from kernfed.ridge.leave_one_out import Spectrum, left_out
 from kernfed.ridge.logistic import logistic_sums
 from kernfed.ridge.means import Means
 from kernfed.ridge.parameters import RidgeParameters
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.task import task
+from kernfed.site.site import Site
 
 #: Problems that are tried at once, and candidates of the regularisation for each, at most.
 MOST_TRIALS = 8

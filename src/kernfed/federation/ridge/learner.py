@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kernfed._median import median_by_rows
+from kernfed.base.median import median_by_rows
+from kernfed.base.prior import Prior, weighted_shares
 from kernfed.errors import DivergenceWarning, SitesLost, TooFewReplies, UnprotectedClasses
 from kernfed.federation.asking import Federation, warn_missing
 from kernfed.federation.learner import Learner
-from kernfed.federation.protocol.schema import check_classes
-from kernfed.federation.release.kept import warn_if_forgotten
 from kernfed.federation.ridge.choice import Width, choose_width
 from kernfed.federation.ridge.methods import Progress, run
 from kernfed.federation.ridge.options import RidgeOptions, check_options
@@ -18,11 +17,12 @@ from kernfed.federation.ridge.pooling import check_majority, counted_classes, co
 from kernfed.federation.ridge.system import Recorder, Sites
 from kernfed.federation.shares import MAX_SHARE
 from kernfed.federation.survey import Bandwidth, Participants, ask_survey
-from kernfed.prior import Prior, weighted_shares
 from kernfed.ridge.choices import RidgeChoices
 from kernfed.ridge.heterogeneity import Heterogeneity
 from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.parameters import RidgeParameters
+from kernfed.site.protocol.schema import check_classes
+from kernfed.site.release.kept import warn_if_forgotten
 
 
 class RidgeLearner(Learner):

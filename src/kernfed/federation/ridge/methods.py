@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.errors import MissingSites, SitesLost
 from kernfed.federation.ridge.choice import choose_strength, path_of_rounds
 from kernfed.federation.ridge.options import RidgeOptions

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kernfed._validation import check_choice, check_count, check_number
+from kernfed.base.checks import check_choice, check_count, check_number
 from kernfed.errors import InputError
-from kernfed.federation.protocol.schema import Schema
-from kernfed.federation.release.asked import check_kind
 from kernfed.federation.survey import Bandwidth, check_bandwidth
 from kernfed.ridge.model import HEADS, METHODS
 from kernfed.ridge.parameters import FEATURES, TASKS, RidgeParameters, check_flag, check_path
 from kernfed.ridge.robust import AGGREGATES
 from kernfed.secure.committee.setting import Committee, read_setting
+from kernfed.site.protocol.schema import Schema
+from kernfed.site.release.asked import check_kind
 
 ClassWeight = str | Mapping[Any, float] | None
 SCALES = ("auto", "columns", "entries")

@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.replies import Replies
 from kernfed.federation.ridge.ranges import Range, common_range, range_values, read_range
 from kernfed.federation.ridge.system import Sites
 from kernfed.federation.shares import far_above
@@ -27,6 +25,8 @@ from kernfed.ridge.logistic import LogisticSums
 from kernfed.ridge.means import Means, moved
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.ridge.robust import FEWEST_SITES, Part, capped, robust_sums, typical_errors
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.replies import Replies
 
 
 @dataclass(frozen=True, eq=False)

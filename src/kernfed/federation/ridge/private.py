@@ -8,16 +8,16 @@ import math
 
 import numpy as np
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.release.asked import terms_of
 from kernfed.federation.ridge.system import Sites
 from kernfed.federation.survey import check_arrays
 from kernfed.kernels import Moments
 from kernfed.privacy.ridge import RecordRidge, RidgeRelease
 from kernfed.promise import Terms
 from kernfed.ridge.leave_one_out import rule
+from kernfed.site.protocol.message import Payload
+from kernfed.site.release.asked import terms_of
 
 
 def solve_released(

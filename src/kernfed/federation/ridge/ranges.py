@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.site.site import Site
+from kernfed.site.protocol.message import Payload
+from kernfed.site.site import Site
 
 Range = tuple[float, float]
 #: What rounding may do, relative to the size of what is compared.

@@ -1,7 +1,7 @@
 """What receipts say of ridge regressions: their factors are deleted with a row, and made again of the others."""
 
-from kernfed.federation.site.receipts import Kept, ReceiptBook
 from kernfed.files import Record, content_digest
+from kernfed.site.receipts import Kept, ReceiptBook
 
 _FOLDER = "ridge"
 

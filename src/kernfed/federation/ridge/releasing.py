@@ -5,12 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from kernfed.errors import InputError, Refused
-from kernfed.federation.protocol.message import Payload, digest
-from kernfed.federation.protocol.task import task
-from kernfed.federation.release.asked import check_task, read_mechanism
-from kernfed.federation.release.permit import releasing, statement
 from kernfed.federation.ridge.tasks import read_parameters
-from kernfed.federation.site.site import Site
 from kernfed.federation.survey import check_rows_of, read_targets
 from kernfed.files import Record
 from kernfed.kernels.fourier import FourierFeatures
@@ -18,6 +13,11 @@ from kernfed.privacy.ledger import Ledger
 from kernfed.privacy.limits import check_features, saturate
 from kernfed.privacy.ridge import RecordRidge
 from kernfed.ridge.parameters import RidgeParameters
+from kernfed.site.protocol.message import Payload, digest
+from kernfed.site.protocol.task import task
+from kernfed.site.release.asked import check_task, read_mechanism
+from kernfed.site.release.permit import releasing, statement
+from kernfed.site.site import Site
 
 
 @task("ridge_release", leaves="released", under_privacy="released")

@@ -1,13 +1,13 @@
 """Settings of a ``RidgeLearner``, for commands and jobs."""
 
 from kernfed.errors import InputError
-from kernfed.federation.release.settings import MECHANISM
 from kernfed.federation.ridge.options import SCALES
-from kernfed.federation.settings import LearnerSettings, Setting
 from kernfed.federation.summing.settings import SUM
 from kernfed.kernels.problem import FEATURES, TASKS
 from kernfed.ridge.model import HEADS, METHODS
 from kernfed.ridge.robust import AGGREGATES
+from kernfed.site.fields import LearnerSettings, Setting
+from kernfed.site.release.settings import MECHANISM
 
 
 def _path(text: str, name: str) -> float | tuple[float, ...] | str:

@@ -7,17 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError, Refused
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.task import task
-from kernfed.federation.release.asked import check_task, read_mechanism
 from kernfed.federation.ridge.pooling import Pooled
 from kernfed.federation.ridge.releasing import check_bounded
 from kernfed.federation.ridge.system import Sites
 from kernfed.federation.ridge.tasks import allow_problem, read_parameters
-from kernfed.federation.site.rows import Rows
-from kernfed.federation.site.site import Site
 from kernfed.federation.summing.released import gather_shares, honest_sites, promised, send_share
 from kernfed.federation.survey import check_arrays, check_rows_of, read_targets
 from kernfed.kernels import Moments
@@ -33,6 +28,11 @@ from kernfed.ridge.means import Means, row_means
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.ridge.sums import weighted_moments
 from kernfed.secure.committee.setting import Committee
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.task import task
+from kernfed.site.release.asked import check_task, read_mechanism
+from kernfed.site.rows import Rows
+from kernfed.site.site import Site
 
 # At a site ---------------------------------------------------------------------------------------------------------
 

@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._threads import single_blas_thread
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
+from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation
-from kernfed.federation.protocol.message import Payload, digest
-from kernfed.federation.protocol.replies import Replies
 from kernfed.federation.ridge.plausible import (
     Expected,
     SiteStart,
@@ -31,6 +29,8 @@ from kernfed.ridge.means import Means, problem_values
 from kernfed.ridge.model import RidgeRound
 from kernfed.ridge.objective import average
 from kernfed.ridge.parameters import RidgeParameters
+from kernfed.site.protocol.message import Payload, digest
+from kernfed.site.protocol.replies import Replies
 
 
 @dataclass(frozen=True)

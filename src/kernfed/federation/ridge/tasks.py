@@ -13,13 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import FloatArray, check_count, check_number, check_rows
+from kernfed.base.checks import FloatArray, check_count, check_number, check_rows
 from kernfed.errors import FileFormatError, Refused
-from kernfed.federation.protocol.message import Payload, digest
-from kernfed.federation.protocol.task import task
 from kernfed.federation.ridge.ranges import range_arrays
-from kernfed.federation.site.rows import Rows
-from kernfed.federation.site.site import Site
 from kernfed.federation.survey import PUBLIC, answer_survey, check_rows_of, read_targets
 from kernfed.files import Record
 from kernfed.ridge.first_order import descend, proximal_minimiser, site_objective
@@ -28,6 +24,10 @@ from kernfed.ridge.means import Means, centred_features, centred_targets, proble
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.ridge.path import leave_one_out_losses
 from kernfed.ridge.sums import weighted_moments
+from kernfed.site.protocol.message import Payload, digest
+from kernfed.site.protocol.task import task
+from kernfed.site.rows import Rows
+from kernfed.site.site import Site
 
 _FOLDER = "ridge"
 #: Problems whose factors a site keeps; with M = 2000 features each is 32 MB.

@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kernfed._validation import FloatArray
+from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError, SitesLost
 from kernfed.federation.asking import Federation
-from kernfed.federation.protocol.message import Payload
 from kernfed.federation.ridge.pooling import pool_parts, read_part
 from kernfed.federation.ridge.system import Sites
 from kernfed.federation.survey import ask_survey
@@ -16,6 +15,7 @@ from kernfed.ridge.exact import minimise
 from kernfed.ridge.leave_one_out import column_penalty
 from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.robust import Part
+from kernfed.site.protocol.message import Payload
 
 #: How far weights that are made again may be from those of the model, relative to their norm.
 _SAME = 1e-6

@@ -1,6 +1,6 @@
 """Sums over sites of which nobody sees the parts: what sites and members answer, and what gathers it."""
 
-from kernfed.federation.protocol.task import Method
+from kernfed.site.protocol.task import Method
 
 METHOD = Method(
     name="summing",

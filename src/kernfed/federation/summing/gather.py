@@ -6,12 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from kernfed._validation import check_count
+from kernfed.base.checks import check_count
 from kernfed.errors import InputError, KernfedError
 from kernfed.federation.asking import Federation
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.replies import Replies, Total
-from kernfed.federation.protocol.task import find_task
 from kernfed.federation.summing.opening import seats_and_roster
 from kernfed.federation.summing.party import TERMS, question_hash
 from kernfed.secure.committee.contribution import Contribution
@@ -22,6 +19,9 @@ from kernfed.secure.committee.member import MaskSums
 from kernfed.secure.committee.reports import as_bytes
 from kernfed.secure.committee.setting import Committee, read_setting
 from kernfed.secure.committee.terms import ANSWERS, QUORUM, RunTerms
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.replies import Replies, Total
+from kernfed.site.protocol.task import find_task
 
 Check = Callable[[str, Payload], None] | None
 

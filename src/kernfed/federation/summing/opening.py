@@ -5,11 +5,11 @@ from typing import Any
 
 from kernfed.errors import InputError, TooFewReplies
 from kernfed.federation.asking import Federation
-from kernfed.federation.protocol.message import Payload, Refusal
-from kernfed.federation.protocol.replies import Replies
 from kernfed.secure.committee.keys import OneTimeKey, check_key
 from kernfed.secure.committee.setting import Committee
 from kernfed.secure.committee.terms import Seat
+from kernfed.site.protocol.message import Payload, Refusal
+from kernfed.site.protocol.replies import Replies
 
 #: Keys that a member is asked for at once; when they are used up it is asked again.
 _AT_ONCE = 8

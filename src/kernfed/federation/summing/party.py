@@ -10,9 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from kernfed.errors import InputError, Refused
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.site.site import Site
-from kernfed.federation.site.store import KEY_FILE, SiteStore
 from kernfed.files import Record
 from kernfed.secure.committee.contribution import contribute
 from kernfed.secure.committee.fixed import Words
@@ -20,6 +17,9 @@ from kernfed.secure.committee.keys import Identity, keep_identity
 from kernfed.secure.committee.member import Member, Pins
 from kernfed.secure.committee.reports import GENERATION, UNPREPARED, UNTOLD
 from kernfed.secure.committee.terms import RunTerms
+from kernfed.site.protocol.message import Payload
+from kernfed.site.site import Site
+from kernfed.site.store import KEY_FILE, SiteStore
 
 #: Files of a site's store, beside its long-lived key: the folder of its keys for one run, and the runs it has sent to.
 ONCE, SENT = "sum-keys", "sum-sent"

@@ -12,12 +12,6 @@ import numpy as np
 
 from kernfed.errors import InputError, Refused
 from kernfed.federation.asking import Federation
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.replies import Total
-from kernfed.federation.release.permit import Permit, statement
-from kernfed.federation.site.authorise import check_mechanism, check_record
-from kernfed.federation.site.rows import Rows
-from kernfed.federation.site.site import Site
 from kernfed.federation.summing.gather import Noise, gather_masked
 from kernfed.federation.summing.party import check_unsent, read_own_terms, send
 from kernfed.privacy.generator import Ints, NoiseGenerator
@@ -30,6 +24,12 @@ from kernfed.secure.committee.fixed import Block, Layout
 from kernfed.secure.committee.reports import UNTOLD
 from kernfed.secure.committee.setting import Committee
 from kernfed.secure.committee.terms import RunTerms
+from kernfed.site.authorise import check_mechanism, check_record
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.replies import Total
+from kernfed.site.release.permit import Permit, statement
+from kernfed.site.rows import Rows
+from kernfed.site.site import Site
 
 #: Sums of the largest integers stay below this, whatever the number of sites.
 _ROOM = 2.0**60

@@ -1,7 +1,7 @@
 """The setting of learners that can add up what sites answer, for commands and jobs."""
 
-from kernfed.federation.settings import Setting
 from kernfed.secure.committee.setting import SECURE
+from kernfed.site.fields import Setting
 
 SUM = Setting(
     "sum",

@@ -4,12 +4,8 @@ import logging
 
 import numpy as np
 
-from kernfed._validation import check_count
+from kernfed.base.checks import check_count
 from kernfed.errors import FileFormatError, InputError, Refused
-from kernfed.federation.protocol.message import Payload
-from kernfed.federation.protocol.task import Task, find_task, task
-from kernfed.federation.site.authorise import check_privacy
-from kernfed.federation.site.site import Site
 from kernfed.federation.summing.party import (
     TERMS,
     generation_of,
@@ -24,6 +20,10 @@ from kernfed.secure.committee.fixed import Words
 from kernfed.secure.committee.keys import SIGNATURE
 from kernfed.secure.committee.reports import Bytes, Reports, as_bytes
 from kernfed.secure.committee.terms import RunTerms
+from kernfed.site.authorise import check_privacy
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.task import Task, find_task, task
+from kernfed.site.site import Site
 
 #: Keys for one run that a member gives out at once, at most.
 MOST_KEYS = 32

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed._validation import check_count, check_number
+from kernfed.base.checks import check_count, check_number
 from kernfed.errors import InputError
 
 Words = npt.NDArray[np.uint64]

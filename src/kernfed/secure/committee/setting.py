@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from kernfed._validation import check_count
+from kernfed.base.checks import check_count
 from kernfed.errors import InputError
 from kernfed.secure.committee.terms import MEMBERS
 

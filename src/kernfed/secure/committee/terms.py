@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
-from kernfed._validation import check_count
+from kernfed.base.checks import check_count
 from kernfed.errors import InputError
 from kernfed.secure.committee.fixed import Layout
 from kernfed.secure.committee.keys import OneTimeKey, check_key

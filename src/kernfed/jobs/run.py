@@ -1,0 +1,342 @@
+"""Jobs of a run that nobody watches, from plain settings, with results in a folder: train, predict, evaluate, change.
+
+``check_job`` refuses what cannot work, settings and names and files, before anybody is asked or waited for. A ServerApp
+ends with its run, so what a run found is read from files: ``<results>/<run>/result.json`` comes last and names the
+others. Without it a run has not succeeded.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernfed.base.checks import check_choice, check_count, check_number
+from kernfed.data import Preparation, Table, read_raw_table, read_table, write_table
+from kernfed.errors import InputError
+from kernfed.federation.asking import Federation
+from kernfed.federation.folding.secure import check_encryptable, combined_answer
+from kernfed.federation.preparing.agreeing import agree, use
+from kernfed.files import atomic_path, load
+from kernfed.kahm.model import FoldingModel
+from kernfed.secure.bundle import open_keys
+from kernfed.site.fields import Given, Value, make_learner, settings_by_name
+from kernfed.testing.evaluation import evaluate
+from kernfed.testing.outcomes import Evaluation
+from kernfed.testing.predictors import answer_columns, predictor_for
+
+#: Settings every job has, with what they are unless they are given. An empty text or 0 stands for "not given".
+COMMON: Mapping[str, Value] = {
+    "job": "train",
+    "results": "",
+    "sites": "",
+    "min-sites": 1,
+    "min-replies": 0,
+    "wait": 60.0,
+    "timeout": 600.0,
+    "seed": 0,
+    "caller": "flower",
+    "model": "",
+    "queries": "",
+    "features": "",
+    "keys": "",
+    "site": "",
+    "rows": "",
+    "new": "",
+    "label": "",
+    "ids": "",
+    "nodes": "",
+    "learner": "folding",
+    "preparation": "",
+    "influence": 0,
+}
+RESULT = "result.json"
+#: Encrypted queries of one run: some 40 kB of each site for every one.
+MOST_ENCRYPTED = 4096
+
+
+@cache
+def job_settings() -> dict[str, Value]:
+    """All settings that a job may have: those every job has, and those of learners, which are not given at first."""
+    own = {name: next(iter(owners.values())).absent for name, owners in settings_by_name().items()}
+    twice = sorted(set(own) & set(COMMON))
+    if twice:
+        raise InputError(f"setting {twice[0]!r} of a learner is one that every job has; name it otherwise")
+    return {**COMMON, **own}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a run shall do. ``folder`` is where its results go."""
+
+    kind: str
+    folder: Path
+    sites: tuple[str, ...] = ()
+    min_sites: int = 1
+    min_replies: int | None = None
+    wait: float = 60.0
+    timeout: float = 600.0
+    seed: int = 0
+    caller: str = "flower"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_settings(cls, given: Mapping[str, Any], run: str) -> "Job":
+        """Job from settings such as a run's configuration; unknown or wrong ones are refused, never ignored."""
+        known = job_settings()
+        unknown = sorted(set(given) - set(known))
+        if unknown:
+            raise InputError(f"unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}")
+        settings = {**known, **{name: _as_text(value, known[name]) for name, value in given.items()}}
+        for name, usual in known.items():
+            wanted: Any = (int, float) if isinstance(usual, float) else type(usual)
+            if not isinstance(settings[name], wanted) or isinstance(settings[name], bool):
+                raise InputError(f"{name} must be {type(usual).__name__}, got {settings[name]!r}")
+        if not Path(settings["results"]).is_absolute():
+            raise InputError(
+                f"results must be an absolute path on the ServerApp's machine, got {settings['results']!r}"
+            )
+        return cls(
+            kind=check_choice(settings["job"], "job", tuple(JOBS)),
+            folder=Path(settings["results"]) / run,
+            sites=_site_names(settings["sites"]),
+            min_sites=check_count(settings["min-sites"], "min-sites"),
+            min_replies=check_count(settings["min-replies"], "min-replies", at_least=0) or None,
+            wait=check_number(settings["wait"], "wait", at_least=0),
+            timeout=check_number(settings["timeout"], "timeout", above=0),
+            seed=check_count(settings["seed"], "seed", at_least=0),
+            caller=settings["caller"],
+            settings=settings,
+        )
+
+    @property
+    def asking(self) -> dict[str, Any]:
+        """Options of every question."""
+        return {"min_replies": self.min_replies, "timeout": self.timeout}
+
+    def file(self, name: str) -> Path:
+        """The file that setting ``name`` must give."""
+        if not self.settings[name]:
+            raise InputError(f"job {self.kind!r} needs the setting {name}, a path on the ServerApp's machine")
+        return Path(self.settings[name])
+
+
+def _as_text(value: Any, usual: Any) -> Any:
+    """A number where text is wanted as that text: a batch size was a number before it could be "auto"; 0 is none."""
+    if isinstance(usual, str) and type(value) is int:
+        return str(value) if value else ""
+    return value
+
+
+def _site_names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(f"sites must name each site once, got {twice[0]!r} twice")
+    return names
+
+
+def run_job(federation: Federation, job: Job) -> Path:
+    """Do the job and return the folder with its results: traffic.json, result.json, and what the job makes."""
+    check_job(job)
+    job.folder.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    try:
+        about = JOBS[job.kind](federation, job)
+    finally:  # what left the sites must be known even where the job failed
+        federation.traffic.save(job.folder / "traffic.json")
+    result = {
+        "job": job.kind,
+        "seconds": time.monotonic() - started,
+        "sites": list(federation.sites),
+        **about,
+        "bytes_up": federation.traffic.bytes_up,
+        "bytes_down": federation.traffic.bytes_down,
+    }
+    _write_json(job.folder / RESULT, result)
+    return job.folder
+
+
+# Before anybody is asked ------------------------------------------------------------------------------------------
+
+
+def check_job(job: Job, *, files: bool = True) -> None:
+    """Refuse a job whose settings, names or files cannot be what it needs; without ``files`` these are not opened."""
+    if job.kind == "train":
+        _learner(job)
+        return
+    if job.kind in ("forget", "add-rows", "add-site") and not job.settings["site"]:
+        more = ", and rows to forget only these, as 3,17,20" if job.kind == "forget" else ""
+        raise InputError(f"job {job.kind!r} needs the setting site{more}")
+    if job.kind == "forget":
+        _row_ids(job)
+    if job.kind == "add-rows" and not (job.settings["new"] and job.settings["label"]):
+        raise InputError("job 'add-rows' needs the settings new, a table of the rows, and label, its column of labels")
+    job.file("model")
+    if files and job.kind in CHANGES:
+        _check_change(load(job.file("model")), job)
+
+
+def _check_change(model: Any, job: Job) -> None:
+    """Refuse to change a model that cannot be, or a site of it that is not there or is there already."""
+    site, verb = job.settings["site"], CHANGES[job.kind]
+    if not hasattr(model, verb):
+        raise InputError(
+            f"job {job.kind!r} needs a folding model, got a {type(model).__name__}: train again with the rows of today"
+        )
+    if (site in model.sites) == (job.kind == "add-site"):
+        there = ", ".join(map(repr, model.sites[:20]))
+        told = "takes part already" if job.kind == "add-site" else "is no site of the model"
+        raise InputError(f"{site!r} {told}, which has {there}")
+    asked = {*model.sites, site} - ({site} if job.kind == "forget" and not _row_ids(job) else set())
+    absent = sorted(asked - set(job.sites)) if job.sites and getattr(model, "hold", "machines") == "sites" else []
+    if absent:
+        raise InputError(f"sites must name all that are asked, {absent[0]!r} is not among {', '.join(job.sites[:20])}")
+    if job.kind == "add-rows":
+        _new_rows(model, job)
+
+
+def _row_ids(job: Job) -> list[int]:
+    try:
+        return [int(number) for number in job.settings["rows"].split(",") if number.strip()]
+    except ValueError:
+        raise InputError(f"rows must be row ids such as 3,17,20, got {job.settings['rows']!r}") from None
+
+
+def _new_rows(model: Any, job: Job) -> Table:
+    """Rows to add, with the columns of the model."""
+    features = job.settings["features"] or list(model.feature_names_in_) or None
+    table = read_table(job.file("new"), features=features, label=job.settings["label"], ids=job.settings["ids"] or None)
+    if table.X.shape[1] != model.n_features_in_:
+        raise InputError(f"new must have {model.n_features_in_} columns as the model has, got {table.X.shape[1]}")
+    if table.ids is not None and table.ids.dtype.kind not in "iu":
+        raise InputError(f"ids must be a column of whole numbers, {job.settings['ids']!r} holds {table.ids.dtype}")
+    return table
+
+
+# What is done -----------------------------------------------------------------------------------------------------
+
+
+def _learner(job: Job) -> Any:
+    given = {name: job.settings[name] for name in settings_by_name() if job.settings[name]}
+    return make_learner(job.settings["learner"], Given(given))
+
+
+def _train(federation: Federation, job: Job) -> dict[str, Any]:
+    if job.settings["preparation"] == "auto":
+        agree(federation, **job.asking)
+    elif job.settings["preparation"]:
+        use(federation, Preparation.load(job.file("preparation")), **job.asking)
+    return _saved(_learner(job).fit(federation, **job.asking), job)
+
+
+def _predict(federation: Federation, job: Job) -> dict[str, Any]:
+    if job.settings["keys"]:
+        return _encrypted(federation, job)
+    model = predictor_for(_model(federation, job), job.settings["site"], "the setting site")
+    if not hasattr(model, "answer"):
+        raise InputError(f"job 'predict' needs a model that predicts, a {type(model).__name__} measures distances")
+    rows = _queries(model, job)
+    asks = getattr(model, "connection", None) is not None
+    answer = model.answer(rows, **(job.asking if asks else {}))
+    columns = {"row": np.arange(1, len(rows) + 1), **answer_columns(answer, getattr(model, "classes_", ()))}
+    write_table(job.folder / "predictions.parquet", columns)
+    return {"predictions": "predictions.parquet", "rows": len(rows), "missing": dict(answer.missing)}
+
+
+def _queries(model: Any, job: Job) -> Any:
+    """Rows to predict; a matrix is taken as prepared already."""
+    place, preparation = job.file("queries"), getattr(model, "preparation", None)
+    if preparation is None or place.suffix.lower() == ".npy":
+        return read_table(place, features=job.settings["features"] or None).X
+    return read_raw_table(place, features=list(preparation.used))
+
+
+def _encrypted(federation: Federation, job: Job) -> dict[str, Any]:
+    """An answer that nobody here can read: the run asks and combines, and the secret key is with whoever started it."""
+    model = _model(federation, job)
+    if not isinstance(model, FoldingModel) or model.connection is None:
+        told = f"encrypted answers need a folding model whose machines are at its sites, got a {type(model).__name__}"
+        raise InputError(f"{told}: train with learner folding and measure rms")
+    check_encryptable(model)
+    keys = open_keys(job.file("keys").read_bytes())
+    rows = model._queries(_queries(model, job))
+    if not 1 <= len(rows) <= MOST_ENCRYPTED:
+        raise InputError(f"a run answers 1 to {MOST_ENCRYPTED:,} encrypted queries, got {len(rows):,}")
+    asking = job.asking
+    if job.min_replies is not None:  # what one site alone attains would be told of that site
+        asking["min_replies"] = max(job.min_replies, min(2, len(model.sites)))
+    answer = combined_answer(federation, model, rows, site_key=keys.site_key, server=keys.server, **asking)
+    with atomic_path(job.folder / "answer.kfsm") as temporary:
+        temporary.write_bytes(answer.message)
+    return {"answer": "answer.kfsm", "rows": len(rows), "missing": dict(answer.missing)}
+
+
+def _evaluate(federation: Federation, job: Job) -> dict[str, Any]:
+    influence = bool(job.settings["influence"])
+    tested = evaluate(_model(federation, job), federation, influence=influence, **job.asking)
+    _write_json(job.folder / "evaluation.json", tested.to_json())
+    name, value = ("accuracy", tested.accuracy) if isinstance(tested, Evaluation) else ("r2", tested.r2)
+    figure: dict[str, Any] = {name: None if np.isnan(value) else value}
+    if tested.influence is not None:
+        figure["named"] = list(tested.influence.named)
+    return {"evaluation": "evaluation.json", **figure, "missing": dict(tested.missing)}
+
+
+def _forget(federation: Federation, job: Job) -> dict[str, Any]:
+    """A model without rows, or without a site; one that is gone for good is not waited for and not asked."""
+    site, rows = job.settings["site"], _row_ids(job)
+    if rows or site in federation.sites:
+        return _saved(_model(federation, job).forget(site, rows=rows or None), job)
+    told = {site: "it was not asked: whatever it keeps of the model is still there"}
+    return {**_saved(without_site(load(job.file("model")), site), job), "missing": told}
+
+
+def without_site(model: Any, site: str) -> FoldingModel:
+    """A model without a site that is gone for good: nobody is asked, and nothing is deleted at the site."""
+    if not isinstance(model, FoldingModel):
+        raise InputError(f"site {site!r} is not there, and a {type(model).__name__} needs it to forget it: train again")
+    return model._without(site)
+
+
+def _add_rows(federation: Federation, job: Job) -> dict[str, Any]:
+    model = _model(federation, job)
+    table = _new_rows(model, job)
+    added = {"added": len(table)}
+    return {**_saved(model.add_rows(job.settings["site"], table.X, table.y, table.ids), job), **added}
+
+
+def _add_site(federation: Federation, job: Job) -> dict[str, Any]:
+    return _saved(_model(federation, job).add_site(job.settings["site"]), job)
+
+
+def _model(federation: Federation, job: Job) -> Any:
+    model = load(job.file("model"))
+    return model.connect(federation) if getattr(model, "hold", "machines") == "sites" else model
+
+
+def _saved(model: Any, job: Job) -> dict[str, Any]:
+    model.save(job.folder / "model.kfd")
+    members = {"members": list(model.sites)} if hasattr(model, "sites") else {}
+    return {"model": "model.kfd", **members, "classes": model.classes_.tolist(), "missing": dict(model.missing_)}
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+JOBS: dict[str, Callable[[Federation, Job], dict[str, Any]]] = {
+    "train": _train,
+    "predict": _predict,
+    "evaluate": _evaluate,
+    "forget": _forget,
+    "add-rows": _add_rows,
+    "add-site": _add_site,
+}
+#: Jobs that change a model, and its method that does.
+CHANGES = {"forget": "forget", "add-rows": "add_rows", "add-site": "add_site"}

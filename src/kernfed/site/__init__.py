@@ -1,0 +1,1 @@
+"""A site: its rows, its policy, what it answers, and its records of both."""

@@ -1,0 +1,188 @@
+"""A site's own decisions, read from its ``site.toml``: which tasks, for whom, how often, under which privacy."""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from kernfed.base.checks import check_choice, check_count, check_number
+from kernfed.errors import PolicyError
+from kernfed.privacy.names import ROW_MECHANISMS
+from kernfed.site.protocol.message import digest
+from kernfed.site.protocol.task import default_tasks, task_names
+
+#: Schemes by which scores may be encrypted; "plain" encrypts nothing and is for trying out.
+SCHEMES = ("bfv", "tfhe", "plain")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a site allows.
+
+    tasks : names of tasks it answers, or ("*",). callers : who may ask, or ("*",); a name is worth what the engine
+    knows of it, and where it knows nobody, callers give their own. queries_per_day : rows scored per
+    caller and day, None for no limit. min_rows_per_class : classes with fewer rows are not spoken of.
+    min_rows_per_value : words of a column that fewer rows share are not named when sites agree on a preparation.
+    require_privacy : whether learners must release data under differential privacy, which the next three imply.
+    mechanisms : by which mechanisms (names as in ``kernfed plan --privacy``), or ("*",). max_record_epsilon : the most
+    that one record may lose over all releases, at ``record_delta``; required privacy needs it. private_labels : whether
+    labels must be randomised. atoms : whether mechanisms may publish a value as it is with a small probability, as the
+    papers' does. labels : "classes", which are public with their numbers of rows unless labels are private, or
+    "targets" to regress on, of which none is ever told. schemes, keys : by which schemes scores may be encrypted, and
+    under which keys (SHA-256 digests of the asker's key, or ("*",)); "plain" encrypts nothing, so it also needs the
+    task "scores". keep_models : of how many trainings a site keeps the machines, the newest; older models are then
+    stale. max_features, max_steps, max_numbers : the most features of a model, steps of a descent, and numbers held at
+    once that a question may ask for. task_seconds : how long a site computes for one question. max_charges : of how
+    many releases the ledger may have charges, however small: each makes the next one slower. approve : tasks that wait
+    until ``kernfed approve`` lets a caller through, or ("*",). masked : additive tasks that are answered in masked sums
+    only, where committee and roster are pinned. committee, roster : long-lived keys of the members of a committee, and
+    of the sites that take part in its sums, by name, as ``kernfed key`` prints them. min_sum_sites, corrupt_sites : the
+    smallest set of sites whose sum this one takes part in, or answers for as a member, and how many of them must be
+    assumed to work with the coordinator.
+    """
+
+    tasks: tuple[str, ...] = field(default_factory=default_tasks)
+    callers: tuple[str, ...] = ("*",)
+    queries_per_day: int | None = None
+    min_rows_per_class: int = 1
+    require_privacy: bool = False
+    max_record_epsilon: float | None = None
+    record_delta: float = 1e-5
+    mechanisms: tuple[str, ...] = ("*",)
+    private_labels: bool = False
+    atoms: bool = False
+    labels: str = "classes"
+    schemes: tuple[str, ...] = ("bfv", "tfhe", "plain")
+    keys: tuple[str, ...] = ("*",)
+    keep_models: int = 20
+    max_features: int = 20_000
+    max_steps: int = 100_000
+    max_numbers: int = 500_000_000
+    task_seconds: float = 3600.0
+    max_charges: int = 1000
+    approve: tuple[str, ...] = ()
+    masked: tuple[str, ...] = ()
+    committee: Mapping[str, str] = field(default_factory=dict)
+    roster: Mapping[str, str] = field(default_factory=dict)
+    min_sum_sites: int = 3
+    corrupt_sites: int = 0
+    min_rows_per_value: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("tasks", "callers", "mechanisms", "schemes", "keys", "approve", "masked"):
+            words = getattr(self, name)
+            if not isinstance(words, tuple) or not all(isinstance(word, str) for word in words):
+                raise PolicyError(f"{name} must be a list of words (a tuple in Python), got {words!r}")
+        _check_words("tasks", self.tasks, task_names())
+        _check_words("mechanisms", self.mechanisms, ROW_MECHANISMS)
+        _check_words("schemes", self.schemes, SCHEMES)
+        self._check_approve()
+        self._check_sums()
+        if not self.mechanisms:
+            raise PolicyError(f"mechanisms must be some of {', '.join(ROW_MECHANISMS)}, got none")
+        for name in ("require_privacy", "private_labels", "atoms"):
+            if not isinstance(getattr(self, name), bool):
+                raise PolicyError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        if self.queries_per_day is not None:
+            check_count(self.queries_per_day, "queries_per_day")
+        for name in ("min_rows_per_class", "keep_models", "max_features", "max_steps", "max_numbers", "max_charges"):
+            check_count(getattr(self, name), name)
+        check_count(self.min_rows_per_value, "min_rows_per_value")
+        check_number(self.task_seconds, "task_seconds", above=0)
+        check_choice(self.labels, "labels", ("classes", "targets"))
+        self._require_privacy()
+
+    def _check_approve(self) -> None:
+        """Tasks that wait are tasks that the site answers at all."""
+        _check_words("approve", self.approve, task_names())
+        useless = [word for word in self.approve if word != "*" and not self.allows(word)]
+        if useless:
+            raise PolicyError(f"approve holds {useless[0]!r}, which tasks does not allow; name it there, too")
+
+    def _check_sums(self) -> None:
+        """Keys by name; and what is answered masked only is never masked for whomever a question names."""
+        _check_words("masked", self.masked, task_names())
+        for name in ("committee", "roster"):
+            keys = getattr(self, name)
+            if not isinstance(keys, Mapping) or not all(_is_key(key) for key in keys.values()):
+                raise PolicyError(f"{name} must name a key of 64 hexadecimal digits for each, got {keys!r:.200}")
+        if self.masked and not (self.committee and self.roster):
+            raise PolicyError("masked needs committee and roster: whose keys are trusted is the site's decision")
+        check_count(self.min_sum_sites, "min_sum_sites", at_least=2)
+        check_count(self.corrupt_sites, "corrupt_sites", at_least=0)
+        if self.min_sum_sites < self.corrupt_sites + 2:
+            raise PolicyError("min_sum_sites must leave two honest sites: at least corrupt_sites + 2")
+        if self.committee and len(self.committee) not in (3, 4):
+            raise PolicyError(f"a committee has 3 members, or 4 where one may be corrupt, got {len(self.committee)}")
+
+    def _require_privacy(self) -> None:
+        """Any demand on privacy requires it, and required privacy has a cap."""
+        if self.max_record_epsilon is not None:
+            check_number(self.max_record_epsilon, "max_record_epsilon", above=0)
+        check_number(self.record_delta, "record_delta", above=0, below=1)
+        if self.max_record_epsilon is not None or "*" not in self.mechanisms or self.private_labels:
+            object.__setattr__(self, "require_privacy", True)
+        if self.require_privacy and self.max_record_epsilon is None:
+            raise PolicyError("required privacy needs max_record_epsilon, the most that one record may lose in all")
+
+    @classmethod
+    def open(cls) -> "Policy":
+        """A site that answers everything: for data the caller holds anyway."""
+        return cls(tasks=("*",))
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> "Policy":
+        """Policy in a TOML file; unknown or wrongly typed settings are refused, never ignored.
+
+        The file of a site's service (``kernfed site run``) has them in its table ``policy``.
+        """
+        place = Path(path)
+        if not place.is_file():
+            raise PolicyError(f"no policy file at {place}")
+        try:
+            settings = tomllib.loads(place.read_text(encoding="utf-8"))
+            inside = settings.get("policy")
+            return cls.from_settings(inside if isinstance(inside, dict) else settings)
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValueError) as error:
+            raise PolicyError(f"{place}: {error}") from None
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, Any]) -> "Policy":
+        """Policy from parsed settings."""
+        known = {setting.name for setting in fields(cls)}
+        unknown = sorted(set(settings) - known)
+        if unknown:
+            raise PolicyError(f"unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}")
+        given: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in settings.items()}
+        return cls(**given)
+
+    @cached_property
+    def digest(self) -> str:
+        """Fingerprint of all settings: by it a journal names the policy that a question was answered under."""
+        return digest(asdict(self))
+
+    def allows(self, task: str) -> bool:
+        """Whether the site answers ``task``."""
+        return "*" in self.tasks or task in self.tasks
+
+    def holds(self, task: str) -> bool:
+        """Whether ``task`` waits until the site's operator approves it."""
+        return "*" in self.approve or task in self.approve
+
+    def welcomes(self, caller: str) -> bool:
+        """Whether ``caller`` may ask."""
+        return "*" in self.callers or caller in self.callers
+
+
+def _is_key(text: Any) -> bool:
+    return isinstance(text, str) and re.fullmatch("[0-9a-f]{64}", text) is not None
+
+
+def _check_words(name: str, words: tuple[str, ...], known: Sequence[str]) -> None:
+    strange = [word for word in words if word not in (*known, "*")]
+    if strange:
+        raise PolicyError(f'{name} must be some of {", ".join(known)}, or "*"; got {strange[0]!r}')

@@ -1,0 +1,254 @@
+"""Coverage from rows kept aside under differential privacy: noisy histograms of sites, or of all of them together.
+
+A model that is whole travels to the sites. Each releases its own histogram once, or adds its share of one noise to a
+masked sum; either way it charges its ledger before it draws, and rows are read inside a permit only.
+
+Every row is scored by itself. The model comes with the question, and may be made so that some row overflows or raises:
+such a row is in no set, as one of an unknown label, and neither another row's place nor the reply depends on it.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernfed.abstain import Abstaining, NoisyConformal, probability_bins, ratio_bins
+from kernfed.abstain.ladder import PLACES, odds_places, ratio_places
+from kernfed.abstain.noisy import LARGEST_OF_SITE, read_sums
+from kernfed.base.checks import FloatArray, check_count
+from kernfed.base.threads import single_blas_thread
+from kernfed.errors import InputError, Refused
+from kernfed.federation.asking import Federation, leave_out
+from kernfed.federation.shares import outsized
+from kernfed.federation.summing.party import TERMS, question_hash
+from kernfed.federation.summing.released import gather_shares, guarantees, honest_sites, send_share
+from kernfed.files import Record
+from kernfed.privacy.generator import Ints
+from kernfed.privacy.histogram import Places, RecordHistogram, left_out
+from kernfed.privacy.ledger import Ledger
+from kernfed.privacy.limits import saturate
+from kernfed.privacy.shared_histogram import SharedHistogram
+from kernfed.privacy.shares import sum_deviation
+from kernfed.privacy.values import mechanism_to_values
+from kernfed.promise import Guarantee, Terms
+from kernfed.secure.committee.setting import read_setting
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.task import task
+from kernfed.site.release.asked import check_kind, read_mechanism
+from kernfed.site.release.kept import warn_if_forgotten
+from kernfed.site.release.permit import releasing, statement
+from kernfed.site.rows import Rows
+from kernfed.site.site import Site
+from kernfed.testing.evaluation import whole_question
+from kernfed.testing.predictors import is_regressor, read_model
+
+#: More rows than this at a site are a lie; sums of them stay exact.
+_MOST_ROWS = 2**36
+
+# At a site ---------------------------------------------------------------------------------------------------------
+
+
+def _question(site: Site, payload: Payload) -> tuple[RecordHistogram, Any]:
+    """The mechanism and the model in a question, before any row is looked at."""
+    mechanism = read_mechanism(payload.values.get("privacy"), RecordHistogram)
+    site.check_labels_are_classes()
+    try:
+        arrays = {name: array for name, array in payload.arrays.items() if name != TERMS}
+        model = read_model(site, arrays, payload.values["model"], 1)
+        whole = isinstance(model, Abstaining) and getattr(model, "hold", "machines") == "machines"
+        if not whole or is_regressor(model):
+            raise InputError(f"a {type(model).__name__} has no sets of classes here")
+        if model.n_features_in_ != site.width:
+            raise InputError(f"the model is for {model.n_features_in_} columns, and the site has {site.width}")
+        if mechanism.strangers and not model.tells_strangers:
+            raise InputError("a model without machines tells no strangers")
+        with np.errstate(all="ignore"):
+            model.conforming(np.zeros((1, site.width)))  # what it cannot answer for any row is said before there is one
+    except (KeyError, TypeError, ValueError) as error:
+        raise Refused("bad question", f"the model asked about cannot be used: {error}") from None
+    return mechanism, model
+
+
+def _aside(site: Site) -> Rows:
+    rows = site.held_out()
+    if not len(rows.y):
+        raise Refused("empty", f"site {site.name!r} keeps no rows aside")
+    return rows
+
+
+def row_places(model: Any, X: FloatArray, y: npt.NDArray[Any]) -> tuple[Places, Places]:
+    """Places (n,) of rows X (n, p) by the odds of their labels y (n,), and by their strangeness; each row by itself."""
+    numbers = {label: number for number, label in enumerate(model.classes_.tolist())}
+    places = np.full(len(y), PLACES, dtype=np.intp)
+    strange = np.full(len(y), PLACES, dtype=np.intp)
+    with single_blas_thread(), np.errstate(all="ignore"):
+        for row, label in enumerate(y.tolist()):
+            try:
+                likely, far = model.conforming(X[row : row + 1])
+            except Exception:  # whatever a row does to a model, nobody is to notice it
+                continue
+            own = numbers.get(label)
+            if own is not None and math.isfinite(likely[0, own]):
+                places[row] = odds_places(probability_bins(likely[0, own : own + 1]))[0]
+            if far is not None and far[0] / model.distance_unit >= 0:
+                strange[row] = ratio_places(ratio_bins(far / model.distance_unit))[0]
+    return places, strange
+
+
+def _counted(model: Any, mechanism: RecordHistogram, rows: Rows) -> tuple[Places, Places | None]:
+    places, strange = row_places(model, saturate(rows.X), rows.y)
+    return places, strange if mechanism.strangers else None
+
+
+def _scored_by(payload: Payload) -> str:
+    """Digest of the model in a question, without what it says of its own privacy: that changes no score."""
+    return question_hash("conform_release", Payload(payload.arrays, {"model": _without(payload.values["model"])}))
+
+
+def _without(values: Any) -> Any:
+    if isinstance(values, Mapping):
+        return {name: _without(value) for name, value in values.items() if name != "privacy"}
+    return values
+
+
+@task("conform_release", leaves="released", under_privacy="released")
+def conform_release(site: Site, payload: Payload) -> Payload:
+    """Noisy histograms of the held-out rows, scored by a model that came with the question; released once."""
+    mechanism, model = _question(site, payload)
+    with releasing(site, mechanism) as permit:
+        rows = _aside(site)
+
+        def compute(ledger: Ledger) -> Record:
+            made = mechanism.release(*_counted(model, mechanism, rows), ledger=ledger, ids=rows.people)
+            return Record({"counts": made.counts, **({} if made.nearest is None else {"nearest": made.nearest})})
+
+        record = permit.once(rows, compute, key=_scored_by(payload))
+        count = len(rows.y)
+    return Payload(record.arrays, {"privacy": statement(site, *mechanism.guarantees(site.width)), "rows": count})
+
+
+@task("conform_shares", leaves="masked", under_privacy="released")
+def conform_shares(site: Site, payload: Payload) -> Payload:
+    """The site's share of the histograms of all sites' held-out rows, with its part of the noise, masked."""
+    mechanism, model = _question(site, payload)
+    try:
+        shared = SharedHistogram.of(mechanism, payload.values["honest"])
+    except (KeyError, ValueError) as error:
+        raise Refused("bad question", f"the sum asked for cannot be followed: {error}") from None
+    count = 0
+
+    def integers(rows: Rows, pays: npt.NDArray[np.bool_]) -> Mapping[str, Ints]:
+        nonlocal count
+        count = len(rows.y)
+        places, strange = _counted(model, mechanism, rows)
+        return shared.integers(left_out(places, pays), None if strange is None else left_out(strange, pays))
+
+    options: Any = {"protects_labels": True, "aside": True}
+    sent = send_share(site, "conform_shares", payload, mechanism, shared, "histogram", integers, **options)
+    return Payload(sent.arrays, {**sent.values, "rows": count})
+
+
+# Who asks ----------------------------------------------------------------------------------------------------------
+
+
+def conform_privately(
+    model: Any, federation: Federation, mechanism: Any, committee: Any, max_share: float, options: Any
+) -> Any:
+    """The model with a coverage from noisy counts: of each site, or of all together where there is a ``committee``."""
+    check_kind(mechanism, "record-histogram", "RecordHistogram(epsilon, delta)")
+    bare = replace(model, conformal_=None)
+    if getattr(bare, "hold", "machines") != "machines" or getattr(bare, "connection", None) is not None:
+        raise InputError(
+            "noise is for counts of a model that is whole (ridge, or hold='machines'): of one whose machines are at "
+            "their sites, the rows kept aside would travel as they are"
+        )
+    if mechanism.strangers and not bare.tells_strangers:
+        raise InputError("strangers are told by machines, and this model has none: leave strangers=True out")
+    bare.conforming(np.zeros((1, bare.n_features_in_)))  # raises here, and not at every site, what has no probabilities
+    warn_if_forgotten(federation.engine)
+    question = whole_question(bare, federation)
+    asked = Payload(question.arrays, {**question.values, "privacy": mechanism_to_values(mechanism)})
+    gather = _gather_own if committee is None else _gather_sum
+    counted, told = gather(bare, federation, asked, mechanism, (committee, max_share), options)
+    return _with_charges(replace(model, conformal_=counted), told)
+
+
+def _gather_own(
+    model: Any, federation: Federation, question: Payload, mechanism: RecordHistogram, how: Any, options: Any
+) -> tuple[NoisyConformal, dict[str, Any]]:
+    """Sums of the histograms that sites release by themselves."""
+    terms = _terms(mechanism, mechanism.guarantees(model.n_features_in_), {})
+    names = ("counts", "nearest")[: mechanism.histograms]
+
+    def check(_: str, payload: Payload) -> None:
+        terms.check_told(payload.values["privacy"])
+        check_count(payload.values["rows"], "rows", at_most=_MOST_ROWS)
+        for name in names:
+            read_sums(payload.arrays[name], LARGEST_OF_SITE)
+
+    replies = federation.ask("conform_release", question, check=check, **options)
+    claimed = {site: int(payload.values["rows"]) for site, payload in replies}
+    replies = leave_out("conform_release", replies, outsized(claimed, how[1]), options["min_replies"])
+    total = {name: np.sum([payload.arrays[name] for _, payload in replies], axis=0) for name in names}
+    told = {site: payload.values["privacy"] for site, payload in replies}
+    deviation = math.sqrt(len(told) * float(mechanism.law().variance))
+    rows = sum(claimed[site] for site in told)
+    missing = {site: refusal.reason for site, refusal in replies.missing.items()}
+    return _coverage(model, total, deviation, rows, terms.with_told(told), missing), told
+
+
+def _gather_sum(
+    model: Any, federation: Federation, question: Payload, mechanism: RecordHistogram, how: Any, options: Any
+) -> tuple[NoisyConformal, dict[str, Any]]:
+    """The sum of all histograms, with one noise for all sites."""
+    setting = read_setting(how[0])
+    if setting is None:
+        raise InputError(f"sum must be 'secure' or a kernfed.secure.Committee, got {how[0]!r}")
+    honest = honest_sites(setting, len(federation.sites), options["min_replies"])
+    shared = SharedHistogram.of(mechanism, honest)
+    terms = _terms(mechanism, guarantees(shared), {"sum": {"honest": honest, "alone": shared.alone}})
+    heard: dict[str, Payload] = {}
+
+    def hear(site: str, answer: Payload) -> None:
+        terms.check_told(answer.values["privacy"])
+        check_count(answer.values["rows"], "rows", at_most=_MOST_ROWS)
+        heard[site] = answer
+
+    asked = Payload(question.arrays, {**question.values, "honest": honest})
+    total = gather_shares(
+        federation, "conform_shares", asked, shared, "histogram", setting, federation.sites, hear=hear, **options
+    )
+    told = {site: heard[site].values["privacy"] for site in total.sites}
+    deviation = sum_deviation(shared.arrays("histogram")["counts"].deviation, honest, len(total.sites))
+    rows = sum(int(heard[site].values["rows"]) for site in total.sites)
+    missing = {site: refusal.reason for site, refusal in total.missing.items()}
+    return _coverage(model, total.integers, deviation, rows, terms.with_told(told), missing), told
+
+
+def _terms(mechanism: RecordHistogram, promised: tuple[Guarantee, Guarantee], more: Mapping[str, Any]) -> Terms:
+    asked = mechanism_to_values(mechanism)
+    return Terms(asked, None, "rows and targets", *promised, request={"mechanism": asked, "labels": None, **more})
+
+
+def _coverage(
+    model: Any, total: Mapping[str, Ints], deviation: float, rows: int, terms: Terms, missing: Mapping[str, str]
+) -> NoisyConformal:
+    counts, nearest = (total[name].astype(np.int64) if name in total else None for name in ("counts", "nearest"))
+    assert counts is not None
+    about: Any = {"unit": model.distance_unit, "prior": model.prior, "missing": missing}
+    return NoisyConformal(counts, nearest, deviation, rows, len(terms.spent), terms, **about)
+
+
+def _with_charges(model: Any, told: Mapping[str, Any]) -> Any:
+    """The model whose own terms, where it has some, know what the ledgers of its sites have come to by now."""
+    if model.privacy is None:
+        return model
+    known = {site: pairs for site, pairs in told.items() if site in model.privacy.spent}
+    terms = model.privacy.with_told(known)
+    parts = {name: part for name in ("folding", "ridge") if (part := getattr(model, name, None)) is not None}
+    if parts:  # a fusion has the terms of its parts
+        return replace(model, **{name: replace(part, privacy=terms) for name, part in parts.items()})
+    return replace(model, privacy=terms)
