@@ -233,7 +233,7 @@ class EngineContract(ABC):
         assert self.rows_at(federation, "alpha") == before + 3
 
     def carried(self, federation: Federation, **changes: Any) -> Reply:
-        question = Question(federation.run, "q", "describe", Payload())
+        question = Question(federation.run_id, "q", "describe", Payload())
         carried = federation.engine.carry(encode_question(replace(question, **changes)), ["alpha"], 60.0)
         return decode_reply(carried["alpha"], question, "alpha")  # type: ignore[arg-type]
 
@@ -251,7 +251,7 @@ class EngineContract(ABC):
 
     @pytest.mark.parametrize("data_sent", [b"", b"\0" * 8, b"hello", bytes(range(256))])
     def test_questions_that_are_none_are_refused(self, federation: Federation, data_sent: bytes) -> None:
-        question = Question(federation.run, "q", "describe", Payload())
+        question = Question(federation.run_id, "q", "describe", Payload())
         for site, reply in federation.engine.carry(data_sent, federation.sites, 60.0).items():
             refusal = decode_reply(reply, question, site).refusal  # type: ignore[arg-type]
             assert refusal is not None

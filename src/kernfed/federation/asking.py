@@ -9,6 +9,7 @@ import secrets
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from kernfed.base.checks import check_count, check_number
@@ -16,7 +17,16 @@ from kernfed.base.threads import in_threads
 from kernfed.errors import InputError, MessageError, MissingSites, TooFewReplies
 from kernfed.federation.engines.engine import DeliveringEngine, Engine
 from kernfed.federation.engines.local import LocalEngine
-from kernfed.site.protocol.message import Payload, Question, Refusal, Reply, decode_reply, encode_question
+from kernfed.federation.program import Ask, Outcome, Program, Result, advance
+from kernfed.site.protocol.message import (
+    Payload,
+    Question,
+    Refusal,
+    decode_bundle,
+    decode_reply,
+    encode_bundle,
+    encode_question,
+)
 from kernfed.site.protocol.replies import Replies, Total
 from kernfed.site.protocol.schema import Schema, agree, odd_sites
 from kernfed.site.protocol.task import connector, summer
@@ -47,7 +57,8 @@ class Federation:
         self.sum_keys: dict[str, Any] = {}
         self.seed = check_count(seed, "seed", at_least=0)
         self.caller = caller
-        self.run = secrets.token_hex(8)
+        #: Id of everything that this federation asks.
+        self.run_id = secrets.token_hex(8)
         self.traffic = Traffic()
         self._on_missing = on_missing
         self._only: frozenset[str] | None = None
@@ -184,101 +195,126 @@ class Federation:
         sites: Sequence[str] | None = None,
         timeout: float = 600.0,
         min_replies: int | None = None,
-        check: Callable[[str, Payload], None] | None = None,
+        check: Callable[[str, Payload], object] | None = None,
         question_id: str | None = None,
         keep: bool = True,
     ) -> Replies:
-        """Ask ``sites`` (default all) and return what fits. A mapping of payloads asks every site it names its own.
+        """Replies of ``sites`` (default all) to one question; see ``Ask`` for the arguments.
 
-        ``check(site, payload)`` raises ``ValueError`` for a payload that must not be used: the site then counts as
-        missing. Large replies are checked several at a time. ``min_replies`` (default: all asked) is how many must
-        remain, or ``TooFewReplies`` is raised. A question repeated with the same ``question_id`` changes nothing at the
-        sites. Without ``keep`` a payload is let go once ``check`` has seen it, one after the other: whatever the number
-        of sites, few are held at a time.
+        ``TooFewReplies`` is raised where fewer than ``min_replies`` (default: all asked) remain.
         """
-        known = self.sites if isinstance(payload, Payload) else tuple(payload)
-        asked = sorted(set(known if sites is None else sites))
-        strangers = [site for site in asked if site not in (*self.sites, *self.helpers)]
-        if strangers:
-            raise InputError(f"no site {strangers[0]!r}; there are {', '.join(map(repr, self.sites[:20]))}")
+        asked = Ask(task, payload, sites, min_replies, check, question_id, keep)
+        (outcome,) = self.exchange([asked], timeout)
+        if isinstance(outcome, TooFewReplies):
+            raise outcome
+        return outcome
+
+    def run(self, program: Program[Result], *, timeout: float = 600.0) -> Result:
+        """The result of a program. Each of its asks is one exchange, of at most ``timeout`` seconds."""
+        try:
+            asked = next(program)
+            while True:
+                alone = isinstance(asked, Ask)
+                outcomes = self.exchange((asked,) if isinstance(asked, Ask) else asked, timeout)
+                asked = advance(program, outcomes, alone)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+    def exchange(self, asks: Sequence[Ask], timeout: float = 600.0) -> tuple[Outcome, ...]:
+        """The outcome of every ask. Each site gets one message with everything that is asked of it, and sends one back.
+
+        Large replies are checked several at a time. Where an ask does not keep its replies, they are taken one after
+        the other: few are in memory at a time, whatever the number of sites.
+        """
         check_number(timeout, "timeout", above=0)
-        needed = len(asked) if min_replies is None else check_count(min_replies, "min_replies", at_least=0)
-        identity = question_id or secrets.token_hex(12)
-        own = dict.fromkeys(asked, payload) if isinstance(payload, Payload) else {site: payload[site] for site in asked}
-        questions = {site: Question(self.run, identity, task, own[site], self.caller) for site in asked}
-        data: bytes | dict[str, bytes]
-        if isinstance(payload, Payload):  # the same for all, so encoded once
-            data = encode_question(Question(self.run, identity, task, payload, self.caller))
-        else:
-            data = {site: encode_question(question) for site, question in questions.items()}
+        asked = [_Asked.of(ask, self) for ask in asks]
+        by_site: dict[str, list[_Asked]] = {}
+        for one in asked:
+            for site in one.questions:
+                by_site.setdefault(site, []).append(one)
+        bundles: dict[tuple[int, ...], bytes] = {}  # sites that are asked the same get the same bytes
+        data = {
+            site: bundles.setdefault(
+                tuple(id(one.sent[site]) for one in ones), encode_bundle([one.sent[site] for one in ones])
+            )
+            for site, ones in sorted(by_site.items())
+        }
+        sites = list(data)
         started = time.monotonic()
-        outcomes: dict[str, Payload | Refusal] = {}
 
         def take(site: str, carried: bytes | Refusal | None) -> None:
-            down = len(data if isinstance(data, bytes) else data[site])
-            outcome = self._receive(site, questions[site], carried, down, check)
-            outcomes[site] = Payload() if isinstance(outcome, Payload) and not keep else outcome
+            ones = by_site[site]
+            extra = len(data[site]) - sum(len(one.sent[site]) for one in ones)  # of the bundle; the first part has it
+            for place, (one, part) in enumerate(zip(ones, _parts(carried, len(ones), site), strict=True)):
+                self._receive(one, site, part, extra if place == 0 else 0)
 
-        if keep or not isinstance(self.engine, DeliveringEngine):
-            carried = self.engine.carry(data, asked, timeout)
+        carried_data: bytes | dict[str, bytes] = next(iter(data.values())) if len(bundles) == 1 else data
+        keep = all(ask.keep for ask in asks)
+        if not sites:
+            pass
+        elif keep or not isinstance(self.engine, DeliveringEngine):
+            carried = self.engine.carry(carried_data, sites, timeout)
             size = sum(len(reply) for reply in carried.values() if isinstance(reply, bytes))
             # Checks of large replies (is this matrix positive?) take as long as sites take to make them: one core each.
             # Where replies are not kept the check adds them up, and two at once would lose one.
-            alone = not keep or size < _CHECKED_IN_THREADS
-            in_threads(lambda site: take(site, carried.get(site)), asked, 1 if alone else None)
+            one_by_one = not keep or size < _CHECKED_IN_THREADS
+            in_threads(lambda site: take(site, carried.get(site)), sites, 1 if one_by_one else None)
         else:
-            self.engine.deliver(data, asked, timeout, take)
-            for site in asked:
-                if site not in outcomes:
+            taken: set[str] = set()
+
+            def deliver(site: str, answer: bytes | Refusal) -> None:
+                taken.add(site)
+                take(site, answer)
+
+            self.engine.deliver(carried_data, sites, timeout, deliver)
+            for site in sites:
+                if site not in taken:
                     take(site, None)
+        self.traffic.exchanges += bool(sites)
+        seconds = time.monotonic() - started
+        return tuple(self._outcome(one, seconds) for one in asked)
+
+    def _outcome(self, asked: "_Asked", seconds: float) -> Outcome:
+        """Replies to an ask, or ``TooFewReplies``; ``on_missing`` is called for every site that is missing."""
         payloads: dict[str, Payload] = {}
         missing: dict[str, Refusal] = {}
-        for site in asked:
-            outcome = outcomes[site]
+        for site in asked.questions:
+            outcome = asked.outcomes[site]
             if isinstance(outcome, Refusal):
                 missing[site] = outcome
                 if self._on_missing is not None:
-                    self._on_missing(site, task, outcome)
+                    self._on_missing(site, asked.ask.task, outcome)
             else:
                 payloads[site] = outcome
-        replies = Replies(payloads, missing, time.monotonic() - started)
-        if len(replies) < needed:
-            raise TooFewReplies(task, needed, replies)
-        return replies
+        replies = Replies(payloads, missing, seconds, sum(asked.down.values()), sum(asked.up.values()))
+        return replies if len(replies) >= asked.needed else TooFewReplies(asked.ask.task, asked.needed, replies)
 
-    def _receive(
-        self,
-        site: str,
-        question: Question,
-        carried: bytes | Refusal | None,
-        down: int,
-        check: Callable[[str, Payload], None] | None,
-    ) -> Payload | Refusal:
-        """Payload of one site if it may be used, otherwise why not; the traffic is noted either way."""
-        if carried is None or isinstance(carried, Refusal):
-            self.traffic.add(site, question.task, "none", down=down, up=0, scalars=0)
-            return carried if carried is not None else Refusal("no answer", f"site {site!r} did not answer in time")
-        reply: Reply | None = None
-        try:
-            reply = decode_reply(carried, question, site)
-            if reply.refusal is not None:
-                return reply.refusal
-            if check is not None:
-                check(site, reply.payload)
-            return reply.payload
-        except MessageError as error:
-            return Refusal("bad reply", f"the reply of site {site!r} is not usable: {error}")
-        except Exception as error:  # a reply made to break the check must not stop the round of the others
-            told = (
-                str(error)
-                if type(error) is ValueError or isinstance(error, InputError)
-                else f"{type(error).__name__}: {error}"
-            )
-            return Refusal("bad reply", f"the reply of site {site!r} was refused: {told}")
-        finally:
-            information = reply.information if reply is not None else "none"
-            scalars = reply.payload.scalars if reply is not None else 0
-            self.traffic.add(site, question.task, information, down=down, up=len(carried), scalars=scalars)
+    def _receive(self, asked: "_Asked", site: str, carried: bytes | Refusal | None, extra: int) -> None:
+        """Take the reply of one site to an ask: its payload if it may be used, otherwise why not."""
+        question, down = asked.questions[site], len(asked.sent[site]) + extra
+        up, information, scalars = 0, "none", 0
+        outcome: Payload | Refusal
+        if carried is None:
+            outcome = Refusal("no answer", f"site {site!r} did not answer in time")
+        elif isinstance(carried, Refusal):
+            outcome = carried
+        else:
+            up = len(carried)
+            try:
+                reply = decode_reply(carried, question, site)
+                information, scalars = reply.information, reply.payload.scalars
+                if reply.refusal is None and asked.ask.check is not None:
+                    asked.ask.check(site, reply.payload)
+                outcome = (reply.payload if asked.ask.keep else Payload()) if reply.refusal is None else reply.refusal
+            except MessageError as error:
+                outcome = Refusal("bad reply", f"the reply of site {site!r} is not usable: {error}")
+            except Exception as error:  # a reply made to break the check must not stop the round of the others
+                plain = type(error) is ValueError or isinstance(error, InputError)
+                reason = str(error) if plain else f"{type(error).__name__}: {error}"
+                outcome = Refusal("bad reply", f"the reply of site {site!r} was refused: {reason}")
+        asked.outcomes[site], asked.down[site], asked.up[site] = outcome, down, up
+        self.traffic.add(site, question.task, information, down=down, up=up, scalars=scalars)
 
     def sum(
         self,
@@ -327,6 +363,54 @@ class Federation:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@dataclass
+class _Asked:
+    """An ask on its way: the question and its bytes for every site, and what came back."""
+
+    ask: Ask
+    needed: int
+    questions: dict[str, Question]
+    sent: dict[str, bytes]
+    outcomes: dict[str, Payload | Refusal] = field(default_factory=dict)
+    down: dict[str, int] = field(default_factory=dict)
+    up: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, ask: Ask, federation: Federation) -> "_Asked":
+        """Questions of an ask, encoded; once where it is the same for all sites."""
+        payload = ask.payload
+        known = federation.sites if isinstance(payload, Payload) else tuple(payload)
+        sites = sorted(set(known if ask.sites is None else ask.sites))
+        strangers = [site for site in sites if site not in (*federation.sites, *federation.helpers)]
+        if strangers:
+            raise InputError(f"no site {strangers[0]!r}; there are {', '.join(map(repr, federation.sites[:20]))}")
+        needed = len(sites) if ask.min_replies is None else check_count(ask.min_replies, "min_replies", at_least=0)
+        identity = ask.question_id or secrets.token_hex(12)
+
+        def question(payload: Payload) -> Question:
+            return Question(federation.run_id, identity, ask.task, payload, federation.caller)
+
+        if isinstance(payload, Payload):
+            one = question(payload)
+            return cls(ask, needed, dict.fromkeys(sites, one), dict.fromkeys(sites, encode_question(one)))
+        questions = {site: question(payload[site]) for site in sites}
+        return cls(ask, needed, questions, {site: encode_question(one) for site, one in questions.items()})
+
+
+def _parts(carried: bytes | Refusal | None, count: int, site: str) -> Sequence[bytes | Refusal | None]:
+    """A site's reply to every part of what it was asked; a reply that is no bundle of so many stands for all."""
+    if count == 1 or not isinstance(carried, bytes):
+        return [carried] * count
+    try:
+        parts = decode_bundle(carried, f"the reply of {site!r}")
+    except MessageError as error:
+        return [Refusal("bad reply", f"the reply of site {site!r} is not usable: {error}")] * count
+    if len(parts) not in (1, count):
+        reason = f"the reply of site {site!r} has {len(parts)} parts, and {count} were asked for"
+        return [Refusal("bad reply", reason)] * count
+    return parts if len(parts) == count else parts * count
 
 
 def agreeing(replies: Replies, read: Callable[[Payload], Schema], min_replies: int | None) -> tuple[Replies, Schema]:

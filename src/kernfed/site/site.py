@@ -40,8 +40,10 @@ from kernfed.site.protocol.message import (
     Question,
     Refusal,
     Reply,
+    decode_bundle,
     decode_question,
     digest,
+    encode_bundle,
     encode_reply,
     error_refusal,
 )
@@ -281,8 +283,17 @@ class Site:
     def answer(self, data: bytes, caller: str | None = None) -> bytes:
         """Reply to a question, both as bytes. Never raises: what goes wrong is a refusal.
 
-        ``caller`` is who asks, where the engine knows it from the connection.
+        A bundle of questions is answered part by part, each as if it had come alone: judged by the policy, written into
+        the journal, and refused by itself. ``caller`` is who asks, where the engine knows it from the connection.
         """
+        try:
+            parts = decode_bundle(data, "the question")
+        except Exception:  # not readable as a whole: the refusal says why
+            parts = [data]
+        return encode_bundle([self._answer_one(part, caller) for part in parts])
+
+    def _answer_one(self, data: bytes, caller: str | None) -> bytes:
+        """Reply to one question."""
         question, reply = self._considered(data, caller)
         reply, sent = _encoded(reply)
         try:

@@ -11,7 +11,7 @@ import logging
 import math
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,10 +23,12 @@ from kernfed._version import __version__
 from kernfed.errors import MessageError
 
 #: Version of what travels: messages of another one are refused. Packages of different versions talk, if it is the same.
-PROTOCOL = 2
+PROTOCOL = 3
 #: Bytes of a header, at most: parsed, JSON takes some thirty times as much, before anybody has asked the policy.
 _HEADER_LIMIT = 1_000_000
 _MOST_AXES = 32
+#: Messages in a bundle, at most.
+MOST_PARTS = 32
 _LONGEST_WORD = 1_000
 _FOLDERS = re.compile(r"(?<!\w)~?/(?=[\w.~-])(?:.*/)?")
 #: Characters of a sentence about an error, at most.
@@ -153,6 +155,29 @@ def decode_reply(data: bytes, question: Question, site: str) -> Reply:
         _expect(header, name, value)
     information = _text(header, "information")
     return Reply(site, question.run, question.id, question.task, expected["parameters"], information, payload, refusal)
+
+
+def encode_bundle(messages: Sequence[bytes]) -> bytes:
+    """Bytes of several messages that travel as one; a single message travels as it is."""
+    if len(messages) == 1:
+        return messages[0]
+    parts = {f"{place:03d}": np.frombuffer(message, dtype=np.uint8) for place, message in enumerate(messages)}
+    return _pack({"is": "bundle", "protocol": PROTOCOL, "package": __version__}, Payload(parts))
+
+
+def decode_bundle(data: bytes, who: str) -> list[bytes]:
+    """The messages in ``data``: those of a bundle, or ``data`` alone where it is a message itself."""
+    header, payload = _unpack(data)
+    if header.get("is") != "bundle":
+        return [data]
+    _check_origin(header, who)
+    if sorted(payload.arrays) != [f"{place:03d}" for place in range(len(payload.arrays))] or payload.values:
+        raise MessageError("a bundle must hold messages by number")
+    if not 2 <= len(payload.arrays) <= MOST_PARTS:
+        raise MessageError(f"a bundle must hold 2 to {MOST_PARTS} messages, got {len(payload.arrays)}")
+    if any(array.ndim != 1 or array.dtype != np.uint8 for array in payload.arrays.values()):
+        raise MessageError("a bundle must hold messages as bytes")
+    return [array.tobytes() for _, array in sorted(payload.arrays.items())]
 
 
 def _refusal(header: Mapping[str, Any]) -> Refusal | None:

@@ -11,11 +11,13 @@ from kernfed.site.protocol.message import Payload, Refusal
 
 @dataclass(frozen=True)
 class Replies:
-    """Payloads by site, in order of site names, and who is missing with the reason."""
+    """Payloads by site, in order of site names, and who is missing with the reason; bytes are those of all sites."""
 
     payloads: Mapping[str, Payload]
     missing: Mapping[str, Refusal]
     seconds: float = 0.0
+    bytes_down: int = 0
+    bytes_up: int = 0
 
     def __iter__(self) -> Iterator[tuple[str, Payload]]:
         return iter(self.payloads.items())

@@ -43,6 +43,8 @@ class Traffic:
 
     def __init__(self) -> None:
         self._entries: dict[tuple[str, str], Entry] = {}
+        #: How often sites were asked: one exchange carries any number of questions.
+        self.exchanges = 0
         self._lock = threading.Lock()
 
     def add(self, site: str, task: str, information: str, *, down: int, up: int, scalars: int) -> None:
