@@ -33,7 +33,7 @@ PACKAGES = [
 ]
 #: The same for the folders and modules of ``federation``.
 FOLDERS = [
-    {"engines"},
+    {"engines", "program"},
     {"asking", "learner", "shares"},
     {"survey", "preparing"},
     {"summing"},
@@ -42,7 +42,7 @@ FOLDERS = [
     {"planning"},
 ]
 #: What answers, asks and plans, whatever is learned.
-CORE = {"engines", "asking", "learner", "shares", "survey", "planning"}
+CORE = {"engines", "program", "asking", "learner", "shares", "survey", "planning"}
 PACKAGE_LEVEL = {name: level for level, layer in enumerate(PACKAGES) for name in layer}
 FOLDER_LEVEL = {name: level for level, layer in enumerate(FOLDERS) for name in layer}
 

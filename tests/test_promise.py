@@ -75,7 +75,7 @@ def test_a_promise_imports_nothing_but_checks_and_errors():
         for node in ast.walk(ast.parse(Path(promise.__file__).read_text()))
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("kernfed")
     }
-    assert names == {"kernfed.base.checks", "kernfed.errors"}
+    assert names == {"kernfed.base.checks", "kernfed.base.warn", "kernfed.errors"}
 
 
 def test_terms_are_put_into_words():

@@ -58,9 +58,10 @@ def test_stores_answer_for_the_model_of_their_version(version: str, tmp_path: Pa
     check_stores(SAMPLES / version, tmp_path / "stores")
 
 
-def test_messages_of_0_1_are_refused_by_name() -> None:
-    with pytest.raises(KernfedError, match=r"protocol 1 .*0\.1\.0.*, this is protocol 2"):
-        decode_question((SAMPLES / "v0.1" / "question.bin").read_bytes())
+@pytest.mark.parametrize(("version", "protocol"), [("0.1", 1), ("0.2", 2)])
+def test_messages_of_earlier_protocols_are_refused_by_name(version: str, protocol: int) -> None:
+    with pytest.raises(KernfedError, match=rf"protocol {protocol} .*{version}\.0.*, this is protocol 3"):
+        decode_question((SAMPLES / f"v{version}" / "question.bin").read_bytes())
 
 
 def test_this_version_can_be_frozen_and_is_read(tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 """What a release promises, as data; every sentence about it is made of the data, and none is ever read back."""
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kernfed.base.checks import check_choice, check_count, check_number
+from kernfed.base.warn import warn
 from kernfed.errors import InputError, LedgerRewound
 
 UNITS = ("element", "record")
@@ -231,12 +231,11 @@ def warn_if_rewound(before: Mapping[str, int], now: Mapping[str, int]) -> None:
     rewound = sorted(site for site, count in now.items() if count < before.get(site, 0))
     if rewound:
         site = rewound[0]
-        warnings.warn(
+        warn(
             f"{len(rewound)} site(s), such as {site!r}, told of {before[site]} charge(s) before and of {now[site]} "
             "now: the store was replaced by an older copy, and what was released in between is not counted. Have it "
             "restored before anything else is released",
             LedgerRewound,
-            stacklevel=3,
         )
 
 

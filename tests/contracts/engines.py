@@ -27,7 +27,9 @@ from kernfed.site.protocol.message import (
     Question,
     Refusal,
     Reply,
+    decode_bundle,
     decode_reply,
+    encode_bundle,
     encode_question,
     encode_reply,
 )
@@ -51,8 +53,13 @@ class Tampering:
         self.asked.append(data)
         carried = self.inner.carry(data, sites, timeout)
         # In order of names, whatever the order of arrival: some lies are made of what another site said.
-        changed = {site: self.edit(site, r) if isinstance(r, bytes) else r for site, r in sorted(carried.items())}
+        changed = {site: self._edited(site, r) if isinstance(r, bytes) else r for site, r in sorted(carried.items())}
         return {site: reply for site, reply in changed.items() if reply is not None}
+
+    def _edited(self, site: str, reply: bytes) -> bytes | None:
+        """The reply with each of its parts changed."""
+        parts = [self.edit(site, part) for part in decode_bundle(reply, "the reply")]
+        return None if any(part is None for part in parts) else encode_bundle([part for part in parts if part])
 
     def close(self) -> None:
         self.inner.close()

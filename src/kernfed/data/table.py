@@ -4,7 +4,6 @@ Errors name the file, the column and the row. Rows are counted from 1, without t
 """
 
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray
+from kernfed.base.warn import warn
 from kernfed.errors import DataError, IdentifierAmongFeatures
 
 # Longer text in a label, site or id column is a document in the wrong column, and would fill the memory.
@@ -143,11 +143,10 @@ def warn_of_identifiers(table: Table, columns: Iterable[str]) -> None:
     named = listing(identifiers)
     one = len(identifiers) == 1
     said = (f"column {named} has", "is a feature") if one else (f"columns {named} have", "are features")
-    warnings.warn(
+    warn(
         f"{table.source}: {said[0]} a different whole number in every row, as identifiers do, and {said[1]}; "
         "leave identifiers out with ids= (on the command line --id), or name the features with features= (--features)",
         IdentifierAmongFeatures,
-        stacklevel=4,  # where read_table was called
     )
 
 

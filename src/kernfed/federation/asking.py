@@ -7,13 +7,13 @@ missing and why, and keeps the record of traffic; so learners are the same on ev
 import copy
 import secrets
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kernfed.base.checks import check_count, check_number
 from kernfed.base.threads import in_threads
+from kernfed.base.warn import warn
 from kernfed.errors import InputError, MessageError, MissingSites, TooFewReplies
 from kernfed.federation.engines.engine import DeliveringEngine, Engine
 from kernfed.federation.engines.local import LocalEngine
@@ -334,17 +334,11 @@ class Federation:
         None for answers in the clear, of which ``check`` may refuse some; "secure" or a ``kernfed.secure.Committee``
         for masked ones, of which nobody sees any. The sum is the same to the last bit. ``min_replies`` as in ``ask``.
         """
-        total: Total = summer()(
-            self,
-            task,
-            payload,
-            arrays,
-            committee=committee,
-            sites=self.sites if sites is None else sites,
-            min_replies=min_replies,
-            timeout=timeout,
-            check=check,
+        asked = self.sites if sites is None else sites
+        program = summer()(
+            self, task, payload, arrays, committee=committee, sites=asked, min_replies=min_replies, check=check
         )
+        total: Total = self.run(program, timeout=timeout)
         return total
 
     def connect(self, model: Any) -> Any:
@@ -446,10 +440,10 @@ def _check_schema(site: str, payload: Payload) -> None:  # noqa: ARG001  every c
     Schema.from_values(payload.values)
 
 
-def warn_missing(missing: Mapping[str, str], how: str, *, stacklevel: int) -> None:
+def warn_missing(missing: Mapping[str, str], how: str) -> None:
     """Warn of the sites in ``missing`` (site: reason), if any, and say ``how`` the work went on without them."""
     if not missing:
         return
     listed = "; ".join(f"{site!r}: {reason}" for site, reason in list(missing.items())[:10])
     more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
-    warnings.warn(f"{len(missing)} site(s) missing, {how}: {listed}{more}", MissingSites, stacklevel=stacklevel + 1)
+    warn(f"{len(missing)} site(s) missing, {how}: {listed}{more}", MissingSites)

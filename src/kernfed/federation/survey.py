@@ -13,7 +13,8 @@ from kernfed.base.checks import FloatArray, check_choice, check_count, check_num
 from kernfed.base.median import median_by_rows
 from kernfed.base.random import generator
 from kernfed.errors import InputError, Refused, SitesLost, TooFewReplies
-from kernfed.federation.asking import Federation, agreeing, leave_out
+from kernfed.federation.asking import agreeing, leave_out
+from kernfed.federation.program import Ask, Meter, Program
 from kernfed.federation.shares import MAX_SHARE, outsized
 from kernfed.kernels import median_bandwidth
 from kernfed.kernels.problem import TASKS, FeatureProblem
@@ -135,15 +136,14 @@ class Participants:
 
 
 def ask_survey(
-    federation: Federation,
     name: str,
     task: str,
     *,
+    seed: int,
     median: bool,
     min_replies: int | None,
-    timeout: float,
     max_share: float = MAX_SHARE,
-) -> Participants:
+) -> Program[Participants]:
     """The sites that answer the survey ``name``; ``task`` is what labels are for, ``median`` whether it is needed.
 
     A site that describes other data than most, or claims more than ``max_share`` of all rows, is missing by name where
@@ -162,8 +162,8 @@ def ask_survey(
             raise InputError(f"the site counts {rows:,.0f} rows, and {schema.n_rows:,} of all its classes")
         surveys[site] = Survey(schema, told, int(rows), distance)
 
-    question = Payload(values={"task": task, "median": median, "seed": federation.seed})
-    replies = federation.ask(name, question, min_replies=min_replies, timeout=timeout, check=read)
+    question = Payload(values={"task": task, "median": median, "seed": seed})
+    replies = yield Ask(name, question, min_replies=min_replies, check=read)
     replies, _ = agreeing(replies, lambda payload: Schema.from_values(payload.values["schema"]), min_replies)
     replies = leave_out(
         name, replies, outsized({site: surveys[site].rows for site, _ in replies}, max_share), min_replies
@@ -173,23 +173,21 @@ def ask_survey(
 
 
 def ask_all(
-    federation: Federation,
     task: str,
     payload: Payload | Mapping[str, Payload],
     sites: tuple[str, ...],
     check: Callable[[str, Payload], object],
-    timeout: float,
     compare: Callable[[Replies], Mapping[str, str]] | None = None,
-) -> Replies:
+    meter: Meter | None = None,
+) -> Program[Replies]:
     """Answers of all sites, or ``SitesLost``; ``check(site, answer)`` raises ValueError for one that must not be used.
 
-    ``compare`` looks at all of them together and gives the reasons of those that must not.
+    ``compare`` looks at all of them together and gives the reasons of those that must not. ``meter`` counts the
+    exchange.
     """
-
-    def checked(site: str, answer: Payload) -> None:
-        check(site, answer)
-
-    replies = federation.ask(task, payload, sites=sites, min_replies=0, timeout=timeout, check=checked)
+    replies: Replies = yield Ask(task, payload, sites, min_replies=0, check=check)
+    if meter is not None:
+        meter.add(replies)
     if compare is not None and not replies.missing:
         replies = replies.without(compare(replies))
     if replies.missing:

@@ -218,9 +218,19 @@ def _gather_sum(
         heard[site] = answer
 
     asked = Payload(question.arrays, {**question.values, "honest": honest})
-    total = gather_shares(
-        federation, "conform_shares", asked, shared, "histogram", setting, federation.sites, hear=hear, **options
+    needed, timeout = options.get("min_replies"), options.get("timeout", 600.0)
+    program = gather_shares(
+        federation,
+        "conform_shares",
+        asked,
+        shared,
+        "histogram",
+        setting,
+        federation.sites,
+        min_replies=needed,
+        hear=hear,
     )
+    total = federation.run(program, timeout=timeout)
     told = {site: heard[site].values["privacy"] for site in total.sites}
     deviation = sum_deviation(shared.arrays("histogram")["counts"].deviation, honest, len(total.sites))
     rows = sum(int(heard[site].values["rows"]) for site in total.sites)

@@ -44,14 +44,14 @@ class Losing:
 
     def __init__(self, data, site, task, kind="dead"):
         self.federation = Federation.local(data, seed=7)
-        ask, engine = self.federation.ask, self.federation.engine
+        exchange, engine = self.federation.exchange, self.federation.engine
 
-        def watching(name, *args, **options):
-            if name == task:
+        def watching(asks, *args, **options):
+            if asks[0].task == task:
                 engine.faults[site] = Fault(kind)
-            return ask(name, *args, **options)
+            return exchange(asks, *args, **options)
 
-        self.federation.ask = watching
+        self.federation.exchange = watching
 
 
 # The same as in one place -------------------------------------------------------------------------------------------

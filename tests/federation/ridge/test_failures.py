@@ -20,16 +20,16 @@ class Losing:
 
     def __init__(self, data, site, task, number, kind="dead"):
         self.federation = Federation.local(data, seed=7)
-        ask, engine = self.federation.ask, self.federation.engine
+        exchange, engine = self.federation.exchange, self.federation.engine
         asked = []
 
-        def counting(name, *args, **options):
-            asked.append(name)
+        def counting(asks, *args, **options):
+            asked.extend(ask.task for ask in asks)
             if asked.count(task) == number:
                 engine.faults[site] = Fault(kind)
-            return ask(name, *args, **options)
+            return exchange(asks, *args, **options)
 
-        self.federation.ask = counting
+        self.federation.exchange = counting
 
 
 @pytest.mark.parametrize("kind", ["dead", "garbage"])
@@ -186,14 +186,14 @@ def test_forgotten_rows_leave_the_factors():
 def test_rows_forgotten_during_training_stop_the_site():
     data = class_sites()
     with Federation.local(data, seed=7) as federation:
-        ask = federation.ask
+        exchange = federation.exchange
 
-        def forgetting(name, *args, **options):
-            if name == "ridge_apply":
+        def forgetting(asks, *args, **options):
+            if asks[0].task == "ridge_apply":
                 federation.engine.site("s0").forget_rows(np.array([0]))
-            return ask(name, *args, **options)
+            return exchange(asks, *args, **options)
 
-        federation.ask = forgetting
+        federation.exchange = forgetting
         with pytest.warns(MissingSites, match="keeps nothing of this problem"):
             RidgeLearner("conjugate", **SMALL, rounds=3).fit(federation)
 

@@ -216,4 +216,4 @@ def _warn(model: AveragingModel) -> None:
     absent = dict(model.missing_)
     for done in model.history_:
         absent = {**done.missing, **absent}  # the first reason counts
-    warn_missing(dict(sorted(absent.items())), "the others were averaged in the rounds without them", stacklevel=3)
+    warn_missing(dict(sorted(absent.items())), "the others were averaged in the rounds without them")

@@ -4,7 +4,6 @@ Counts of left-out rows and, per column, mean and sum of squares leave a site. W
 site takes no part in the choice and does what the others chose.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -13,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from kernfed.base.random import generator
+from kernfed.base.warn import warn
 from kernfed.errors import InputError, MissingSites, Refused
-from kernfed.federation.asking import Federation
 from kernfed.federation.folding.machines import refuse_fractions
+from kernfed.federation.program import Ask, Program
 from kernfed.kahm.choice import Candidate, Chosen, Tally, candidate_from_values, candidate_values, usual
 from kernfed.kahm.model import FoldingParameters
 from kernfed.kahm.trying import Machines, try_candidates
@@ -86,12 +86,8 @@ def _read_question(values: Mapping[str, Any]) -> tuple[tuple[Candidate, ...], Ma
 
 
 def ask_choice(
-    federation: Federation,
-    parameters: FoldingParameters,
-    tried: tuple[Candidate, ...],
-    schemas: Mapping[str, Schema],
-    timeout: float,
-) -> Choice:
+    parameters: FoldingParameters, tried: tuple[Candidate, ...], schemas: Mapping[str, Schema]
+) -> Program[Choice]:
     """What the sites choose of the candidates ``tried``; whoever does not answer takes no part in the choice.
 
     Under "kth", which is asked for where sites may be wrong, units are medians over sites and no sums.
@@ -105,9 +101,7 @@ def ask_choice(
         told[site] = _read_answer(payload, len(tried), width, schemas[site])
 
     question = choice_question(parameters, tried)
-    replies = federation.ask(
-        "folding_choose", question, sites=sorted(schemas), min_replies=0, timeout=timeout, check=check
-    )
+    replies = yield Ask("folding_choose", question, sorted(schemas), 0, check)
     if not len(replies):
         return _unheard(tried, next(iter(replies.missing.values())).reason)
     answers = [told[site] for site, _ in replies]
@@ -133,11 +127,10 @@ def _read_answer(payload: Payload, tried: int, width: int, schema: Schema) -> tu
 def _unheard(tried: tuple[Candidate, ...], reason: str) -> Choice:
     """Where no site says anything of its columns, they are taken in the units that they have."""
     usually = usual(tried)
-    warnings.warn(
+    warn(
         f"no site takes part in the choice of units and batches, such as: {reason.rstrip('.')}. Rows are taken as they "
         f"are, with {usually.partition} batches of {usually.batch_size}; allow the task 'folding_choose' in the sites' "
         "policies, or name scale, batch_size and partition",
         MissingSites,
-        stacklevel=4,
     )
     return Choice(Candidate(None, 1.0, *usually.division), None, None)

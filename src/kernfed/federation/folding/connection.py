@@ -1,6 +1,5 @@
 """What a ``FoldingModel`` does with the federation behind it: answer queries, forget and take in sites and rows."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray, check_column_names, check_count
+from kernfed.base.warn import warn
 from kernfed.errors import InputError, MissingSites, TooFewReplies
 from kernfed.federation.asking import Federation, warn_missing
 from kernfed.federation.folding.questions import (
@@ -23,6 +23,7 @@ from kernfed.federation.folding.questions import (
 )
 from kernfed.federation.folding.secure import secure_predict
 from kernfed.federation.folding.warn import warn_if_temporary
+from kernfed.federation.program import Ask, Program
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.folding import ABSENT
 from kernfed.kahm.model import FoldingModel, Member, SiteScores, place_classes
@@ -55,50 +56,14 @@ class FoldingConnection:
         timeout: float = 600.0,
     ) -> SiteScores:
         """Scores of all members, in messages of bounded size."""
-        X = X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)  # others do not travel
-        chunks = [X[start:stop] for start, stop in query_chunks(len(X), X.shape[1])]
-        parts: list[Replies] = []
-        missing: dict[str, str] = {}
-        for chunk in chunks:
-            asked = [site for site in model.sites if site not in missing]
-            replies = self._ask(model, chunk, asked, explain, min_replies, timeout)
-            missing |= {site: refusal.reason for site, refusal in replies.missing.items()}
-            parts.append(replies)
-        warn_missing(missing, "the others answer", stacklevel=3)
-        sites = tuple(site for site in model.sites if site not in missing)
-        shape = (len(sites), len(X), len(model.classes_))
-        values, batches = np.full(shape, ABSENT[model.parameters.measure]), np.full(shape, -1, dtype=np.intp)
-        for row, site in enumerate(sites):
-            columns, theirs = list(model.members_[site].classes), model.members_[site].columns(model.classes_)
-            values[row][:, columns] = np.concatenate([part[site].arrays["scores"] for part in parts])[:, theirs]
-            if explain:
-                batches[row][:, columns] = np.concatenate([part[site].arrays["batches"] for part in parts])[:, theirs]
-        return SiteScores(values, batches, sites, missing)
+        program = ask_scores(model, X, explain=explain, min_replies=min_replies)
+        scores = self.federation.run(program, timeout=timeout)
+        warn_missing(scores.missing, "the others answer")
+        return scores
 
-    def _ask(
-        self,
-        model: FoldingModel,
-        queries: FloatArray,
-        sites: Sequence[str],
-        explain: bool,
-        min_replies: int | None,
-        timeout: float,
-    ) -> Replies:
-        def check(site: str, payload: Payload) -> None:
-            member = model.members_[site]
-            check_scores(payload, len(queries), model.parameters.measure, explain=explain)
-            batches = payload.arrays.get("batches", np.zeros(0))
-            if batches.size and not 0 <= batches.min() <= batches.max() < member.machines:
-                raise InputError(f"batches must be numbers of the site's {member.machines} machines")
-            if labels_from_values(payload.values["classes"]).tolist() != member.held(model.classes_):
-                raise InputError("the site's classes are not those the model was made with")
-
-        generation = {site: model.members_[site].generation for site in sites}
-        question = scores_question(model.handle, queries, generation, explain=explain)
-        needed = 0 if min_replies is None else check_count(min_replies, "min_replies")
-        replies = self.federation.ask("scores", question, sites=sites, min_replies=needed, timeout=timeout, check=check)
-        raise_if_unusable("scores", replies, everybody=min_replies is None)
-        return replies
+    def _ask(self, ask: Ask) -> Replies:
+        """Replies to one ask, which needs none."""
+        return self.federation.ask(ask.task, ask.payload, sites=ask.sites, min_replies=0, check=ask.check)
 
     def saved(self, model: FoldingModel, path: Any) -> None:
         """Warn where the sites will not remember the model's machines."""
@@ -127,10 +92,9 @@ class FoldingConnection:
                 "forget_model", Payload(values={"handle": model.handle}), sites=[site], min_replies=0
             )
             if told.missing:
-                warnings.warn(
+                warn(
                     f"site {site!r} takes part no longer, but did not delete its machines: {told.missing[site].reason}",
                     MissingSites,
-                    stacklevel=3,
                 )
             return new
         ids = np.asarray(rows)
@@ -153,7 +117,7 @@ class FoldingConnection:
                 told = Payload(values={"preparation": model.preparation.to_values()})
                 self.federation.ask("prepare", told, sites=[site])
             request = None if model.privacy is None else model.privacy.request
-            known = ask_schemas(self.federation, request, [*model.sites, site], min_replies=0)
+            known = self._ask(ask_schemas(request, [*model.sites, site], min_replies=0))
             if site in known.missing:
                 raise InputError(f"site {site!r} does not answer: {known.missing[site].reason}")
             schemas = {name: Schema.from_values(payload.values) for name, payload in known}
@@ -180,7 +144,7 @@ class FoldingConnection:
     def _refresh(self, model: FoldingModel, site: str, schema: Schema | None = None) -> FoldingModel:
         """Model with what ``site`` now holds; the other members stay as they are."""
         training = Training(model.handle, model.parameters, model.privacy)
-        replies = ask_training(self.federation, training, {site: schema}, min_replies=0)
+        replies = self._ask(ask_training(training, {site: schema}, min_replies=0))
         refusal = replies.missing.get(site)
         if refusal is not None and refusal.code == "empty":
             return model._without(site)
@@ -197,8 +161,52 @@ class FoldingConnection:
         new = replace(model, members_=members, classes_=classes, privacy=terms, calibrated_=None, conformal_=None)
         if model.banks_ is None:
             return new
-        banks, _ = collect_machines(self.federation, new, [site])
+        banks, _ = self.federation.run(collect_machines(new, [site]))
         return replace(new, banks_={**model.banks_, **banks})
+
+
+def ask_scores(
+    model: FoldingModel, X: FloatArray, *, explain: bool = False, min_replies: int | None = None
+) -> Program[SiteScores]:
+    """Scores of all members for queries X (n, p), in messages of bounded size."""
+    X = X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)  # others do not travel
+    parts: list[Replies] = []
+    missing: dict[str, str] = {}
+    for start, stop in query_chunks(len(X), X.shape[1]):
+        asked = [site for site in model.sites if site not in missing]
+        replies: Replies = yield _scores_ask(model, X[start:stop], asked, explain, min_replies)
+        raise_if_unusable("scores", replies, everybody=min_replies is None)
+        missing |= {site: refusal.reason for site, refusal in replies.missing.items()}
+        parts.append(replies)
+    sites = tuple(site for site in model.sites if site not in missing)
+    shape = (len(sites), len(X), len(model.classes_))
+    values, batches = np.full(shape, ABSENT[model.parameters.measure]), np.full(shape, -1, dtype=np.intp)
+    for row, site in enumerate(sites):
+        columns, theirs = list(model.members_[site].classes), model.members_[site].columns(model.classes_)
+        values[row][:, columns] = np.concatenate([part[site].arrays["scores"] for part in parts])[:, theirs]
+        if explain:
+            batches[row][:, columns] = np.concatenate([part[site].arrays["batches"] for part in parts])[:, theirs]
+    return SiteScores(values, batches, sites, missing)
+
+
+def _scores_ask(
+    model: FoldingModel, queries: FloatArray, sites: Sequence[str], explain: bool, min_replies: int | None
+) -> Ask:
+    """The ask for scores of ``queries``, whose replies must fit the model."""
+
+    def check(site: str, payload: Payload) -> None:
+        member = model.members_[site]
+        check_scores(payload, len(queries), model.parameters.measure, explain=explain)
+        batches = payload.arrays.get("batches", np.zeros(0))
+        if batches.size and not 0 <= batches.min() <= batches.max() < member.machines:
+            raise InputError(f"batches must be numbers of the site's {member.machines} machines")
+        if labels_from_values(payload.values["classes"]).tolist() != member.held(model.classes_):
+            raise InputError("the site's classes are not those the model was made with")
+
+    generation = {site: model.members_[site].generation for site in sites}
+    question = scores_question(model.handle, queries, generation, explain=explain)
+    needed = 0 if min_replies is None else check_count(min_replies, "min_replies")
+    return Ask("scores", question, sites, needed, check)
 
 
 def connect_folding(federation: Federation, model: FoldingModel) -> FoldingModel:

@@ -14,6 +14,7 @@ from kernfed.federation.folding.questions import Training, ask_schemas, ask_trai
 from kernfed.federation.folding.recipe import Recipe
 from kernfed.federation.folding.warn import warn_if_exposed
 from kernfed.federation.learner import Learner
+from kernfed.federation.program import Program
 from kernfed.files import labels_from_values
 from kernfed.kahm.aggregate import Trusted, check_trusted, deciding
 from kernfed.kahm.choice import AUTO, Candidate, candidates, usual
@@ -151,9 +152,13 @@ class FoldingLearner(Learner):
         With ``min_replies`` (at least 1) so many sites are enough; a ``MissingSites`` warning and ``model.missing_``
         name the others, also those that describe their data differently from most.
         """
+        return federation.run(self.program(federation, min_replies=min_replies), timeout=timeout)
+
+    def program(self, federation: Federation, *, min_replies: int | None = None) -> Program[FoldingModel]:
+        """What ``fit`` asks, as a program; see ``kernfed.federation.program``."""
         parameters, recipe = self.parameters(federation.seed), self.recipe()
         if self.sum is not None or self.classes is not None:
-            return self._fit_sum(federation, recipe, min_replies, timeout)
+            return (yield from self._fit_sum(federation, recipe, min_replies))
         check_choice(self.hold, "hold", HOLDS)
         trusted = check_trusted(self.trusted_classes)
         if min_replies is not None:
@@ -161,19 +166,19 @@ class FoldingLearner(Learner):
         request = None if recipe is None else recipe.to_values()
         if request is not None:
             warn_if_forgotten(federation.engine)
-        described = ask_schemas(federation, request, min_replies=min_replies, timeout=timeout)
+        described = yield ask_schemas(request, min_replies=min_replies)
         described, schema = agreeing(described, _read_schema, min_replies)
         schemas = {site: _read_schema(payload) for site, payload in described}
         check_classes(schema)
         terms = None if recipe is None else recipe.terms(schema.width)
         chosen = None
         if recipe is None:
-            choice = ask_choice(federation, parameters, self.candidates(), schemas, timeout)
+            choice = yield from ask_choice(parameters, self.candidates(), schemas)
             chosen, parameters = choice.chosen, self.parameters(federation.seed, choice.candidate, choice.scale)
         else:
             parameters = self.released_parameters(recipe, schema.width, federation.seed)
         training = Training(folding_handle(parameters, request), parameters, terms)
-        replies = ask_training(federation, training, schemas, min_replies=min_replies, timeout=timeout)
+        replies = yield ask_training(training, schemas, min_replies)
         replies = replace(replies, missing={**described.missing, **replies.missing})
         basis = None if recipe is None else recipe.basis(schema.width)
         model = replace(
@@ -183,10 +188,10 @@ class FoldingLearner(Learner):
             chosen=chosen,
         )
         if self.hold == "machines":
-            model = _with_machines(federation, model, min_replies, timeout)
+            model = yield from _with_machines(model, min_replies)
         else:
             model = replace(model, connection=FoldingConnection(federation))
-        warn_missing(model.missing_, "the others answer", stacklevel=2)
+        warn_missing(model.missing_, "the others answer")
         _check_decides(model)
         warn_if_exposed(model)
         return model
@@ -196,8 +201,7 @@ class FoldingLearner(Learner):
         federation: Federation,
         recipe: Recipe | None,
         min_replies: int | None,
-        timeout: float,
-    ) -> FoldingModel:
+    ) -> Program[FoldingModel]:
         """One set of machines from what sites release together."""
         from kernfed.federation.folding.shared import fit_shared  # the committee's cryptography, where it is used
         from kernfed.federation.summing.released import honest_sites
@@ -209,19 +213,19 @@ class FoldingLearner(Learner):
         warn_if_forgotten(federation.engine)
         classes = self.classes
         if classes is None:
-            described = ask_schemas(federation, None, min_replies=min_replies, timeout=timeout)
+            described = yield ask_schemas(None, min_replies=min_replies)
             schema = agreeing(described, _read_schema, min_replies)[1]
             check_classes(schema)
             classes = schema.classes
         honest = honest_sites(setting, len(federation.sites), min_replies)
-        options: Any = {"honest": honest, "min_replies": min_replies, "timeout": timeout}
+        options: Any = {"honest": honest, "min_replies": min_replies}
         options["public_labels"] = self.classes is None
 
         def parameters(width: int) -> FoldingParameters:
             return self.released_parameters(recipe, width, federation.seed)
 
-        model = fit_shared(federation, recipe, parameters, classes, setting, **options)
-        warn_missing(model.missing_, "the sum is that of the others", stacklevel=3)
+        model = yield from fit_shared(federation, recipe, parameters, classes, setting, **options)
+        warn_missing(model.missing_, "the sum is that of the others")
         return model
 
 
@@ -239,11 +243,9 @@ def _check_decides(model: FoldingModel) -> None:
         )
 
 
-def _with_machines(
-    federation: Federation, model: FoldingModel, min_replies: int | None, timeout: float
-) -> FoldingModel:
+def _with_machines(model: FoldingModel, min_replies: int | None) -> Program[FoldingModel]:
     """The model with the machines of its sites; whoever does not send them takes no part."""
-    banks, lost = collect_machines(federation, model, model.sites, min_replies=min_replies, timeout=timeout)
+    banks, lost = yield from collect_machines(model, model.sites, min_replies)
     for site in lost:
         model = model._without(site)
     return replace(model, banks_=banks, missing_={**model.missing_, **lost})

@@ -9,7 +9,7 @@ import numpy as np
 from kernfed.base.checks import FloatArray, check_count, check_number
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError, StaleModel, TooFewReplies
-from kernfed.federation.asking import Federation
+from kernfed.federation.program import Ask, Program
 from kernfed.files import labels_from_values
 from kernfed.kahm.bank import Bank
 from kernfed.kahm.model import FoldingModel, FoldingParameters
@@ -88,48 +88,29 @@ def schema_question(request: Mapping[str, Any] | None) -> tuple[str, Payload]:
 
 
 def ask_schemas(
-    federation: Federation, request: Mapping[str, Any] | None, sites: Sequence[str] | None = None, **options: Any
-) -> Replies:
-    """Schemas of the sites."""
+    request: Mapping[str, Any] | None, sites: Sequence[str] | None = None, min_replies: int | None = None
+) -> Ask:
+    """The ask for the schemas of the sites."""
 
     def check(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
         Schema.from_values(payload.values)
 
     task, question = schema_question(request)
-    return federation.ask(task, question, sites=sites, check=check, **options)
+    return Ask(task, question, sites, min_replies, check)
 
 
-def ask_training(
-    federation: Federation,
-    training: Training,
-    described: Mapping[str, Schema | None],
-    *,
-    min_replies: int | None = None,
-    timeout: float = 600.0,
-) -> Replies:
-    """Let sites model their classes, which must be those that they ``described``."""
+def ask_training(training: Training, described: Mapping[str, Schema | None], min_replies: int | None = None) -> Ask:
+    """The ask that lets sites model their classes, which must be those that they ``described``."""
 
     def check(site: str, payload: Payload) -> None:
         training.check(payload, described[site])
 
-    return federation.ask(
-        "folding_fit",
-        training.question(),
-        sites=sorted(described),
-        min_replies=min_replies,
-        timeout=timeout,
-        check=check,
-    )
+    return Ask("folding_fit", training.question(), sorted(described), min_replies, check)
 
 
 def collect_machines(
-    federation: Federation,
-    model: FoldingModel,
-    sites: Sequence[str],
-    *,
-    min_replies: int | None = None,
-    timeout: float = 600.0,
-) -> tuple[dict[str, Bank], dict[str, str]]:
+    model: FoldingModel, sites: Sequence[str], min_replies: int | None = None
+) -> Program[tuple[dict[str, Bank], dict[str, str]]]:
     """Machines of the sites that send theirs, ``min_replies`` at least (all without it), and why others did not."""
     banks: dict[str, Bank] = {}
     width = model.n_features_in_ if model.basis is None else model.basis.shape[1]
@@ -154,14 +135,8 @@ def collect_machines(
 
     generation = {site: model.members_[site].generation for site in sites}
     question = Payload(values={"handle": model.handle, "generation": generation})
-    replies = federation.ask(
-        "machines" if model.privacy is None else "released_machines",
-        question,
-        sites=sites,
-        min_replies=min_replies,
-        timeout=timeout,
-        check=check,
-    )
+    task = "machines" if model.privacy is None else "released_machines"
+    replies = yield Ask(task, question, sites, min_replies, check)
     return banks, {site: refusal.reason for site, refusal in replies.missing.items()}
 
 

@@ -58,7 +58,7 @@ def secure_predict(
     answer = combined_answer(
         federation, model, X, site_key=holder.site_key, server=server, min_replies=min_replies, timeout=timeout
     )
-    warn_missing(answer.missing, "the others answer", stacklevel=4)
+    warn_missing(answer.missing, "the others answer")
     return np.asarray(model.classes_[holder.decide(answer.message)])
 
 

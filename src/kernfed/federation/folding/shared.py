@@ -13,6 +13,7 @@ from kernfed.errors import InputError, Refused
 from kernfed.federation.asking import Federation
 from kernfed.federation.folding.machines import SiteMachines, divide, fit_batches, folding_handle
 from kernfed.federation.folding.recipe import Recipe
+from kernfed.federation.program import Program
 from kernfed.federation.summing.released import gather_shares, promised, send_share
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.calibration import fit_temperature, left_out_scores
@@ -77,8 +78,7 @@ def fit_shared(
     adjacency: str = "replace",
     public_labels: bool = True,
     min_replies: int | None = None,
-    timeout: float = 600.0,
-) -> FoldingModel:
+) -> Program[FoldingModel]:
     """The model of all sites' moments: whole, in one place, and without any row.
 
     ``parameters_for(width)`` are those of rows of so many columns. ``public_labels``: whether sites have told their
@@ -102,7 +102,7 @@ def fit_shared(
         terms.check_told(answer.values["privacy"])
         schemas[site], told[site] = Schema.from_values(answer.values["schema"]), answer.values["privacy"]
 
-    totals, total = _gather(federation, shared, setting, hear, min_replies, timeout)
+    totals, total = yield from _gather(federation, shared, setting, hear, min_replies)
     schema = agree({site: schemas[site] for site in total.sites})
     terms = terms.with_told({site: told[site] for site in total.sites})
     parameters = parameters_for(schema.width)
@@ -120,8 +120,7 @@ def _gather(
     setting: Committee,
     hear: Callable[[str, Payload], None],
     min_replies: int | None,
-    timeout: float,
-) -> tuple[dict[str, Mapping[str, Ints]], Total]:
+) -> Program[tuple[dict[str, Mapping[str, Ints]], Total]]:
     """Noisy sums of every part, and the last of them: who took part in all."""
     totals: dict[str, Mapping[str, Ints]] = {}
     sites = federation.sites
@@ -135,9 +134,9 @@ def _gather(
             "adjacency": shared.adjacency,
             "part": part,
         }
-        options: Any = {"min_replies": min_replies, "timeout": timeout, "hear": hear}
-        total = gather_shares(
-            federation, "folding_shares", Payload(arrays, values), shared, part, setting, sites, **options
+        question = Payload(arrays, values)
+        total = yield from gather_shares(
+            federation, "folding_shares", question, shared, part, setting, sites, min_replies=min_replies, hear=hear
         )
         totals[part], sites = total.integers, total.sites
         missing |= total.missing

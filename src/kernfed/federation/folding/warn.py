@@ -1,8 +1,8 @@
 """What a ``FoldingLearner`` and its models warn of beside missing sites, and what to do then."""
 
-import warnings
 from typing import Any
 
+from kernfed.base.warn import warn
 from kernfed.errors import TemporaryStores, UnprotectedClasses
 from kernfed.kahm.model import TRUST, FoldingModel
 
@@ -15,20 +15,15 @@ def warn_if_exposed(model: FoldingModel) -> None:
     reason = model.exposure()
     if reason is not None:
         advice = "choose k=2 and more" if model.parameters.k == 1 else TRUST
-        warnings.warn(
-            f"{reason}: {advice}; model.unprotected_ lists them",
-            UnprotectedClasses,
-            stacklevel=3,
-        )
+        warn(f"{reason}: {advice}; model.unprotected_ lists them", UnprotectedClasses)
 
 
 def warn_if_temporary(engine: Any, model: FoldingModel, path: Any) -> None:
     """Warn where a model was saved whose sites, in this process, remember nothing after it; called by ``save``."""
     lost = sorted(set(getattr(engine, "temporary_sites", ())) & set(model.sites))
     if lost:
-        warnings.warn(
+        warn(
             f"{path} refers to machines in temporary stores of {len(lost)} site(s), such as {lost[0]!r}, and "
             f"no later process can use it: {KEEP_MACHINES}",
             TemporaryStores,
-            stacklevel=4,
         )

@@ -4,20 +4,24 @@ from dataclasses import replace
 from typing import Any
 
 from kernfed.base.checks import check_choice, check_number
-from kernfed.errors import InputError, KernfedError
+from kernfed.errors import InputError, KernfedError, SitesLost, TooFewReplies
 from kernfed.federation.asking import Federation
 from kernfed.federation.folding.learner import HOLDS, FoldingLearner
 from kernfed.federation.fusion.connection import FusionConnection
 from kernfed.federation.fusion.released import released_head
-from kernfed.federation.fusion.weighing import choose_visit, choose_weight, weigh
+from kernfed.federation.fusion.weighing import LeftOut, choose_visit, choose_weight, weigh, with_left_out_rows
 from kernfed.federation.learner import Learner
+from kernfed.federation.program import Program, together
 from kernfed.federation.ridge.learner import RidgeLearner
 from kernfed.federation.ridge.methods import Progress
 from kernfed.fusion.model import FusionModel
 from kernfed.fusion.parts import VISITS
+from kernfed.kahm.model import FoldingModel
 from kernfed.ridge.model import RidgeModel
 
 TASKS = ("classify", "regress")
+#: A head with the sums that it was made of, or why nobody could make one.
+Head = tuple[RidgeModel, Progress] | TooFewReplies | SitesLost
 
 
 class FusionLearner(Learner):
@@ -92,58 +96,72 @@ class FusionLearner(Learner):
 
     def fit(self, federation: Federation, *, min_replies: int | None = None, timeout: float = 600.0) -> FusionModel:
         """Learn from all sites. ``min_replies`` is for the machines; the head takes whoever allows sums."""
-        folding, ridge = self.parts()
-        before = _asked(federation)
-        if self.task == "regress":
-            head, _ = ridge.fit_with_sums(federation, min_replies=min_replies, timeout=timeout)
-            return FusionModel(
-                None, _timeless(head), prior=head.prior, missing_=head.missing_, exchanges_=_asked(federation) - before
-            )
-        machines = folding.fit(federation, min_replies=min_replies, timeout=timeout)
-        if self.privacy is not None:
-            model = released_head(federation, machines, ridge, None if self.weight == "auto" else float(self.weight))
-        else:
-            model = self._with_head(federation, FusionModel(machines, None, missing_=machines.missing_), ridge, timeout)
-        exchanges = _asked(federation) - before
+        before = federation.traffic.exchanges
+        model = federation.run(self.program(federation, min_replies=min_replies, timeout=timeout), timeout=timeout)
+        exchanges = federation.traffic.exchanges - before
+        if model.folding is None:
+            return replace(model, exchanges_=exchanges)
         return replace(model, exchanges_=exchanges, fused=FusionConnection(federation, self))
 
-    def _with_head(
-        self, federation: Federation, model: FusionModel, ridge: RidgeLearner, timeout: float
-    ) -> FusionModel:
-        """The model with the head of all sites that allow sums, and the weight of both."""
-        machines = model.folding
-        assert machines is not None
-        try:
-            head, fitted = ridge.fit_with_sums(federation.only(machines.sites), min_replies=1, timeout=timeout)
-        except KernfedError as error:
-            reasons = getattr(error, "missing", {})
-            told = {site: refusal.reason for site, refusal in reasons.items()}
-            if len(told) < len(machines.sites):  # something else than that nobody allows sums
-                raise
-            return replace(model, headless_=told, temperature_=machines.temperature_)
-        model = replace(model, ridge=_timeless(head), headless_=dict(head.missing_), prior=head.prior)
-        return self.weighed(federation, model, fitted, timeout)
-
-    def weighed(self, federation: Federation, model: FusionModel, fitted: Progress, timeout: float) -> FusionModel:
-        """The model with weight and temperature, and with which queries travel."""
-        machines, head = model.folding, model.ridge
-        assert machines is not None
-        assert isinstance(head, RidgeModel)
-        weighing = weigh(federation, machines, head, fitted, timeout)
+    def program(
+        self, federation: Federation, *, min_replies: int | None = None, timeout: float = 600.0
+    ) -> Program[FusionModel]:
+        """What ``fit`` asks, as a program: machines and head share their exchanges, and so do left-out rows."""
+        folding, ridge = self.parts()
+        if self.task == "regress":
+            head, _ = yield from ridge.program(federation, min_replies=min_replies, timeout=timeout)
+            return FusionModel(None, _timeless(head), prior=head.prior, missing_=head.missing_)
+        machines_of_sites = folding.program(federation, min_replies=min_replies)
         given = None if self.weight == "auto" else float(self.weight)
-        weight, temperature, choice = choose_weight(weighing, given, head)
+        if self.privacy is not None:
+            return released_head(federation, (yield from machines_of_sites), ridge, given)
+        failed: list[KernfedError] = []
+        (machines, sample), fitted = yield from together(
+            with_left_out_rows(machines_of_sites, wanted=lambda: not failed),
+            _if_allowed(ridge.program(federation, min_replies=1, timeout=timeout), failed),
+        )
+        if not _within(fitted, federation, machines):
+            # A site was lost between its sums and its machines: the head is made again of those that have both.
+            only = federation.only(machines.sites)
+            again = only.run(_if_allowed(ridge.program(only, min_replies=1, timeout=timeout), []), timeout=timeout)
+            return (yield from self._with_head(machines, again, sample))
+        return (yield from self._with_head(machines, fitted, sample))
+
+    def _with_head(self, machines: FoldingModel, fitted: Head, sample: LeftOut | None) -> Program[FusionModel]:
+        """The model with the head of all sites that allow sums, and the weight of both."""
+        model = FusionModel(machines, None, missing_=machines.missing_)
+        if isinstance(fitted, KernfedError):
+            reasons = {site: refusal.reason for site, refusal in getattr(fitted, "missing", {}).items()}
+            if not set(machines.sites) <= set(reasons):  # something else than that nobody allows sums
+                raise fitted
+            return replace(model, headless_=reasons, temperature_=machines.temperature_)
+        head, progress = fitted
+        model = replace(model, ridge=_timeless(head), headless_=dict(head.missing_), prior=head.prior)
+        weighing = None if sample is None else weigh(sample, machines, head, progress)
+        given = None if self.weight == "auto" else float(self.weight)
+        weight, temperature, choice = yield from choose_weight(weighing, given, head)
         model = replace(model, weight_=weight, temperature_=temperature, choice_=choice)
-        return replace(model, visit_=choose_visit(weighing, model)) if self.visit == "unsure" else model
+        if self.visit != "unsure":
+            return model
+        return replace(model, visit_=(yield from choose_visit(weighing, model)))
+
+
+def _if_allowed(program: Program[tuple[RidgeModel, Progress]], failed: list[KernfedError]) -> Program[Head]:
+    """The head, or the error that left nobody to make one, which is then in ``failed`` too."""
+    try:
+        return (yield from program)
+    except (TooFewReplies, SitesLost) as error:
+        failed.append(error)
+        return error
+
+
+def _within(fitted: Head, federation: Federation, machines: FoldingModel) -> bool:
+    """Whether every site of the head has machines."""
+    if isinstance(fitted, KernfedError):
+        return True
+    return set(federation.sites) - set(fitted[0].missing_) <= set(machines.sites)
 
 
 def _timeless(head: RidgeModel) -> RidgeModel:
     """The head without how long its rounds took, so that the same rows give the same file."""
     return replace(head, history_=tuple(replace(entry, seconds=0.0) for entry in head.history_))
-
-
-def _asked(federation: Federation) -> int:
-    """Exchanges so far: questions to the site that was asked most often."""
-    counts: dict[str, int] = {}
-    for entry in federation.traffic:
-        counts[entry.site] = counts.get(entry.site, 0) + entry.messages
-    return max(counts.values(), default=0)

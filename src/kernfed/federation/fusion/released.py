@@ -12,7 +12,7 @@ import numpy as np
 
 from kernfed.federation.asking import Federation
 from kernfed.federation.folding.questions import collect_machines
-from kernfed.federation.fusion.weighing import choose_weight
+from kernfed.federation.fusion.weighing import usual_weight
 from kernfed.federation.ridge.learner import RidgeLearner
 from kernfed.fusion.model import FusionModel
 from kernfed.kahm.bank import Bank
@@ -27,7 +27,7 @@ def released_head(
     banks = machines.banks_
     lost: dict[str, str] = {}
     if banks is None:
-        banks, lost = collect_machines(federation, machines, machines.sites, min_replies=0)
+        banks, lost = federation.run(collect_machines(machines, machines.sites, min_replies=0))
     model = FusionModel(machines, None, missing_=machines.missing_)
     if not banks:
         return replace(model, headless_=lost, temperature_=machines.temperature_)
@@ -35,7 +35,7 @@ def released_head(
     with Federation.local(released, seed=federation.seed) as local:
         head = ridge.fit(local)
     head = replace(head, privacy=machines.privacy)
-    chosen, temperature, choice = choose_weight(None, weight, head)
+    chosen, temperature, choice = usual_weight(weight, head)
     return replace(model, ridge=head, weight_=chosen, temperature_=temperature, choice_=choice, headless_=dict(lost))
 
 

@@ -4,19 +4,20 @@ Exchanges: the rows, the scores of all sites for them, the losses; one more for 
 aggregate "median" losses and counts are those of the median site, so that one site cannot choose by its own.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import Any
 
 import numpy as np
 
 from kernfed.base.checks import FloatArray, check_rows
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
-from kernfed.federation.asking import Federation
+from kernfed.federation.asking import warn_missing
+from kernfed.federation.folding.connection import ask_scores
 from kernfed.federation.fusion.tasks import MOST_ROWS
+from kernfed.federation.program import Ask, Program
 from kernfed.federation.ridge.methods import Progress
 from kernfed.federation.survey import check_arrays
 from kernfed.files import labels_from_values, labels_to_values
@@ -37,7 +38,6 @@ from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.robust import typical
 from kernfed.ridge.single import leverage
 from kernfed.site.protocol.message import Payload
-from kernfed.site.protocol.replies import Replies
 
 #: Left-out rows of all sites together, about: two numbers are fitted to them.
 SAMPLE_ROWS = 1000
@@ -46,12 +46,28 @@ GIVE_UP = 0.002
 
 
 @dataclass(frozen=True, eq=False)
-class Weighing:
-    """The parts' word on left-out rows of sites: per site a question with everything its labels are compared with."""
+class LeftOut:
+    """Training rows of sites, left out of their machines: ``count`` that were asked for, rows by site, and scores.
 
-    federation: Federation
+    sampled : per site its rows X (m, p) and their scores by its machines without them. scores : (n, C) over all sites
+    of the rows of all sites, in the order of ``sampled``.
+    """
+
+    count: int
+    sampled: Mapping[str, Payload]
+    scores: FloatArray
+
+    @property
+    def X(self) -> FloatArray:
+        """Rows (n, p) of all sites."""
+        return np.concatenate([payload.arrays["X"] for payload in self.sampled.values()])
+
+
+@dataclass(frozen=True, eq=False)
+class Weighing:
+    """What both parts say of left-out rows: per site a question with everything its labels are compared with."""
+
     questions: Mapping[str, Payload]
-    timeout: float
 
     @property
     def rows(self) -> int:
@@ -59,42 +75,54 @@ class Weighing:
         return sum(len(question.arrays["values"]) for question in self.questions.values())
 
 
-def weigh(
-    federation: Federation, folding: FoldingModel, ridge: RidgeModel, fitted: Progress, timeout: float
-) -> Weighing | None:
-    """Let sites' left-out rows be answered by all of them; None where no site lets rows travel."""
+def with_left_out_rows(
+    program: Program[FoldingModel], wanted: Callable[[], bool]
+) -> Program[tuple[FoldingModel, LeftOut | None]]:
+    """The machines that ``program`` makes and what they say of left-out rows.
+
+    None where no site lets rows travel, or where they are not ``wanted`` any more: there is no head to weigh.
+    """
+    folding = yield from program
+    if not wanted():
+        return folding, None
     count = min(MOST_ROWS, -(-SAMPLE_ROWS // len(folding.sites)))
-    sampled = _ask_sample(federation, folding, count, timeout)
-    sampled = {site: payload for site, payload in sampled.items() if len(payload.arrays["X"])}
+    replies = yield _sample_ask(folding, count)
+    sampled = {site: payload for site, payload in replies if len(payload.arrays["X"])}
     if not sampled:
-        return None
-    X = np.concatenate([payload.arrays["X"] for payload in sampled.values()])
+        return folding, None
+    left_out = LeftOut(count, sampled, np.zeros(0))
+    scores = yield from _scores_left_out(folding, left_out)
+    return folding, replace(left_out, scores=scores)
+
+
+def weigh(left_out: LeftOut, folding: FoldingModel, ridge: RidgeModel, fitted: Progress) -> Weighing:
+    """The questions by which sites compare both parts with the labels of their left-out rows."""
+    sampled, X = left_out.sampled, left_out.X
     cuts = np.cumsum([len(payload.arrays["X"]) for payload in sampled.values()])[:-1]
-    scores = _scores_left_out(folding, sampled, X, timeout)
     model = FusionModel(folding, ridge)
     values, own_share = model.head_values(X), _leverage(ridge, fitted, X)
-    own = None if ridge.parameters.class_weights is None else np.asarray(ridge.parameters.class_weights)
     weights = np.ones(len(model.classes_))
-    if own is not None:
-        weights[np.searchsorted(model.classes_, ridge.classes_)] = own
-    parts = zip(np.split(values, cuts), np.split(scores, cuts), np.split(own_share, cuts), strict=True)
+    if ridge.parameters.class_weights is not None:
+        weights[np.searchsorted(model.classes_, ridge.classes_)] = ridge.parameters.class_weights
+    parts = zip(np.split(values, cuts), np.split(left_out.scores, cuts), np.split(own_share, cuts), strict=True)
     about = {
         "handle": folding.handle,
         "generation": {site: folding.members_[site].generation for site in folding.sites},
-        "rows": count,
+        "rows": left_out.count,
         "classes": labels_to_values(model.classes_),
     }
-    questions = {
-        site: Payload(
-            {"values": v, "scores": s, "leverage": h * _counted(site, fitted), "class_weights": weights}, about
-        )
-        for site, (v, s, h) in zip(sampled, parts, strict=True)
-    }
-    return Weighing(federation, questions, timeout)
+    return Weighing(
+        {
+            site: Payload(
+                {"values": v, "scores": s, "leverage": h * _counted(site, fitted), "class_weights": weights}, about
+            )
+            for site, (v, s, h) in zip(sampled, parts, strict=True)
+        }
+    )
 
 
-def _ask_sample(federation: Federation, folding: FoldingModel, count: int, timeout: float) -> dict[str, Payload]:
-    """Left-out rows of the sites that let them travel, with the scores of their own machines."""
+def _sample_ask(folding: FoldingModel, count: int) -> Ask:
+    """The ask for left-out rows of the sites that let them travel, with the scores of their machines."""
 
     def check(site: str, payload: Payload) -> None:
         member = folding.members_[site]
@@ -108,26 +136,25 @@ def _ask_sample(federation: Federation, folding: FoldingModel, count: int, timeo
 
     generation = {site: folding.members_[site].generation for site in folding.sites}
     question = Payload(values={"handle": folding.handle, "generation": generation, "rows": count})
-    replies = federation.ask(
-        "fusion_sample", question, sites=folding.sites, min_replies=0, timeout=timeout, check=check
-    )
-    return dict(replies.payloads)
+    return Ask("fusion_sample", question, folding.sites, 0, check)
 
 
-def _scores_left_out(
-    folding: FoldingModel, sampled: Mapping[str, Payload], X: FloatArray, timeout: float
-) -> FloatArray:
-    """Scores (n, C) over all sites; a row's own site answers with machines that did not see it."""
-    by_site = folding.site_scores(X, min_replies=1, timeout=timeout)
+def _scores_left_out(folding: FoldingModel, left_out: LeftOut) -> Program[FloatArray]:
+    """Scores (n, C) over all sites; a row's site answers with machines that did not see it."""
+    if folding.banks_ is None:
+        by_site = yield from ask_scores(folding, left_out.X, min_replies=1)
+        warn_missing(by_site.missing, "the others answer")
+    else:
+        by_site = folding.site_scores(left_out.X)
     values = by_site.values
     start = 0
-    for site, payload in sampled.items():
+    for site, payload in left_out.sampled.items():
         stop = start + len(payload.arrays["X"])
         member = folding.members_[site]
         if site in by_site.sites:
             place = by_site.sites.index(site)
-            own = payload.arrays["scores"][:, member.columns(folding.classes_)]
-            values[place, start:stop, list(member.classes)] = own.T
+            scores = payload.arrays["scores"][:, member.columns(folding.classes_)]
+            values[place, start:stop, list(member.classes)] = scores.T
         start = stop
     return folding.combined(by_site)
 
@@ -151,16 +178,15 @@ def _counted(site: str, fitted: Progress) -> float:
 
 def choose_weight(
     weighing: Weighing | None, given: float | None, ridge: RidgeModel
-) -> tuple[float, float, FusionChoice]:
+) -> Program[tuple[float, float, FusionChoice]]:
     """Weight, temperature and how they came about."""
-    usual = ridge.temperature_ or USUAL_TEMPERATURE
-    if weighing is None:
-        weight = USUAL_WEIGHT if given is None else given
-        return weight, usual, FusionChoice("default" if given is None else "given")
-    losses = _ask_losses(weighing, ridge.choices_.aggregate)
-    if losses is None:
-        return USUAL_WEIGHT if given is None else given, usual, FusionChoice("default" if given is None else "given")
+    losses = None
+    if weighing is not None:
+        losses = yield from _ask_losses(weighing, ridge.choices_.aggregate)
+    if weighing is None or losses is None:
+        return usual_weight(given, ridge)
     total, sites = losses
+    usual = ridge.temperature_ or USUAL_TEMPERATURE
     weight, temperature = total.best(usual)
     if given is not None:
         weight, temperature = given, total.temperature(given, usual)
@@ -168,7 +194,13 @@ def choose_weight(
     return weight, temperature, FusionChoice("rows" if given is None else "given", weighing.rows, sites, errors)
 
 
-def _ask_losses(weighing: Weighing, aggregate: str) -> tuple[FusionLosses, tuple[str, ...]] | None:
+def usual_weight(given: float | None, ridge: RidgeModel) -> tuple[float, float, FusionChoice]:
+    """Weight and temperature where no left-out rows can be had."""
+    weight = USUAL_WEIGHT if given is None else given
+    return weight, ridge.temperature_ or USUAL_TEMPERATURE, FusionChoice("default" if given is None else "given")
+
+
+def _ask_losses(weighing: Weighing, aggregate: str) -> Program[tuple[FusionLosses, tuple[str, ...]] | None]:
     shapes = {"surprise": (len(WEIGHTS), len(TEMPERATURES)), "wrong": (len(WEIGHTS),), "total": (1,)}
 
     def check(site: str, payload: Payload) -> None:
@@ -187,7 +219,7 @@ def _ask_losses(weighing: Weighing, aggregate: str) -> tuple[FusionLosses, tuple
         if (payload.arrays["surprise"] > limits * (1 + 1e-6) + 1e-6).any():
             raise InputError("no labels of the rows that were asked have such losses")
 
-    replies = _ask(weighing, "fusion_losses", dict(weighing.questions), check)
+    replies = yield Ask("fusion_losses", weighing.questions, None, 0, check)
     parts = [
         FusionLosses(p.arrays["surprise"], p.arrays["wrong"], float(p.arrays["total"][0]))
         for _, p in replies
@@ -207,7 +239,7 @@ def _all_losses(parts: Sequence[FusionLosses], aggregate: str) -> FusionLosses:
     return FusionLosses(total * surprise, total * wrong, total)
 
 
-def choose_visit(weighing: Weighing | None, model: FusionModel) -> Visit:
+def choose_visit(weighing: Weighing | None, model: FusionModel) -> Program[Visit]:
     """From which probability on the head answers alone, and what that costs on left-out rows."""
     assert model.ridge is not None
     if weighing is None:
@@ -231,7 +263,7 @@ def choose_visit(weighing: Weighing | None, model: FusionModel) -> Visit:
         if not 0 <= rows[0] <= len(questions[site].arrays["values"]) or (counts < 0).any() or (counts > rows[0]).any():
             raise InputError("counts must be of the rows that were asked")
 
-    replies = _ask(weighing, "fusion_visits", questions, check)
+    replies = yield Ask("fusion_visits", questions, None, 0, check)
     if not len(replies):
         raise InputError("no site counted what visit='unsure' would give up; use visit='always'")
     parts = [_visits(p) for _, p in replies]
@@ -248,10 +280,6 @@ def _all_visits(parts: Sequence[VisitCounts], aggregate: str) -> VisitCounts:
         total * typical([getattr(part, name) for part in parts], rows) for name in ("stay", "alone", "together")
     )
     return VisitCounts(stay, alone, together, total)
-
-
-def _ask(weighing: Weighing, task: str, questions: Mapping[str, Payload], check: Any) -> Replies:
-    return weighing.federation.ask(task, questions, min_replies=0, timeout=weighing.timeout, check=check)
 
 
 def _visits(payload: Payload) -> VisitCounts:

@@ -10,6 +10,7 @@ from kernfed.federation.learner import Learner
 from kernfed.federation.personal.methods import run
 from kernfed.federation.personal.options import PersonalOptions, check_options
 from kernfed.federation.personal.sites import PersonalSites
+from kernfed.federation.program import Program
 from kernfed.federation.shares import MAX_SHARE
 from kernfed.federation.survey import ask_survey
 from kernfed.personal.model import Newcomer, PersonalModel
@@ -99,27 +100,38 @@ class PersonalLearner(Learner):
         without it if ``min_replies`` remain, with a ``MissingSites`` warning. A site whose sums no rows can have is
         lost, too; so is one of three and more that claims above ``max_share`` of all rows.
         """
+        program = self.program(federation, min_replies=min_replies, timeout=timeout, max_share=max_share)
+        return federation.run(program, timeout=timeout)
+
+    def program(
+        self,
+        federation: Federation,
+        *,
+        min_replies: int | None = None,
+        timeout: float = 600.0,
+        max_share: float = MAX_SHARE,
+    ) -> Program[PersonalModel]:
+        """What ``fit`` asks, as a program; ``timeout`` is that of steps, which share no exchange."""
         options = self.options()
         if options.privacy is not None:
             warn_if_forgotten(federation.engine)
-        taking_part = ask_survey(
-            federation,
+        taking_part = yield from ask_survey(
             "personal_survey",
             options.task,
+            seed=federation.seed,
             median=options.needs_median,
             min_replies=min_replies,
-            timeout=timeout,
             max_share=max_share,
         )
         while True:
             problem = options.problem(taking_part, federation.seed)
             try:
                 sites = PersonalSites(federation, taking_part.names, problem, timeout, taking_part.surveys)
-                model = run(options, sites, taking_part)
+                model = yield from run(options, sites, taking_part)
                 break
             except SitesLost as lost:
                 taking_part.go_on_without(lost)
-        warn_missing(taking_part.missing, "they have no model", stacklevel=2)
+        warn_missing(taking_part.missing, "they have no model")
         return replace(
             model,
             missing_=taking_part.missing,
@@ -134,7 +146,8 @@ class PersonalLearner(Learner):
         """
         sites = PersonalSites(federation, (site,), model.problem, timeout)
         try:
-            received = sites.receive(None, statistics=True, intercept=model.coordinates_.constant > 0)
+            asked = sites.receive(None, statistics=True, intercept=model.coordinates_.constant > 0)
+            received = federation.run(asked, timeout=timeout)
         except SitesLost as lost:
             raise TooFewReplies(lost.task, 1, lost.replies) from None
         return model.join_statistics(received.statistics[site])

@@ -10,6 +10,7 @@ from kernfed.errors import InputError
 from kernfed.federation.personal.options import PersonalOptions
 from kernfed.federation.personal.private import ask_released
 from kernfed.federation.personal.sites import PersonalSites, Received
+from kernfed.federation.program import Program
 from kernfed.federation.survey import Participants
 from kernfed.kernels import MeanEmbedding
 from kernfed.personal.fit import (
@@ -43,24 +44,24 @@ class Fitted:
     regularization: FloatArray | None = None
 
 
-def run(options: PersonalOptions, sites: PersonalSites, taking_part: Participants) -> PersonalModel:
+def run(options: PersonalOptions, sites: PersonalSites, taking_part: Participants) -> Program[PersonalModel]:
     """The model of all sites, or ``SitesLost``."""
     kernel = options.embedding_kernel(sites.problem, taking_part, sites.federation.seed)
     if options.privacy is not None:
         assert kernel is not None
-        embeddings, terms = ask_released(sites, kernel, options.privacy)
+        embeddings, terms = yield from ask_released(sites, kernel, options.privacy)
         weights = _aggregated(options, kernel, embeddings, None)
         return replace(_train(options, sites, weights), privacy=terms)
-    received = sites.receive(
+    received = yield from sites.receive(
         kernel,
         statistics=options.kind == "ridge" or options.uses("auto"),
         intercept=options.fit_intercept,
         halves=options.uses("means"),
     )
     rows = [taking_part.surveys[name].rows for name in sites.names]
-    fitted = _fit(options, sites, received, kernel, rows)
+    fitted = yield from _fit(options, sites, received, kernel, rows)
     if options.kind == "ridge" and options.gains:
-        return replace(fitted.model, gains_=_ask_gains(sites, received, fitted))
+        return replace(fitted.model, gains_=(yield from _ask_gains(sites, received, fitted)))
     return fitted.model
 
 
@@ -70,14 +71,14 @@ def _fit(
     received: Received,
     kernel: EmbeddingKernel | None,
     rows: Sequence[int],
-) -> Fitted:
+) -> Program[Fitted]:
     intercept = options.fit_intercept
     if options.uses("auto"):
         model, groups = fit_groups(
             sites.problem, received.statistics, intercept=intercept, max_groups=options.max_groups
         )
         return Fitted(model if options.kind == "ridge" else _train(options, sites, model.weights_), groups)
-    weights = _weights(options, sites, received, kernel, rows)
+    weights = yield from _weights(options, sites, received, kernel, rows)
     if options.kind != "ridge":
         return Fitted(_train(options, sites, weights))
     ridge = choose_regularization(
@@ -93,13 +94,13 @@ def _weights(
     received: Received,
     kernel: EmbeddingKernel | None,
     rows: Sequence[int],
-) -> FloatArray:
+) -> Program[FloatArray]:
     """Weights (B, B) by the rule of the options."""
     if options.uses("means"):
         return mean_groups(received.halves, max(1, options.max_groups))[1]
     if kernel is not None:
         asks = penalty_constants(options.weights, len(sites.names))[0] > 0
-        forms = sites.forms(kernel, received.embeddings) if asks else None
+        forms = (yield from sites.forms(kernel, received.embeddings)) if asks else None
         return _aggregated(options, kernel, received.embeddings, forms)
     if isinstance(options.weights, Mapping):
         absent = [name for name in sites.names if name not in options.weights]
@@ -146,7 +147,7 @@ def _train(options: PersonalOptions, sites: PersonalSites, weights: FloatArray) 
     )
 
 
-def _ask_gains(sites: PersonalSites, received: Received, fitted: Fitted) -> dict[str, Gain]:
+def _ask_gains(sites: PersonalSites, received: Received, fitted: Fitted) -> Program[dict[str, Gain]]:
     """Gains of the sites that say theirs; who does not has a model all the same, who learns alone gains nothing."""
     own = fitted.model.weights_.diagonal()
     asked = [place for place in range(len(sites.names)) if fitted.groups is not None or own[place] <= 1 - _ALONE]
@@ -154,4 +155,4 @@ def _ask_gains(sites: PersonalSites, received: Received, fitted: Fitted) -> dict
         (sites.names[place], site_prior(fitted.model, received.statistics, place, fitted.groups, fitted.regularization))
         for place in asked
     )
-    return sites.gains(fitted.model.coordinates_, priors)
+    return (yield from sites.gains(fitted.model.coordinates_, priors))

@@ -2,6 +2,7 @@
 
 from kernfed.errors import InputError
 from kernfed.federation.personal.sites import PersonalSites
+from kernfed.federation.program import Program
 from kernfed.federation.survey import check_arrays
 from kernfed.kernels import MeanEmbedding
 from kernfed.personal.weights import EmbeddingKernel
@@ -13,7 +14,7 @@ from kernfed.site.release.asked import terms_of
 
 def ask_released(
     sites: PersonalSites, kernel: EmbeddingKernel, mechanism: RecordEmbedding
-) -> tuple[tuple[MeanEmbedding, ...], Terms]:
+) -> Program[tuple[tuple[MeanEmbedding, ...], Terms]]:
     """Embeddings that all sites release, in order of their names, and the terms of these releases."""
     terms = terms_of(mechanism, sites.problem.width, sites.problem.task)
 
@@ -29,6 +30,6 @@ def ask_released(
         return EmbeddingRelease(vector, int(n), noise, terms.element, terms.record, True, ()).embedding()
 
     values = {"problem": sites.problem.to_values(), "kernel": kernel.to_values(), "privacy": dict(terms.mechanism)}
-    replies = sites.ask("personal_release", Payload(values=values), read)
+    replies = yield from sites.ask("personal_release", Payload(values=values), read)
     told = {site: payload.values["privacy"] for site, payload in replies}
     return tuple(read(*reply) for reply in replies), terms.with_told(told)

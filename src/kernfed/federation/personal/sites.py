@@ -10,6 +10,7 @@ import numpy as np
 from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation
+from kernfed.federation.program import Ask, Program
 from kernfed.federation.shares import far_above
 from kernfed.federation.survey import Survey, ask_all, check_arrays
 from kernfed.kernels import MeanEmbedding
@@ -53,9 +54,9 @@ class PersonalSites:
         payload: Payload,
         check: Callable[[str, Payload], object],
         compare: Callable[[Replies], Mapping[str, str]] | None = None,
-    ) -> Replies:
+    ) -> Program[Replies]:
         """Answers of all sites, or ``SitesLost``; ``check(site, answer)`` raises ValueError for one that is false."""
-        return ask_all(self.federation, task, payload, self.names, check, self.timeout, compare)
+        return ask_all(task, payload, self.names, check, compare)
 
     def check_rows(self, site: str, rows: float) -> None:
         """Refuse sums of another number of rows than the site surveyed."""
@@ -65,7 +66,7 @@ class PersonalSites:
 
     def receive(
         self, kernel: EmbeddingKernel | None, *, statistics: bool, intercept: bool, halves: bool = False
-    ) -> Received:
+    ) -> Program[Received]:
         """Statistics and embeddings, of all rows or of halves, in one exchange; nothing is asked where none is used."""
         if kernel is None and not statistics:
             return Received({}, np.zeros(0), ())
@@ -94,7 +95,7 @@ class PersonalSites:
             sizes = {site: max((_size(e) for e in found), default=0.0) for site, (_, _, found) in parts.items()}
             return far_above(squares, "mean square of features and targets") | far_above(sizes, "size of an embedding")
 
-        answers = self.ask("personal_statistics", Payload(values=values), read, compare)
+        answers = yield from self.ask("personal_statistics", Payload(values=values), read, compare)
         replies = [read(*answer) for answer in answers]
         named = {name: own for name, (own, _, _) in zip(self.names, replies, strict=True) if own is not None}
         penalties = np.array([penalty for _, penalty, _ in replies])
@@ -115,16 +116,16 @@ class PersonalSites:
             raise InputError(f"penalty must be one positive number, got {penalty}")
         return own, float(penalty[0])
 
-    def forms(self, kernel: EmbeddingKernel, embeddings: tuple[MeanEmbedding, ...]) -> FloatArray:
+    def forms(self, kernel: EmbeddingKernel, embeddings: tuple[MeanEmbedding, ...]) -> Program[FloatArray]:
         """q_tk (B, B), row t from site t; NaN where a site cannot say."""
         values = {"problem": self.problem.to_values(), "kernel": kernel.to_values()}
         question = Payload({"means": np.stack([entry.mean for entry in embeddings])}, values)
         shapes = {"forms": (len(embeddings),)}
-        replies = self.ask("personal_forms", question, lambda _, payload: check_arrays(payload, shapes))
+        replies = yield from self.ask("personal_forms", question, lambda _, payload: check_arrays(payload, shapes))
         forms = np.stack([payload.arrays["forms"] for _, payload in replies])
         return np.asarray(np.where(forms < 0, np.nan, forms))
 
-    def gains(self, coordinates: Coordinates, priors: Iterable[tuple[str, SitePrior]]) -> dict[str, Gain]:
+    def gains(self, coordinates: Coordinates, priors: Iterable[tuple[str, SitePrior]]) -> Program[dict[str, Gain]]:
         """What the others are worth to each site that says it, asked all at once, or as many as memory is kept for."""
         common = {f"coordinates.{key}": array for key, array in coordinates.to_arrays().items()}
         values = {"problem": self.problem.to_values()}
@@ -136,17 +137,17 @@ class PersonalSites:
             questions[name] = Payload(arrays, values)
             size += sum(array.nbytes for array in arrays.values())
             if size > _ASKED_AT_ONCE:
-                gains |= self._ask_gains(questions)
+                gains |= yield from self._ask_gains(questions)
                 questions, size = {}, 0
-        return gains | self._ask_gains(questions)
+        return gains | (yield from self._ask_gains(questions))
 
-    def _ask_gains(self, questions: Mapping[str, Payload]) -> dict[str, Gain]:
+    def _ask_gains(self, questions: Mapping[str, Payload]) -> Program[dict[str, Gain]]:
         def check(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
             check_arrays(payload, {"gain": (3,)})
 
         if not questions:
             return {}
-        replies = self.federation.ask("personal_gain", questions, min_replies=0, timeout=self.timeout, check=check)
+        replies = yield Ask("personal_gain", questions, min_replies=0, check=check)
         facts = {name: payload.arrays["gain"].tolist() for name, payload in replies}
         return {name: Gain(alone, together, int(rows)) for name, (alone, together, rows) in facts.items()}
 
@@ -179,7 +180,8 @@ class PersonalSites:
                 sizes = {site: float(np.abs(answer.arrays["gradients"]).max(initial=0.0)) for site, answer in answers}
                 return far_above(sizes, "gradient")
 
-            replies = self.ask("personal_gradient", Payload({"parameters": parameters}, values), check, compare)
+            asked = self.ask("personal_gradient", Payload({"parameters": parameters}, values), check, compare)
+            replies = self.federation.run(asked, timeout=self.timeout)
             return ((payload.arrays["losses"], payload.arrays["gradients"]) for _, payload in replies)
 
         risks = weighted_risks(weights, ask)

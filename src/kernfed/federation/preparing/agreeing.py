@@ -1,9 +1,9 @@
 """How sites come to one preparation: statistics in one exchange, a choice from their sum, and every site is told."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kernfed.base.warn import warn
 from kernfed.data.preparation import Preparation
 from kernfed.data.preparation_choice import Rules
 from kernfed.data.preparation_statistics import TableStatistics
@@ -40,8 +40,8 @@ def agree(
     """
     agreement = gather(federation, rules=rules, min_replies=min_replies, timeout=timeout)
     for suspicion in agreement.suspicions:
-        warnings.warn(str(suspicion), UnitsDiffer, stacklevel=2)
-    warn_missing(agreement.missing, "the preparation is that of the others", stacklevel=2)
+        warn(str(suspicion), UnitsDiffer)
+    warn_missing(agreement.missing, "the preparation is that of the others")
     remarks: dict[str, list[str]] = {}
     for suspicion in agreement.suspicions:
         remarks.setdefault(suspicion.site, []).append(str(suspicion))

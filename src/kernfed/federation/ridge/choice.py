@@ -14,6 +14,7 @@ import numpy as np
 
 from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError
+from kernfed.federation.program import Program
 from kernfed.federation.ridge.options import RidgeOptions
 from kernfed.federation.ridge.pooling import Pooled, ask_left_out, ask_trials, rows_that_count
 from kernfed.federation.ridge.system import Sites
@@ -35,7 +36,7 @@ class Width:
     tried: Mapping[tuple[str, float], float] | None = None
 
 
-def choose_width(options: RidgeOptions, sites: Sites, median: float) -> Width:
+def choose_width(options: RidgeOptions, sites: Sites, median: float) -> Program[Width]:
     """The bandwidth of Fourier features; ``median`` is the sites' median distance between rows."""
     wanted = options.bandwidth
     if options.committee is not None and options.features == "fourier":  # nothing is tried that sites answer alone
@@ -45,7 +46,7 @@ def choose_width(options: RidgeOptions, sites: Sites, median: float) -> Width:
         return Width(1.0)
     if not chosen and (options.scale in (None, "auto") or options.method != "exact"):
         return Width(median, "median") if isinstance(wanted, str) else Width(wanted)
-    spreads = None if options.scale is None else ask_spreads(sites)
+    spreads = None if options.scale is None else (yield from ask_spreads(sites))
     if not chosen:
         assert spreads is not None
         unit = column_units(str(options.scale), spreads)
@@ -54,18 +55,18 @@ def choose_width(options: RidgeOptions, sites: Sites, median: float) -> Width:
         return Width(
             plain_bandwidth(unit * factor), "median" if isinstance(wanted, str) else "given", scale_of(options.scale)
         )
-    return _best_width(trial_problems(sites.parameters, options.scale, median, spreads), sites)
+    return (yield from _best_width(trial_problems(sites.parameters, options.scale, median, spreads), sites))
 
 
-def _best_width(trials: dict[tuple[str, float], RidgeParameters], sites: Sites) -> Width:
+def _best_width(trials: dict[tuple[str, float], RidgeParameters], sites: Sites) -> Program[Width]:
     """The trial with the smallest loss left out, each at its own best regularisation: two exchanges."""
-    pooled = ask_trials(sites, list(trials.values()))
+    pooled = yield from ask_trials(sites, list(trials.values()))
     spectra = [Spectrum.of(own.moments, own.mass) for own in pooled]
     paths = [
         np.array(grid(rule(own.trace, own.n_eff), TRIAL_STEPS, least=spectrum.least))
         for own, spectrum in zip(pooled, spectra, strict=True)
     ]
-    told = ask_left_out(pooled, spectra, paths)
+    told = yield from ask_left_out(pooled, spectra, paths)
     classify = sites.parameters.task == "classify"
     tried = {
         name: float(left.losses(own.mass, classify).min()) for name, own, left in zip(trials, pooled, told, strict=True)
@@ -74,7 +75,7 @@ def _best_width(trials: dict[tuple[str, float], RidgeParameters], sites: Sites) 
     return Width(trials[best].bandwidth, "left out", best[0], tried)
 
 
-def ask_spreads(sites: Sites) -> FloatArray:
+def ask_spreads(sites: Sites) -> Program[FloatArray]:
     """Spread (p,) of every column over all sites' rows, 0 for a constant one: one exchange of 2 p numbers.
 
     Under "median" it is that of the median site.
@@ -88,7 +89,7 @@ def ask_spreads(sites: Sites) -> FloatArray:
         return ColumnStatistics.from_arrays(int(rows[0]), payload.arrays, width=sites.parameters.width)
 
     question = Payload(values={"parameters": sites.parameters.to_values()})
-    replies = sites.ask("ridge_columns", question, read)
+    replies = yield from sites.ask("ridge_columns", question, read)
     parts = [read(*reply) for reply in replies.items()]
     return (reduce(add, parts) if sites.aggregate == "sum" else typical_statistics(parts)).deviation
 
@@ -109,7 +110,7 @@ class Strength:
     temperature: float | None = None
 
 
-def choose_strength(options: RidgeOptions, pooled: Pooled) -> Strength:
+def choose_strength(options: RidgeOptions, pooled: Pooled) -> Program[Strength]:
     """The regularisation for the pooled sums: given, or by exact leave-one-out of all rows."""
     by_columns = options.features == "given" and options.scale == "columns"
     penalties: dict[str, FloatArray | None] = {"entries": None}
@@ -125,7 +126,7 @@ def choose_strength(options: RidgeOptions, pooled: Pooled) -> Strength:
         penalties = {"entries": None, "columns": column_penalty(pooled.moments, pooled.mass)}
     ways = [_Way(scale, penalty, pooled) for scale, penalty in penalties.items()]
     given = None if isinstance(options.regularization, str) else np.array(options.regularization)
-    told = ask_left_out(
+    told = yield from ask_left_out(
         [pooled] * len(ways),
         [way.spectrum for way in ways],
         [np.array(way.path) if given is None else given for way in ways],
@@ -183,10 +184,10 @@ class _Way:
         )
 
 
-def path_of_rounds(sites: Sites) -> tuple[float, ...]:
+def path_of_rounds(sites: Sites) -> Program[tuple[float, ...]]:
     """Nine candidates, a factor of ten apart, for methods in rounds, around ``tr(C) / n_eff``.
 
     Fourier features have squared length 1/2; for columns as given the trace is one exchange.
     """
-    trace = 0.5 if sites.parameters.features == "fourier" else float((ask_spreads(sites) ** 2).sum())
+    trace = 0.5 if sites.parameters.features == "fourier" else float(((yield from ask_spreads(sites)) ** 2).sum())
     return grid(rule(trace, rows_that_count(sites)), TRIAL_STEPS)[::2]

@@ -1,15 +1,16 @@
 """Federated kernel ridge regression: the same minimiser as on pooled rows, by few exchanges of small matrices."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from kernfed.base.median import median_by_rows
 from kernfed.base.prior import Prior, weighted_shares
+from kernfed.base.warn import warn
 from kernfed.errors import DivergenceWarning, SitesLost, TooFewReplies, UnprotectedClasses
 from kernfed.federation.asking import Federation, warn_missing
 from kernfed.federation.learner import Learner
+from kernfed.federation.program import Program
 from kernfed.federation.ridge.choice import Width, choose_width
 from kernfed.federation.ridge.methods import Progress, run
 from kernfed.federation.ridge.options import RidgeOptions, check_options
@@ -144,29 +145,40 @@ class RidgeLearner(Learner):
         max_share: float = MAX_SHARE,
     ) -> tuple[RidgeModel, Progress]:
         """As ``fit``, with all that it learned on the way: a fusion weighs the head by its sums."""
+        program = self.program(federation, min_replies=min_replies, timeout=timeout, max_share=max_share)
+        return federation.run(program, timeout=timeout)
+
+    def program(
+        self,
+        federation: Federation,
+        *,
+        min_replies: int | None = None,
+        timeout: float = 600.0,
+        max_share: float = MAX_SHARE,
+    ) -> Program[tuple[RidgeModel, Progress]]:
+        """What ``fit_with_sums`` asks, as a program; ``timeout`` is that of rounds, which share no exchange."""
         options = self.options()
         if options.privacy is not None:
             warn_if_forgotten(federation.engine)
-        taking_part = ask_survey(
-            federation,
+        taking_part = yield from ask_survey(
             "ridge_survey",
             options.task,
+            seed=federation.seed,
             median=options.needs_median,
             min_replies=min_replies,
-            timeout=timeout,
             max_share=max_share,
         )
         columns = taking_part.schema.columns
-        progress = Progress(Recorder(federation))
+        progress = Progress(Recorder())
         progress.choices = RidgeChoices(balanced=options.class_weight == "balanced", aggregate=options.aggregate)
-        _train(options, federation, taking_part, progress, timeout)
+        yield from _train(options, federation, taking_part, progress, timeout)
         model = _model(options, progress, taking_part.missing, columns)
         return replace(model, preparation=federation.preparation), progress
 
 
 def _train(
     options: RidgeOptions, federation: Federation, taking_part: Participants, progress: Progress, timeout: float
-) -> None:
+) -> Program[None]:
     """Train, and where a site is lost go on without it, or end with the last complete round."""
     components = options.components(sum(survey.rows for survey in taking_part.surveys.values()))
     median = _median_distance(options, taking_part) if options.needs_median else 1.0
@@ -176,16 +188,22 @@ def _train(
         first = median if width is None else width.bandwidth
         parameters = _parameters(options, taking_part, first, components, federation.seed)
         sites = Sites(
-            federation, taking_part.names, parameters, timeout, taking_part.surveys, aggregate=options.aggregate
+            federation,
+            taking_part.names,
+            parameters,
+            timeout,
+            taking_part.surveys,
+            progress.recorder.meter,
+            aggregate=options.aggregate,
         )
         try:
             if width is None:
-                width = choose_width(options, sites, median)
+                width = yield from choose_width(options, sites, median)
                 progress.choices = replace(
                     progress.choices, bandwidth=width.how, scale=width.scale, widths=dict(width.tried or {})
                 )
                 sites = replace(sites, parameters=replace(parameters, bandwidth=width.bandwidth))
-            run(options, sites, progress)
+            yield from run(options, sites, progress)
             return
         except SitesLost as lost:
             try:
@@ -210,7 +228,7 @@ def _parameters(
     """The problem of the sites that take part."""
     schema = taking_part.schema
     if options.task == "classify":
-        check_classes(schema, stacklevel=6)  # to who called fit
+        check_classes(schema)
         schema = replace(schema, counts=counted_classes(schema.classes, taking_part.surveys, options.aggregate))
     return options.parameters(schema, bandwidth, components, seed)
 
@@ -223,7 +241,7 @@ def _model(options: RidgeOptions, progress: Progress, missing: dict[str, str], c
     recorder = progress.recorder
     lost = progress.stopped == "sites lost"
     how = f"training ended after round {recorder.done}" if lost else "the model is that of the others"
-    warn_missing(missing, how, stacklevel=4)
+    warn_missing(missing, how)
     if options.method == "newton":
         _warn_divergence(recorder, progress.heterogeneity)
     model = RidgeModel(
@@ -247,7 +265,7 @@ def _model(options: RidgeOptions, progress: Progress, missing: dict[str, str], c
     )
     exposed = model.exposure()
     if exposed is not None:
-        warnings.warn(f"{exposed}; model.unprotected_ lists them", UnprotectedClasses, stacklevel=4)
+        warn(f"{exposed}; model.unprotected_ lists them", UnprotectedClasses)
     return model
 
 
@@ -271,9 +289,8 @@ def _warn_divergence(recorder: Recorder, heterogeneity: Heterogeneity) -> None:
     known = (
         f" (the largest eigenvalue of P^-1 H is at least {eigenvalue:.3g}, and 2 is the limit)" if eigenvalue else ""
     )
-    warnings.warn(
+    warn(
         f"newton diverges{known}: sites have few rows or differ much. The gradient went from {norms[0]:.3g} to "
         f"{norms[-1]:.3g} in {len(norms) - 1} rounds; method='conjugate' needs the same exchanges and cannot diverge",
         DivergenceWarning,
-        stacklevel=5,
     )

@@ -1,6 +1,5 @@
 """How each method of a ridge regression goes from round to round with the sites it has."""
 
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -9,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from kernfed.base.checks import FloatArray
+from kernfed.base.warn import warn
 from kernfed.errors import MissingSites, SitesLost
+from kernfed.federation.program import Program
 from kernfed.federation.ridge.choice import choose_strength, path_of_rounds
 from kernfed.federation.ridge.options import RidgeOptions
 from kernfed.federation.ridge.pooling import Pooled, ask_gradient, ask_pooled, class_counts, class_holders
@@ -75,25 +76,26 @@ class Progress:
             self.weights = None
 
 
-def run(options: RidgeOptions, sites: Sites, progress: Progress) -> None:
+def run(options: RidgeOptions, sites: Sites, progress: Progress) -> Program[None]:
     """Train with ``sites``, from where ``progress`` is."""
     progress.counts = class_counts(sites)
     if sites.aggregate == "median":
         progress.choices = replace(progress.choices, holders=class_holders(sites))
     if options.privacy is not None:
-        _run_released(options, sites, progress)
+        yield from _run_released(options, sites, progress)
         return
     if options.method == "exact":
-        _run_exact(options, sites, progress)
+        yield from _run_exact(options, sites, progress)
         if options.diagnose:
             assert progress.chosen is not None
             solved = replace(sites, parameters=replace(sites.parameters, regularization=(progress.chosen,)))
-            _diagnose(solved.centred().start(), progress)
+            _diagnose((yield from (yield from solved.centred()).start()), progress)
         return
     if isinstance(options.regularization, str):
-        path = path_of_rounds(sites) if progress.chosen is None else (progress.chosen,)
+        path = (yield from path_of_rounds(sites)) if progress.chosen is None else (progress.chosen,)
         sites = replace(sites, parameters=replace(sites.parameters, regularization=path))
-    system = _choose(sites.parameters.regularization, sites.centred().start(), progress)
+    started = yield from (yield from sites.centred()).start()
+    system = _choose(sites.parameters.regularization, started, progress)
     if options.method in _SECOND_ORDER:
         _run_second_order(options, system, progress)
     else:
@@ -114,10 +116,11 @@ def _choose(candidates: tuple[float, ...], system: RidgeSystem, progress: Progre
     return replace(system, regularization=progress.chosen, position=candidates.index(progress.chosen))
 
 
-def _run_exact(options: RidgeOptions, sites: Sites, progress: Progress) -> None:
-    pooled = ask_pooled(sites) if options.committee is None else sum_pooled(sites, options.committee)
+def _run_exact(options: RidgeOptions, sites: Sites, progress: Progress) -> Program[None]:
+    asked = ask_pooled(sites) if options.committee is None else sum_pooled(sites, options.committee)
+    pooled = yield from asked
     if progress.chosen is None:
-        chosen = choose_strength(options, pooled)
+        chosen = yield from choose_strength(options, pooled)
         progress.chosen, progress.penalty = chosen.regularization, chosen.penalty
         progress.path, progress.temperature = dict(chosen.path or {}), chosen.temperature
         scale = chosen.scale if options.features == "given" else progress.choices.scale
@@ -130,10 +133,10 @@ def _run_exact(options: RidgeOptions, sites: Sites, progress: Progress) -> None:
     progress.stopped = "converged"
     progress.recorder.add(1, solution.objective, solution.gradient_norm)
     if options.head == "logistic":
-        _run_logistic(options, pooled, progress)
+        yield from _run_logistic(options, pooled, progress)
 
 
-def _run_logistic(options: RidgeOptions, pooled: Pooled, progress: Progress) -> None:
+def _run_logistic(options: RidgeOptions, pooled: Pooled, progress: Progress) -> Program[None]:
     """Rounds of one gradient each, from the squared solution over its temperature."""
     assert progress.chosen is not None
     assert progress.weights is not None
@@ -145,7 +148,8 @@ def _run_logistic(options: RidgeOptions, pooled: Pooled, progress: Progress) -> 
     enough = options.tolerance * problem.size(pooled.moments.cross / pooled.mass, np.zeros_like(middle))
     progress.stopped, done = "rounds", progress.recorder.done
     for number in range(1, options.rounds + 1):
-        by_weights, by_intercept, objective = problem.gradient(ask_gradient(pooled, *state.look), state)
+        sums = yield from ask_gradient(pooled, *state.look)
+        by_weights, by_intercept, objective = problem.gradient(sums, state)
         size = problem.size(by_weights, by_intercept)
         if size <= enough:
             progress.stopped = "tolerance"
@@ -157,13 +161,13 @@ def _run_logistic(options: RidgeOptions, pooled: Pooled, progress: Progress) -> 
         progress.means = replace(pooled.means, targets=state.intercept)
 
 
-def _run_released(options: RidgeOptions, sites: Sites, progress: Progress) -> None:
+def _run_released(options: RidgeOptions, sites: Sites, progress: Progress) -> Program[None]:
     given = None if isinstance(options.regularization, str) else options.regularization[0]
     if options.committee is None:
-        progress.weights, progress.terms, progress.chosen = solve_released(sites, options.privacy, given)
+        solved = yield from solve_released(sites, options.privacy, given)
     else:
-        solved = solve_shares(sites, options.privacy, options.committee, given)
-        progress.weights, progress.terms, progress.chosen = solved
+        solved = yield from solve_shares(sites, options.privacy, options.committee, given)
+    progress.weights, progress.terms, progress.chosen = solved
     if given is None:
         progress.choices = replace(progress.choices, regularization="sums")
     progress.parameters, progress.stopped = sites.parameters, "converged"
@@ -234,5 +238,4 @@ def _diagnose(system: RidgeSystem, progress: Progress) -> None:
             seen=progress.heterogeneity.largest_eigenvalue,
         )
     except SitesLost as lost:
-        # the stack: this function, run, _train, fit_with_sums and fit of the learner, and who called it
-        warnings.warn(f"heterogeneity was not measured: {lost.reasons}", MissingSites, stacklevel=6)
+        warn(f"heterogeneity was not measured: {lost.reasons}", MissingSites)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError
+from kernfed.federation.program import Program
 from kernfed.federation.ridge.ranges import Range, common_range, range_values, read_range
 from kernfed.federation.ridge.system import Sites
 from kernfed.federation.shares import far_above
@@ -113,21 +114,23 @@ def check_majority(names: Sequence[str], aggregate: str) -> None:
         )
 
 
-def ask_pooled(sites: Sites) -> Pooled:
+def ask_pooled(sites: Sites) -> Program[Pooled]:
     """Sums of the problem of ``sites``: one exchange of about M^2/2 numbers."""
     asked = range_values(sites.parameters.task)
     question = Payload(values={"parameters": sites.parameters.to_values(), **asked})
-    return _ask(sites, "ridge_moments", question, [sites], lambda payload, _: payload.arrays)[0]
+    return (yield from _ask(sites, "ridge_moments", question, [sites], lambda payload, _: payload.arrays))[0]
 
 
-def ask_trials(sites: Sites, problems: Sequence[RidgeParameters]) -> list[Pooled]:
+def ask_trials(sites: Sites, problems: Sequence[RidgeParameters]) -> Program[list[Pooled]]:
     """Sums of several problems in one exchange; that of ``sites`` itself is not among them."""
     question = Payload(values={"trials": [problem.to_values() for problem in problems]})
     tried = [replace(sites, parameters=problem) for problem in problems]
     return _ask(sites, "ridge_trials", question, tried, lambda payload, place: unprefixed(payload.arrays, place))
 
 
-def _ask(sites: Sites, task: str, question: Payload, problems: Sequence[Sites], arrays_of: Any) -> list[Pooled]:
+def _ask(
+    sites: Sites, task: str, question: Payload, problems: Sequence[Sites], arrays_of: Any
+) -> Program[list[Pooled]]:
     parts: dict[str, list[Part]] = {}
     ranges: dict[str, Range | None] = {}
 
@@ -144,7 +147,7 @@ def _ask(sites: Sites, task: str, question: Payload, problems: Sequence[Sites], 
 
     p = problems[0].parameters
     bounded = p.features == "fourier" and p.task == "classify"
-    replies = sites.ask(task, question, read, None if bounded else compare)
+    replies = yield from sites.ask(task, question, read, None if bounded else compare)
     pooled = [pool_parts(own, [parts[site][place] for site in replies]) for place, own in enumerate(problems)]
     common = common_range([ranges.get(site) for site in replies], sites.aggregate)
     return [replace(own, range=common) for own in pooled]
@@ -189,7 +192,9 @@ def pool_parts(sites: Sites, parts: Sequence[Part]) -> Pooled:
     return Pooled(sites, sum(moments, zero), sum(mass for _, mass, _ in parts), pooled)
 
 
-def ask_left_out(problems: Sequence[Pooled], spectra: Sequence[Spectrum], paths: Sequence[FloatArray]) -> list[LeftOut]:
+def ask_left_out(
+    problems: Sequence[Pooled], spectra: Sequence[Spectrum], paths: Sequence[FloatArray]
+) -> Program[list[LeftOut]]:
     """Errors of all sites' rows, each predicted without itself, under every candidate of every problem: one exchange.
 
     Sites get the eigenvectors of the pooled second moments, M^2 numbers.
@@ -218,7 +223,7 @@ def ask_left_out(problems: Sequence[Pooled], spectra: Sequence[Spectrum], paths:
         best = {site: float(told[site][0].squares.min()) / sites.expected[site].mass for site, _ in replies}
         return far_above(best, "loss of the best candidate")
 
-    replies = sites.ask("ridge_left_out", questions, read, compare)
+    replies = yield from sites.ask("ridge_left_out", questions, read, compare)
     if sites.aggregate == "sum":
         return [reduce(add, (told[site][place] for site in replies)) for place in range(len(problems))]
     masses = np.array([sites.expected[site].mass for site in replies])
@@ -234,7 +239,7 @@ def _asked_of(site: str, question: Payload, problems: Sequence[Pooled]) -> Paylo
     return Payload({**question.arrays, **masses}, question.values)
 
 
-def ask_gradient(pooled: Pooled, weights: FloatArray, intercept: FloatArray) -> LogisticSums:
+def ask_gradient(pooled: Pooled, weights: FloatArray, intercept: FloatArray) -> Program[LogisticSums]:
     """Sums of a logistic head over all sites' rows at W (M, C) and a (C,): one exchange of M C + C + 1 numbers."""
     sites = pooled.sites
     arrays = {"weights": weights, "intercept": intercept}
@@ -252,7 +257,7 @@ def ask_gradient(pooled: Pooled, weights: FloatArray, intercept: FloatArray) -> 
         sizes = {site: float(np.linalg.norm(told[site].weights)) / sites.expected[site].mass for site, _ in replies}
         return far_above(sizes, "gradient")
 
-    replies = sites.ask("ridge_gradient", question, read, compare)
+    replies = yield from sites.ask("ridge_gradient", question, read, compare)
     return reduce(add, (told[site] for site in replies))
 
 

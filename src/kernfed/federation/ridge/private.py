@@ -10,6 +10,7 @@ import numpy as np
 
 from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError
+from kernfed.federation.program import Program
 from kernfed.federation.ridge.system import Sites
 from kernfed.federation.survey import check_arrays
 from kernfed.kernels import Moments
@@ -22,7 +23,7 @@ from kernfed.site.release.asked import terms_of
 
 def solve_released(
     sites: Sites, mechanism: RecordRidge, regularization: float | None
-) -> tuple[FloatArray, Terms, float]:
+) -> Program[tuple[FloatArray, Terms, float]]:
     """Weights (M, C) from the sums that all sites release, the terms of these releases, and the regularisation.
 
     Without one it is that of the rule, ``tr(C) / n``, of the released sums alone.
@@ -44,7 +45,7 @@ def solve_released(
         return Moments(int(rows), M, np.zeros(M + C), joint), needed
 
     question = Payload(values={"parameters": sites.parameters.to_values(), "privacy": dict(terms.mechanism)})
-    replies = sites.ask("ridge_release", question, read)
+    replies = yield from sites.ask("ridge_release", question, read)
     parts, regularizations = zip(*(read(*reply) for reply in replies.items()), strict=True)
     # Noise of independent releases adds up as the root of squares, and so does what has to be added against it.
     needed = math.sqrt(sum(part**2 for part in regularizations))

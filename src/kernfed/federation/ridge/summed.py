@@ -9,10 +9,12 @@ import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError, Refused
+from kernfed.federation.program import Program
 from kernfed.federation.ridge.pooling import Pooled
 from kernfed.federation.ridge.releasing import check_bounded
 from kernfed.federation.ridge.system import Sites
 from kernfed.federation.ridge.tasks import allow_problem, read_parameters
+from kernfed.federation.summing.gather import gather_sum
 from kernfed.federation.summing.released import gather_shares, honest_sites, promised, send_share
 from kernfed.federation.survey import check_arrays, check_rows_of, read_targets
 from kernfed.kernels import Moments
@@ -126,14 +128,15 @@ def ridge_shares(site: Site, payload: Payload) -> Payload:
 # At the learner ----------------------------------------------------------------------------------------------------
 
 
-def sum_pooled(sites: Sites, committee: Committee) -> Pooled:
+def sum_pooled(sites: Sites, committee: Committee) -> Program[Pooled]:
     """Sums of the problem over all sites, of which nobody has seen a part."""
     p = sites.parameters
     size = p.n_features + p.n_targets
     rows = max(sites.surveys[name].rows for name in sites.names)
     weight = 1.0 if p.class_weights is None else max(p.class_weights)
-    entry = _largest_entry(sites)
-    total = sites.federation.sum(
+    entry = yield from _largest_entry(sites)
+    total = yield from gather_sum(
+        sites.federation,
         "ridge_sums",
         Payload(values={"parameters": p.to_values()}),
         {
@@ -143,8 +146,10 @@ def sum_pooled(sites: Sites, committee: Committee) -> Pooled:
         },
         committee=committee,
         sites=sites.names,
-        timeout=sites.timeout,
+        min_replies=None,
+        check=None,
     )
+    sites.meter.exchanges += total.exchanges
     joint = np.zeros((size, size))
     joint[np.triu_indices(size)] = total.arrays["products"]
     joint += np.triu(joint, 1).T
@@ -166,7 +171,7 @@ def sum_pooled(sites: Sites, committee: Committee) -> Pooled:
     return Pooled(sites, Moments(count, p.n_features, np.zeros(size), joint), mass, means)
 
 
-def _largest_entry(sites: Sites) -> float:
+def _largest_entry(sites: Sites) -> Program[float]:
     """A bound on every feature and target: known for Fourier features and classes, else the sites tell theirs."""
     p = sites.parameters
     if p.features == "fourier" and p.task == "classify":
@@ -177,13 +182,13 @@ def _largest_entry(sites: Sites) -> float:
         if not (np.abs(payload.arrays["powers"]) <= 200).all():
             raise ValueError("features and targets must be of ordinary size")
 
-    replies = sites.ask("ridge_range", Payload(values={"parameters": p.to_values()}), check)
+    replies = yield from sites.ask("ridge_range", Payload(values={"parameters": p.to_values()}), check)
     return float(2.0 ** max(payload.arrays["powers"].max() for payload in replies.values()))
 
 
 def solve_shares(
     sites: Sites, mechanism: RecordRidge, committee: Committee, regularization: float | None
-) -> tuple[FloatArray, Terms, float]:
+) -> Program[tuple[FloatArray, Terms, float]]:
     """Weights (M, C) from sums with noise in shares, the terms under which sites gave theirs, and the regularisation.
 
     Without one it is that of the rule, ``tr(C) / n``, of the noisy sums alone.
@@ -203,7 +208,7 @@ def solve_shares(
         told[site] = answer.values["privacy"]
 
     question = Payload(values={"privacy": asked, "parameters": p.to_values(), "honest": honest})
-    total = gather_shares(
+    total = yield from gather_shares(
         sites.federation,
         "ridge_shares",
         question,
@@ -212,9 +217,9 @@ def solve_shares(
         committee,
         sites.names,
         min_replies=None,
-        timeout=sites.timeout,
         hear=hear,
     )
+    sites.meter.exchanges += total.exchanges
     moments = shared.moments(total.integers, sum(sites.surveys[name].rows for name in sites.names))
     noise = sum_deviation(shared.arrays("ridge")["diagonal"].deviation, honest, len(total.sites))
     needed = shared.regularization(moments, noise)

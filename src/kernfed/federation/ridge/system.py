@@ -13,6 +13,7 @@ from kernfed.base.checks import FloatArray
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation
+from kernfed.federation.program import Meter, Program
 from kernfed.federation.ridge.plausible import (
     Expected,
     SiteStart,
@@ -37,7 +38,8 @@ from kernfed.site.protocol.replies import Replies
 class Sites:
     """Sites that all must answer, in the problem ``parameters`` describes.
 
-    surveys : what each said before, to which its answers are held. means : of all their rows, which an intercept needs
+    surveys : what each said before, to which its answers are held. meter : counts the exchanges.
+    means : of all their rows, which an intercept needs
     before anything is factored; see ``centred``. aggregate : how sums are put together, see ``kernfed.ridge.robust``.
     """
 
@@ -46,6 +48,7 @@ class Sites:
     parameters: RidgeParameters
     timeout: float
     surveys: Mapping[str, Survey]
+    meter: Meter = field(default_factory=Meter)
     means: Means | None = None
     aggregate: str = "sum"
 
@@ -64,11 +67,11 @@ class Sites:
         payload: Payload | Mapping[str, Payload],
         check: Callable[[str, Payload], object],
         compare: Callable[[Replies], Mapping[str, str]] | None = None,
-    ) -> dict[str, Payload]:
+    ) -> Program[dict[str, Payload]]:
         """Answers of all sites, or ``SitesLost``; ``check(site, answer)`` raises ValueError for one that is false."""
-        return dict(ask_all(self.federation, task, payload, self.names, check, self.timeout, compare))
+        return dict((yield from ask_all(task, payload, self.names, check, compare, self.meter)))
 
-    def centred(self) -> "Sites":
+    def centred(self) -> Program["Sites"]:
         """The same with the means of all sites' rows where there is an intercept: one exchange."""
         if not self.parameters.fit_intercept:
             return self
@@ -83,7 +86,7 @@ class Sites:
             return far_above(features, "mean of features") | far_above(targets, "mean of targets")
 
         question = Payload(values={"parameters": self.parameters.to_values()})
-        replies = self.ask("ridge_means", question, read, compare)
+        replies = yield from self.ask("ridge_means", question, read, compare)
         return replace(self, means=reduce(add, (read(*reply) for reply in replies.items())))
 
     def read_means(self, site: str, array: FloatArray) -> Means:
@@ -97,7 +100,7 @@ class Sites:
         arrays = {} if self.means is None else {"means": self.means.to_array()}
         return Payload(arrays, {"parameters": self.parameters.to_values(), **values})
 
-    def start(self) -> "RidgeSystem":
+    def start(self) -> Program["RidgeSystem"]:
         """Let every site factor its part."""
         shape = self._weights_shape
         expected = {"solutions": (len(self.parameters.regularization), *shape), "linear": shape, "scalars": (3,)}
@@ -114,7 +117,7 @@ class Sites:
         def compare(replies: Replies) -> dict[str, str]:
             return unlike_others({site: read(site, payload) for site, payload in replies})
 
-        replies = self.ask("ridge_start", self.question(**asked), read, compare)
+        replies = yield from self.ask("ridge_start", self.question(**asked), read, compare)
         members = {site: read(site, payload) for site, payload in replies.items()}
         handle = digest(problem_values(self.parameters, self.means))
         ranges = [self._range_of(members[site], payload) for site, payload in replies.items()]
@@ -203,7 +206,7 @@ class RidgeSystem:
                 check_descent(self.members[site], weights, result, steps=steps, rate=rate, pull=proximal, top=top)
 
         values = {**self._values, "steps": steps, "rate": rate, "proximal": proximal}
-        replies = self.sites.ask("ridge_descend", Payload({"V": weights}, values), check)
+        replies = self._ask("ridge_descend", Payload({"V": weights}, values), check)
         total = sum(self.masses.values())
         objective = sum(self.masses[site] * float(p.arrays["objective"][0]) for site, p in replies.items()) / total
         if not steps:
@@ -226,19 +229,23 @@ class RidgeSystem:
             worst = {site: float(payload.arrays["losses"].max()) / self.masses[site] for site, payload in replies}
             return far_above(worst, "loss of a candidate")
 
-        replies = self.sites.ask("ridge_validate", question, check, compare)
+        replies = self._ask("ridge_validate", question, check, compare)
         return np.asarray(sum(payload.arrays["losses"] for payload in replies.values()) / total)
 
     def dimensions(self) -> dict[str, float]:
         """Effective dimension of every site."""
         shapes = {"dimension": (1,)}
         question = Payload(values=self._values)
-        replies = self.sites.ask("ridge_dimension", question, lambda _, payload: check_arrays(payload, shapes))
+        replies = self._ask("ridge_dimension", question, lambda _, payload: check_arrays(payload, shapes))
         return {site: float(payload.arrays["dimension"][0]) for site, payload in replies.items()}
 
     @property
     def _values(self) -> dict[str, Any]:
         return {"handle": self.handle, "regularization": self.regularization}
+
+    def _ask(self, *asked: Any) -> dict[str, Payload]:
+        """Answers of all sites to one round; rounds of a method are not shared with other programs."""
+        return self.sites.federation.run(self.sites.ask(*asked), timeout=self.sites.timeout)
 
     def _product(
         self, task: str, V: FloatArray, check_result: Callable[[str, FloatArray], None]
@@ -248,30 +255,22 @@ class RidgeSystem:
             with single_blas_thread():
                 check_result(site, payload.arrays["result"])
 
-        replies = self.sites.ask(task, Payload({"V": V}, self._values), check)
+        replies = self._ask(task, Payload({"V": V}, self._values), check)
         return {site: payload.arrays["result"] for site, payload in replies.items()}
 
 
 class Recorder:
     """Keeps the history of a fit: what each round reached, what it sent and how long it took."""
 
-    def __init__(self, federation: Federation) -> None:
-        self._federation = federation
+    def __init__(self) -> None:
+        self.meter = Meter()
         self._mark = self._now()
-        self._asked_before = self._asked()
         self.rounds: list[RidgeRound] = []
 
     @property
     def exchanges(self) -> int:
-        """Questions that the site asked most often has had since, and the survey before."""
-        before = self._asked_before
-        return 1 + max((count - before.get(site, 0) for site, count in self._asked().items()), default=0)
-
-    def _asked(self) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for entry in self._federation.traffic:
-            counts[entry.site] = counts.get(entry.site, 0) + entry.messages
-        return counts
+        """Exchanges so far, and the survey before."""
+        return 1 + self.meter.exchanges
 
     @property
     def done(self) -> int:
@@ -290,5 +289,4 @@ class Recorder:
         self.rounds[-1] = replace(self.rounds[-1], objective=objective)
 
     def _now(self) -> tuple[int, int, float]:
-        traffic = self._federation.traffic
-        return traffic.bytes_up, traffic.bytes_down, time.perf_counter()
+        return self.meter.bytes_up, self.meter.bytes_down, time.perf_counter()

@@ -65,15 +65,15 @@ def ask_site_sums(federation: Federation, head: RidgeModel, *, timeout: float = 
 def _ask_parts(federation: Federation, head: RidgeModel, timeout: float) -> tuple[Sites, dict[str, Part]]:
     taking_part = federation.only([site for site in federation.sites if site not in head.missing_])
     try:
-        surveyed = ask_survey(
-            taking_part,
+        survey = ask_survey(
             "ridge_survey",
             head.parameters.task,
+            seed=taking_part.seed,
             median=False,
             min_replies=None,
-            timeout=timeout,
             max_share=1.0,
         )
+        surveyed = taking_part.run(survey, timeout=timeout)
         how = head.choices_.aggregate
         sites = Sites(taking_part, surveyed.names, head.parameters, timeout, surveyed.surveys, aggregate=how)
         parts: dict[str, Part] = {}
@@ -81,7 +81,8 @@ def _ask_parts(federation: Federation, head: RidgeModel, timeout: float) -> tupl
         def read(site: str, payload: Payload) -> None:
             parts[site] = read_part(sites, site, payload.arrays)
 
-        sites.ask("ridge_moments", Payload(values={"parameters": head.parameters.to_values()}), read)
+        question = Payload(values={"parameters": head.parameters.to_values()})
+        taking_part.run(sites.ask("ridge_moments", question, read), timeout=timeout)
     except SitesLost as lost:
         raise InputError(f"sites can be left out of a head where all tell their sums again: {lost}") from None
     return sites, parts

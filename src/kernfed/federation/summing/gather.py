@@ -9,6 +9,7 @@ import numpy as np
 from kernfed.base.checks import check_count
 from kernfed.errors import InputError, KernfedError
 from kernfed.federation.asking import Federation
+from kernfed.federation.program import Ask, Program
 from kernfed.federation.summing.opening import seats_and_roster
 from kernfed.federation.summing.party import TERMS, question_hash
 from kernfed.secure.committee.contribution import Contribution
@@ -44,9 +45,8 @@ def gather_sum(
     committee: Any,
     sites: Sequence[str],
     min_replies: int | None,
-    timeout: float,
     check: Check,
-) -> Total:
+) -> Program[Total]:
     """The sum of what an additive task answers; see ``Federation.sum``."""
     known = find_task(task)
     if known is None or not known.additive:
@@ -54,22 +54,15 @@ def gather_sum(
     setting, asked = read_setting(committee), sorted(set(sites))
     layout = fit_layout(arrays, max(1, len(asked)))
     if setting is None:
-        return _gather_clear(federation, task, payload, layout, asked, min_replies, timeout, check)
+        return _gather_clear(task, payload, layout, asked, min_replies, check)
     if check is not None:
         raise InputError("nobody sees a masked answer, so that none can be checked; leave check out")
-    return gather_masked(federation, "sum_masked", task, payload, layout, setting, asked, min_replies, timeout)
+    return gather_masked(federation, "sum_masked", task, payload, layout, setting, asked, min_replies)
 
 
 def _gather_clear(
-    federation: Federation,
-    task: str,
-    payload: Payload,
-    layout: Layout,
-    sites: Sequence[str],
-    min_replies: int | None,
-    timeout: float,
-    check: Check,
-) -> Total:
+    task: str, payload: Payload, layout: Layout, sites: Sequence[str], min_replies: int | None, check: Check
+) -> Program[Total]:
     """The sum of answers that are seen, as the integers that masked ones are."""
     total: Words = np.zeros(layout.size, dtype=np.uint64)
 
@@ -79,9 +72,7 @@ def _gather_clear(
         layout.check_bounds(answer.arrays)
         np.add(total, layout.encode(answer.arrays), out=total)
 
-    replies = federation.ask(
-        task, payload, sites=sites, min_replies=min_replies, timeout=timeout, check=take, keep=False
-    )
+    replies = yield Ask(task, payload, sites, min_replies, take, keep=False)
     return Total(layout.decode(total), layout.integers(total), tuple(replies.payloads), replies.missing, masked=False)
 
 
@@ -94,17 +85,16 @@ def gather_masked(
     setting: Committee,
     sites: Sequence[str],
     min_replies: int | None,
-    timeout: float,
     noise: Noise | None = None,
     hear: Check = None,
-) -> Total:
+) -> Program[Total]:
     """The sum of vectors that sites send masked to the question ``ask``, about ``task``.
 
     Without ``min_replies`` all sites must report. ``hear(site, answer)`` reads what a site says beside its vector.
     """
     needed = len(sites) if min_replies is None else check_count(min_replies, "min_replies")
     enough = needed if noise is None else max(needed, noise.honest + setting.corrupt_sites)
-    seats, roster, missing, opened = seats_and_roster(federation, setting, sites, enough, timeout)
+    seats, roster, missing, opened = yield from seats_and_roster(federation, setting, sites, enough)
     terms = RunTerms(
         task,
         question_hash(task, payload),
@@ -127,10 +117,8 @@ def gather_masked(
 
     question = Payload({**payload.arrays, TERMS: as_bytes(terms.to_bytes())}, payload.values)
     try:
-        replies = federation.ask(
-            ask, question, sites=sorted(roster), min_replies=terms.needed, timeout=timeout, check=take, keep=False
-        )
-        vector = _unmasked(federation, total, timeout)
+        replies = yield Ask(ask, question, sorted(roster), terms.needed, take, keep=False)
+        vector = yield from _unmasked(total)
     except KernfedError:
         federation.sum_keys.clear()  # perhaps somebody has others now: they are asked for again
         raise
@@ -145,7 +133,7 @@ def gather_masked(
     )
 
 
-def _unmasked(federation: Federation, total: MaskedTotal, timeout: float) -> Words:
+def _unmasked(total: MaskedTotal) -> Program[Words]:
     """The sum without its masks, from the members: one exchange, or two where one of them may be corrupt."""
     terms, reports = total.terms, total.reports
     members = [seat.name for seat in terms.committee]
@@ -154,7 +142,7 @@ def _unmasked(federation: Federation, total: MaskedTotal, timeout: float) -> Wor
     quorum: dict[str, Any] = {}
     if terms.corrupt:
         asked = {member: Payload(arrays) for member, arrays in own.items()}
-        signed = federation.ask("sum_sign", asked, min_replies=QUORUM, timeout=timeout, check=_check_signature)
+        signed = yield Ask("sum_sign", asked, min_replies=QUORUM, check=_check_signature)
         quorum = {f"quorum.{member}": answer.arrays["signature"] for member, answer in signed}
     questions = {member: Payload({**arrays, **quorum}) for member, arrays in own.items()}
     needed = QUORUM if terms.corrupt else ANSWERS
@@ -162,7 +150,7 @@ def _unmasked(federation: Federation, total: MaskedTotal, timeout: float) -> Wor
     def check(member: str, answer: Payload) -> None:
         MaskSums.from_arrays(terms, member, answer.arrays)
 
-    answers: Replies = federation.ask("sum_answer", questions, min_replies=needed, timeout=timeout, check=check)
+    answers: Replies = yield Ask("sum_answer", questions, min_replies=needed, check=check)
     return total.unmask({member: MaskSums.from_arrays(terms, member, answer.arrays) for member, answer in answers})
 
 

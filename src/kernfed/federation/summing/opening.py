@@ -5,6 +5,7 @@ from typing import Any
 
 from kernfed.errors import InputError, TooFewReplies
 from kernfed.federation.asking import Federation
+from kernfed.federation.program import Ask, Program
 from kernfed.secure.committee.keys import OneTimeKey, check_key
 from kernfed.secure.committee.setting import Committee
 from kernfed.secure.committee.terms import Seat
@@ -16,8 +17,8 @@ _AT_ONCE = 8
 
 
 def seats_and_roster(
-    federation: Federation, setting: Committee, sites: Sequence[str], needed: int, timeout: float
-) -> tuple[tuple[Seat, ...], dict[str, str], Mapping[str, Refusal], int]:
+    federation: Federation, setting: Committee, sites: Sequence[str], needed: int
+) -> Program[tuple[tuple[Seat, ...], dict[str, str], Mapping[str, Refusal], int]]:
     """Members with a key for one run each, keys of the sites that can be asked, who is missing, and exchanges made."""
     missing: dict[str, Refusal] = {}
     exchanges = 0
@@ -31,7 +32,7 @@ def seats_and_roster(
     while len(members) < setting.size and candidates:
         wanted = setting.size - len(members)
         members, candidates = members + candidates[:wanted], candidates[wanted:]
-        exchanges += _ask_keys(federation, members, sites, missing, timeout)
+        exchanges += yield from _ask_keys(federation, members, sites, missing)
         members = [member for member in members if _once(federation).get(member)]
     if len(members) < setting.size:
         raise TooFewReplies("sum_open", setting.size, Replies(dict.fromkeys(members, Payload()), missing))
@@ -49,8 +50,8 @@ def _once(federation: Federation) -> dict[str, list[OneTimeKey]]:
 
 
 def _ask_keys(
-    federation: Federation, members: Sequence[str], sites: Sequence[str], missing: dict[str, Refusal], timeout: float
-) -> int:
+    federation: Federation, members: Sequence[str], sites: Sequence[str], missing: dict[str, Refusal]
+) -> Program[int]:
     """Ask for whatever keys are not at hand; who does not tell theirs is ``missing``. Returns how many exchanges."""
     identities, once = federation.sum_keys.setdefault("identity", {}), _once(federation)
     empty = [member for member in members if not once.get(member) and member not in missing]
@@ -59,7 +60,7 @@ def _ask_keys(
     if not counts:
         return 0
     questions = {site: Payload(values={"count": count}) for site, count in counts.items()}
-    replies = federation.ask("sum_open", questions, min_replies=0, timeout=timeout, check=_check_keys)
+    replies = yield Ask("sum_open", questions, min_replies=0, check=_check_keys)
     for site, answer in replies:
         identities[site] = answer.values["key"]
         once.setdefault(site, []).extend(_keys_in(answer))

@@ -12,6 +12,7 @@ import numpy as np
 
 from kernfed.errors import InputError, Refused
 from kernfed.federation.asking import Federation
+from kernfed.federation.program import Program
 from kernfed.federation.summing.gather import Noise, gather_masked
 from kernfed.federation.summing.party import check_unsent, read_own_terms, send
 from kernfed.privacy.generator import Ints, NoiseGenerator
@@ -152,15 +153,12 @@ def gather_shares(
     sites: Sequence[str],
     *,
     min_replies: int | None,
-    timeout: float,
     hear: Callable[[str, Payload], None],
-) -> Total:
+) -> Program[Total]:
     """One part of a shared sum over ``sites``; ``hear(site, answer)`` reads what they say beside their shares."""
     layout = share_layout(shared, part, len(sites))
     noise = Noise(noise_values(shared, part), shared.words, shared.honest)
-    return gather_masked(
-        federation, task, task, payload, layout, setting, sites, min_replies, timeout, noise=noise, hear=hear
-    )
+    return gather_masked(federation, task, task, payload, layout, setting, sites, min_replies, noise=noise, hear=hear)
 
 
 def share_layout(shared: SharedSum, part: str, sites: int) -> Layout:

@@ -1,6 +1,5 @@
 """What a site says of its data before anything is computed, and whether sites agree."""
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import check_count, name_differences
+from kernfed.base.warn import warn
 from kernfed.errors import InputError, ManyClasses, SchemaMismatch
 from kernfed.files import labels_from_values, labels_to_values
 
@@ -131,11 +131,8 @@ def fraction_reason(labels: npt.NDArray[Any]) -> str | None:
     )
 
 
-def check_classes(schema: Schema, stacklevel: int = 3) -> None:
-    """Refuse labels of a federation that cannot be classes; a ``ManyClasses`` warning where they hardly are.
-
-    ``stacklevel`` leads the warning to the caller of a learner's ``fit``.
-    """
+def check_classes(schema: Schema) -> None:
+    """Refuse labels of a federation that cannot be classes; a ``ManyClasses`` warning where they hardly are."""
     labels = schema.labels
     if len(labels) < 2:
         raise InputError(f"the sites must have at least 2 classes together, got {labels.tolist()}")
@@ -143,11 +140,10 @@ def check_classes(schema: Schema, stacklevel: int = 3) -> None:
     if reason is not None:
         raise InputError(reason)
     if labels.dtype.kind == "f" and len(labels) > _MANY_CLASSES and schema.n_rows < _ROWS_PER_CLASS * len(labels):
-        warnings.warn(
+        warn(
             f"{len(labels)} classes in {schema.n_rows} rows, labelled by floating-point numbers: if they are "
             "values, regress with RidgeLearner(task='regress'); if they are classes, make y integers",
             ManyClasses,
-            stacklevel=stacklevel,
         )
 
 

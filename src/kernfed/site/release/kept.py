@@ -5,7 +5,6 @@ Learners without privacy import this and nothing heavier. ``private`` makes rele
 
 import hashlib
 import logging
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray
+from kernfed.base.warn import warn
 from kernfed.errors import FileFormatError, LedgerNotKept
 from kernfed.files import Record
 from kernfed.site.protocol.message import digest
@@ -30,13 +30,12 @@ def warn_if_forgotten(engine: Any) -> None:
     """Warn where sites of an engine in this process keep their ledger in a temporary store; called by ``fit``."""
     lost = sorted(set(getattr(engine, "temporary_sites", ())) & set(engine.sites))
     if lost:
-        warnings.warn(
+        warn(
             f"{len(lost)} site(s), such as {lost[0]!r}, release under differential privacy from a temporary "
             "store: nobody will know later what was released and spent, and the same fit on another "
             "federation is a second draw, whose epsilon adds to this one's. Use Federation.local(..., "
             "store=DIR) and name the same folder every time",
             LedgerNotKept,
-            stacklevel=3,
         )
 
 
