@@ -1,10 +1,10 @@
-"""Plans of learners whose messages are not known beforehand: rehearsed with made-up rows, right in size."""
+"""Plans: the learner's program on made-up rows, right in size."""
 
 import numpy as np
 import pytest
 
 import kernfed as kf
-from kernfed.federation.planning import plan_learner, rehearse
+from kernfed.federation.planning import planned_traffic
 from kernfed.site.fields import Given, make_learner
 
 
@@ -23,49 +23,44 @@ def rows():
         ("ridge", {"method": "fedavg", "components": 12, "rounds": 2}),
         ("ridge", {"method": "exact", "features-kind": "given", "task": "regress"}),
         ("personal", {"gains": "no"}),
+        ("folding", {"batch-size": "100", "partition": "order", "scale": "none"}),
+        ("folding", {}),
     ],
 )
 def test_a_rehearsal_counts_what_the_training_sends(rows, name, values):
     learner = make_learner(name, Given(values))
-    planned = plan_learner(name, learner, rows)
-    assert (planned.exact, planned.rehearsed) == (False, True)
+    planned = planned_traffic(learner, rows)
     with kf.Federation.local(rows) as federation:
         learner.fit(federation)
         real = federation.traffic
-    for entry, sent in zip(planned.traffic.to_json(), real.to_json(), strict=True):
+    for entry, sent in zip(planned.to_json(), real.to_json(), strict=True):
         for key in ("site", "task", "information", "messages", "scalars_up"):
             assert entry[key] == sent[key]
         assert entry["bytes_up"] == pytest.approx(sent["bytes_up"], abs=60)
         assert entry["bytes_down"] == pytest.approx(sent["bytes_down"], abs=60)
 
 
-def test_a_method_that_knows_its_messages_is_exact(rows):
-    learner = make_learner("folding", Given({"batch-size": "100", "partition": "order", "scale": "none"}))
-    planned = plan_learner("folding", learner, rows, queries=5)
-    assert (planned.exact, planned.rehearsed) == (True, False)
+def test_what_sites_have_still_to_choose_is_about_as_large(rows):
+    learner = make_learner("fusion", Given())
+    planned = planned_traffic(learner, rows)
     with kf.Federation.local(rows) as federation:
-        learner.fit(federation).predict(np.zeros((5, 4)))
-        assert planned.traffic.to_json() == federation.traffic.to_json()
-
-
-def test_what_sites_have_still_to_choose_is_planned_at_its_most(rows):
-    learner = make_learner("folding", Given())
-    planned = plan_learner("folding", learner, rows, queries=5)
-    assert (planned.exact, planned.rehearsed) == (False, False)
-    with kf.Federation.local(rows) as federation:
-        learner.fit(federation).predict(np.zeros((5, 4)))
+        learner.fit(federation)
         real = federation.traffic
-    for entry, sent in zip(planned.traffic.to_json(), real.to_json(), strict=True):
-        for key in ("site", "task", "information", "messages", "scalars_up"):
-            assert entry[key] == sent[key]
-        for key in ("bytes_up", "bytes_down"):
-            assert sent[key] <= entry[key] <= sent[key] + 200
+    assert [(e.site, e.task, e.messages) for e in planned] == [(e.site, e.task, e.messages) for e in real]
+    assert planned.bytes_up == pytest.approx(real.bytes_up, rel=0.05)
+    assert planned.bytes_down == pytest.approx(real.bytes_down, rel=0.05)
+
+
+def test_queries_that_sites_score_are_planned(rows):
+    learner = make_learner("folding", Given())
+    planned = {(entry.site, entry.task): entry for entry in planned_traffic(learner, rows, queries=5)}
+    assert {planned[site, "scores"].scalars_up for site in rows} == {5 * 3}
 
 
 def test_rows_are_not_looked_at(rows):
     learner = make_learner("ridge", Given({"method": "exact", "components": 12, "bandwidth": "2.5"}))
     blank = {name: (np.full_like(X, np.nan), y) for name, (X, y) in rows.items()}
-    assert rehearse(learner, blank).to_json() == rehearse(learner, rows).to_json()
+    assert planned_traffic(learner, blank).to_json() == planned_traffic(learner, rows).to_json()
 
 
 def test_every_class_is_there_however_few_rows_are_made_up(rows, monkeypatch):
@@ -73,7 +68,7 @@ def test_every_class_is_there_however_few_rows_are_made_up(rows, monkeypatch):
     # Given, not chosen: of so few rows other candidates are tried.
     given = {"method": "exact", "components": 12, "bandwidth": "2.5", "regularization": "0.1"}
     learner = make_learner("ridge", Given(given))
-    whole = plan_learner("ridge", learner, rows).traffic
+    whole = planned_traffic(learner, rows)
     with kf.Federation.local(rows) as federation:
         learner.fit(federation)
         assert [entry.scalars_up for entry in whole] == [entry.scalars_up for entry in federation.traffic]

@@ -69,7 +69,7 @@ def plan(
 
     With --privacy also what would be promised, per element and per record. Nothing is released.
     """
-    from kernfed.federation.planning import plan_learner
+    from kernfed.federation.planning import planned_traffic
 
     # Without more this is the job that `kernfed train` runs; queries can only be put to sites.
     columns: Any = {"features": features, "label": label, "site": site, "ids": ids}
@@ -83,16 +83,15 @@ def plan(
         raise InputError("--queries needs --hold sites: a model that is whole answers by itself, and nothing is sent")
     asked = (USUAL_QUERIES if queries is None else queries) if hold == "sites" else 0
     with progress("planning"):
-        planned = plan_learner(learning.learner, learner, rows_by_site(table), table.columns, queries=asked, seed=seed)
+        traffic = planned_traffic(learner, rows_by_site(table), table.columns, queries=asked, seed=seed)
     for entry in preparing:  # one message each
         sizes: Any = {"down": entry.bytes_down, "up": entry.bytes_up, "scalars": entry.scalars_up}
-        planned.traffic.add(entry.site, entry.task, entry.information, **sizes)
-    traffic, terms = planned.traffic, _terms(learner, table.X.shape[1])
+        traffic.add(entry.site, entry.task, entry.information, **sizes)
+    terms = _terms(learner, table.X.shape[1])
     result = {
         "learner": learning.learner,
         "hold": hold,
         "queries": asked,
-        "exact": planned.exact,
         "bytes_up": traffic.bytes_up,
         "bytes_down": traffic.bytes_down,
         "exchanges": traffic.to_json(),
@@ -100,7 +99,6 @@ def plan(
         "left_out": table.left_out,
         "privacy": "none" if terms is None else statement(terms),
     }
-    about = "" if planned.exact else "About " if planned.rehearsed else "At most "
     rehearsed = "Rehearsed with made-up rows of the same shape: real ones may need more rounds, or fewer."
     emit(
         result,
@@ -108,8 +106,8 @@ def plan(
         str(traffic),
         "",
         columns_line(table),
-        f"{about}{format_bytes(traffic.bytes_up)} would leave the sites: {_told(learner, traffic, terms)}.",
-        *([rehearsed] if planned.rehearsed else []),
+        f"About {format_bytes(traffic.bytes_up)} would leave the sites: {_told(learner, traffic, terms)}.",
+        rehearsed,
         *_promised(learner, terms, len({entry.site for entry in traffic})),
     )
 

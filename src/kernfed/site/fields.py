@@ -68,15 +68,10 @@ class Given:
 
 @dataclass(frozen=True)
 class LearnerSettings:
-    """What a method declares: its table, how settings become arguments of the learner, and how a run of it is planned.
-
-    arguments : by default each setting is one argument. plan : "module:function", (learner, schemas, queries, seed=) ->
-    ``Traffic``, for a method that knows the size of its messages beforehand.
-    """
+    """What a method declares: its table, and how settings become arguments of the learner (by default each is one)."""
 
     table: tuple[Setting, ...]
     arguments: Callable[[Given], dict[str, Any]] | None = None
-    plan: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:

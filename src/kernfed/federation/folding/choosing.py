@@ -44,12 +44,6 @@ def choice_question(parameters: FoldingParameters, tried: Sequence[Candidate]) -
     return Payload(values={**values, "tried": [candidate_values(one) for one in tried]})
 
 
-def choice_answer(tried: int, width: int, schema: Schema) -> Payload:
-    """A site's answer, of the size it will have."""
-    arrays = {"mean": np.zeros(width), "squares": np.zeros(width)}
-    return _answer(Tally.nothing(tried), ColumnStatistics(schema.n_rows, arrays["mean"], arrays["squares"]))
-
-
 def _answer(tally: Tally, statistics: ColumnStatistics) -> Payload:
     arrays = {"mean": statistics.mean, "squares": statistics.squares, "right": tally.right, "large": tally.large}
     return Payload({**arrays, "rows": np.array([tally.rows, statistics.n], dtype=np.int64)})

@@ -77,6 +77,4 @@ def _arguments(given: Given) -> dict[str, Any]:
     return {**release_arguments(given), **machines}
 
 
-SETTINGS = LearnerSettings(
-    (*MACHINES, *PRIVACY, SUM), _arguments, plan="kernfed.federation.folding.planning:plan_folding"
-)
+SETTINGS = LearnerSettings((*MACHINES, *PRIVACY, SUM), _arguments)
