@@ -9,14 +9,16 @@ import pytest
 from safetensors.numpy import save_file
 
 from kernfed.data import Preparation, Rules
-from kernfed.data.embedding_parts import PART, encode_in_parts, remove_parts
 from kernfed.data.encoders import (
     FOLDER,
     HASHED,
+    PART,
     SPREAD,
+    encode_in_parts,
     find_encoder,
     hashed_words,
     open_encoder,
+    remove_parts,
 )
 from kernfed.data.preparation_plans import TEXT
 from kernfed.errors import InputError

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kernfed.data.images import ImageEncoder
+from kernfed.data.encoders import ImageEncoder
 from kernfed.errors import DataError
 
 torch = pytest.importorskip("torch")

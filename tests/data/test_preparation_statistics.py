@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernfed.data import Preparation, raw_table
-from kernfed.data.preparation_histogram import Histogram, bin_bounds, bins_of
-from kernfed.data.preparation_statistics import COUNTS, TableStatistics
-from kernfed.data.preparation_units import suspect_units
+from kernfed.data.preparation_choice import suspect_units
+from kernfed.data.preparation_statistics import COUNTS, Histogram, TableStatistics, bin_bounds, bins_of
 from kernfed.errors import InputError
 
 DRAWS = np.random.default_rng(5)

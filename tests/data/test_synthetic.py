@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernfed.data.synthetic import fednewton_synthetic
+from kernfed.data.datasets import fednewton_synthetic
 
 
 def test_shapes_and_names():

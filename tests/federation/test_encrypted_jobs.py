@@ -19,7 +19,7 @@ from kernfed.federation import Federation
 from kernfed.jobs import run as jobs
 from kernfed.jobs.run import Job, run_job
 from kernfed.secure import KeyHolder, classify
-from kernfed.secure.bundle import pack_keys
+from kernfed.secure.protocol import pack_keys
 from oracles.federation import Data, sites_data
 
 LEARNER = {"measure": "rms", "batch-size": "8", "partition": "order", "scale": "none"}

@@ -24,10 +24,8 @@ from kernfed.guarantees import (
     sample_complexity,
     sample_risk,
 )
-from kernfed.guarantees.catalog import grouped_theorems
-from kernfed.guarantees.dpkahm import smoothing_error
-from kernfed.guarantees.gikm import solution_gap
-from kernfed.guarantees.sfm import hypothesis_gap
+from kernfed.guarantees.bound import grouped_theorems
+from kernfed.guarantees.machines import hypothesis_gap, smoothing_error, solution_gap
 from kernfed.kahm.compose import KAHM
 from kernfed.kahm.folding import folding_feature, hull_kernel, membership_probability
 from kernfed.privacy.smoothing import modelling_error, smooth_once

@@ -12,10 +12,10 @@ from contracts.schemes import SchemeContract, roles
 from kernfed.errors import ProtocolError
 from kernfed.secure import KeyHolder, Server, Site
 from kernfed.secure import seal as seal_module
+from kernfed.secure.arithmetic import PLAIN_MODULUS, Ring
 from kernfed.secure.circuit import attaining as circuit
 from kernfed.secure.circuit import score_factor
 from kernfed.secure.message import pack, unpack
-from kernfed.secure.noise import PLAIN_MODULUS, Ring
 from kernfed.secure.parameters import derive
 from oracles.secure import attaining_sets, scores_with_ties
 

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from kernfed.errors import ProtocolError
-from kernfed.secure.arithmetic import Arithmetic, Cipher, Slots
+from kernfed.secure.arithmetic import PLAIN_MODULUS, Arithmetic, Cipher, Ring, Slots
 from kernfed.secure.circuit import (
     NEVER,
+    UNITS,
+    Layout,
     attaining,
     scaled_minimum,
     score_factor,
@@ -17,8 +19,6 @@ from kernfed.secure.circuit import (
     zero_test_degree,
     zero_test_value,
 )
-from kernfed.secure.layout import UNITS, Layout
-from kernfed.secure.noise import PLAIN_MODULUS, Ring
 from oracles.secure import attaining_sets, scores_with_ties
 
 RING = Ring(degree=1024, prime_bits=60, levels=24, special_bits=60)  # noise is bounded, not simulated

@@ -2,8 +2,7 @@ from itertools import pairwise
 
 import pytest
 
-from kernfed.secure.arithmetic import Arithmetic, Cipher
-from kernfed.secure.noise import MOST_BITS, Ring, log_sum
+from kernfed.secure.arithmetic import MOST_BITS, Arithmetic, Cipher, Ring, log_sum
 from kernfed.secure.parameters import derive, plan
 
 

@@ -15,7 +15,7 @@ from kernfed.data import write_table
 from kernfed.errors import ProtocolError, RunFailed
 from kernfed.federation import Fault, Federation, FoldingLearner, Policy
 from kernfed.secure import KeyHolder, Server, Site
-from kernfed.secure.bundle import name_of_keys, pack_keys
+from kernfed.secure.protocol import name_of_keys, pack_keys
 from kernfed.serve import encrypted
 from kernfed.serve.app import make_app
 from kernfed.serve.client import GatewayClient, Rows

@@ -1,12 +1,21 @@
-"""Lines of JSON in a chain of hashes, in the files of a folder: appended under a lock, on disk before anybody goes on.
+"""Lines of JSON in a chain of hashes: every record of a site that must not be changed behind its back is one.
 
-<number>.jsonl   lines from this number on; a file that is full is followed by another one
-head             number and hash of the last line that is known to be on disk
-lock             held while a line is written, by whichever thread of whichever process
+Every line ends with ``chain``, a hash over itself and the hash of the line before (``chained``). A line is appended
+under a lock and is on disk before whoever appends goes on. There are two ways to keep a chain:
 
-Every line has its number ``n`` and ``chain``, a hash over itself and the hash of the line before. A line is written
-whole or, where a process is killed or the disk is full, not at all: what was torn is closed by a line that says so.
-Lines that are gone from the end are noticed by ``head`` and by every process that has seen them; a line says so, too.
+``ChainFile``     one file, read and checked as a whole while it is locked: a ledger. A last line that is torn, because
+                  a process was killed while it wrote, is cut off.
+``ChainedLines``  a folder of files, appended to without reading them: a journal, the receipts. Lines have a number
+                  ``n``. What is torn is closed by a line that says so; lines that are gone from the end are noticed
+                  by ``head``, and by every process that has seen them, and a line says so, too.
+
+The files of such a folder::
+
+    <number>.jsonl   lines from this number on; a file that is full is followed by another one
+    head             number and hash of the last line that is known to be on disk
+    lock             held while a line is written, by whichever thread of whichever process
+
+Files of all versions are read: neither the hash nor the way a line is written may ever change.
 """
 
 import fcntl
@@ -15,12 +24,13 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kernfed.errors import InputError
 from kernfed.files import open_private, private_folder, sync_folder
 
 #: What a file of lines begins with, at first and after a full one.
@@ -31,6 +41,106 @@ FULL, TAIL = 64_000_000, 1 << 16
 Body = Mapping[str, Any] | Callable[[str], Mapping[str, Any]]
 #: Events of this module itself.
 BEGUN, CONTINUED, TORN, CUT = "begun", "continued", "torn", "cut"
+
+
+# What every chain is made of -------------------------------------------------------------------------------------
+
+
+def chained(previous: str, line: Mapping[str, Any]) -> str:
+    """Hash of a line, without the hash that it has, and of the hash of the line before."""
+    body = {name: value for name, value in line.items() if name != "chain"}
+    return hashlib.sha256((previous + json.dumps(body, sort_keys=True)).encode()).hexdigest()
+
+
+def _append(descriptor: int, previous: str, body: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """Write a line after the one with hash ``previous``, all of it; returns the line and its bytes."""
+    line = {**body, "chain": chained(previous, body)}
+    text = left = (json.dumps(line) + "\n").encode()
+    while left:
+        left = left[os.write(descriptor, left) :]
+    return line, len(text)
+
+
+@contextmanager
+def _locked(path: Path, flags: int) -> Iterator[int]:
+    """Descriptor of a file, made for its owner only, with a lock that the system drops when a process dies."""
+    descriptor = open_private(path, flags | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _line(raw: bytes) -> dict[str, Any] | None:
+    """A line as it was written, or None where it is none."""
+    try:
+        line = json.loads(raw)
+        return line if isinstance(line["chain"], str) else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+# One file ---------------------------------------------------------------------------------------------------------
+
+
+class ChainFile:
+    """A chain in one file while that is locked: ``lines`` are all of them, in memory as on disk."""
+
+    def __init__(self, descriptor: int, path: Path, begins: str, damaged: str) -> None:
+        self._descriptor, self._path, self._begins, self._damaged = descriptor, path, begins, damaged
+        self.lines = self._read()
+        self._is_torn = False
+
+    @classmethod
+    @contextmanager
+    def opened(cls, path: Path, begins: str, damaged: str) -> "Iterator[ChainFile]":
+        """The file at ``path``, locked and read once, until the end of the block.
+
+        begins : ``format`` of the first line. damaged : what is said of a line that does not follow from the one
+        before, with {path} and {line} in it.
+        """
+        with _locked(path, os.O_RDWR | os.O_APPEND) as descriptor:
+            yield cls(descriptor, path, begins, damaged)
+
+    def append(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Write one line, which is whole and on disk before this returns it."""
+        if self._is_torn:  # an earlier append failed halfway, on a full disk for example
+            self.lines = self._read()
+        self._is_torn = True
+        line, _ = _append(self._descriptor, self.lines[-1]["chain"] if self.lines else "", body)
+        os.fsync(self._descriptor)
+        self.lines.append(line)
+        self._is_torn = False
+        return line
+
+    def _read(self) -> list[dict[str, Any]]:
+        """All lines, checked. A last line that is torn is cut off: nobody has gone on after it.
+
+        One that is whole and only lacks its newline counts, and gets one: somebody may have stripped the file.
+        """
+        with os.fdopen(os.dup(self._descriptor), "rb") as file:
+            file.seek(0)
+            content = file.read()
+        complete, _, torn = content.rpartition(b"\n")
+        if torn and _line(torn) is not None:
+            os.write(self._descriptor, b"\n")
+            complete = content
+        elif torn:
+            os.ftruncate(self._descriptor, len(content) - len(torn))
+        if torn:
+            os.fsync(self._descriptor)
+        lines: list[dict[str, Any]] = []
+        for number, raw in enumerate(complete.split(b"\n") if complete else [], start=1):
+            line = _line(raw)
+            fits = line is not None and line["chain"] == chained(lines[-1]["chain"] if lines else "", line)
+            if line is None or not fits or (number == 1 and line.get("format") != self._begins):
+                raise InputError(self._damaged.format(path=self._path, line=number))
+            lines.append(line)
+        return lines
+
+
+# A folder of files ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -54,7 +164,7 @@ class ChainedLines:
 
     def append(self, body: Body) -> Place:
         """Write a line, and return when it is on disk. Lines that come meanwhile share one wait for the disk."""
-        with self._writing, self._locked():
+        with self._writing, self._lock():
             self._end = place = self._write(self._follow(), body)
         self._sync(place)
         return place
@@ -64,17 +174,11 @@ class ChainedLines:
         files = line_files(self.folder)
         return _last_line(files[-1])[1] if files else {}
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock(self) -> AbstractContextManager[int]:
         if not self.folder.is_dir():
             private_folder(self.folder)
             sync_folder(self.folder.parent)
-        descriptor = open_private(self.folder / "lock", os.O_WRONLY | os.O_CREAT)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+        return _locked(self.folder / "lock", os.O_WRONLY)
 
     # The end of the lines ---------------------------------------------------------------------------------------
 
@@ -138,19 +242,16 @@ class ChainedLines:
         """One line at the end, whole; where it cannot be, what there is of it is taken back."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         said = body(place.chain) if callable(body) else body
-        line = {"n": place.number + 1, "time": now, **said}
-        line["chain"] = chained(place.chain, line)
-        text = left = (json.dumps(line) + "\n").encode()
+        numbered = {"n": place.number + 1, "time": now, **said}
         descriptor = os.open(_path(self.folder, place.file), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            while left:
-                left = left[os.write(descriptor, left) :]
+            line, size = _append(descriptor, place.chain, numbered)
         except OSError:
             os.ftruncate(descriptor, place.size)
             raise
         finally:
             os.close(descriptor)
-        return Place(place.file, place.size + len(text), line["n"], line["chain"])
+        return Place(place.file, place.size + size, line["n"], line["chain"])
 
     def _sync(self, place: Place) -> None:
         """Wait until a line is on disk: whoever comes first waits for all that are written by then."""
@@ -170,12 +271,6 @@ class ChainedLines:
 def line_files(folder: Path) -> list[Path]:
     """The files of lines, in their order."""
     return sorted(place for place in folder.glob("*.jsonl") if place.stem.isdigit())
-
-
-def chained(previous: str, line: Mapping[str, Any]) -> str:
-    """Hash of a line, without the hash that it has, and of the hash of the line before."""
-    body = {name: value for name, value in line.items() if name != "chain"}
-    return hashlib.sha256((previous + json.dumps(body, sort_keys=True)).encode()).hexdigest()
 
 
 def read_head(folder: Path) -> Place | None:
@@ -227,12 +322,9 @@ def _torn(place: Path, size: int) -> bytes:
 
 
 def parsed(raw: bytes) -> dict[str, Any] | None:
-    """A line as it was written, or None where it is none."""
-    try:
-        line = json.loads(raw)
-        return line if isinstance(line["chain"], str) and type(line["n"]) is int else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
+    """A line with its number as it was written, or None where it is none."""
+    line = _line(raw)
+    return line if line is not None and type(line.get("n")) is int else None
 
 
 def _sync_file(place: Path) -> None:

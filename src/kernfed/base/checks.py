@@ -107,10 +107,14 @@ def check_number(
     at_most: float | None = None,
 ) -> float:
     """A finite real number inside the stated bounds, as float."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not np.isfinite(float(value)):
-        raise InputError(f"{name} must be a finite number, got {value!r}")
-    _check_bounds(float(value), value, name, above=above, at_least=at_least, below=below, at_most=at_most)
-    return float(value)
+    try:
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else np.nan
+    except OverflowError:  # a whole number of more than 308 digits
+        number = np.inf
+    if not np.isfinite(number):
+        raise InputError(f"{name} must be a finite number, got {value!r:.60}")
+    _check_bounds(number, value, name, above=above, at_least=at_least, below=below, at_most=at_most)
+    return number
 
 
 def check_confidence(confidence: Any) -> float:

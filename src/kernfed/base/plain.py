@@ -1,9 +1,7 @@
 """Plain values of files and messages, read as strictly as arrays: whoever wrote them may have meant harm."""
 
 import re
-import types
-from collections.abc import Mapping
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +10,6 @@ from kernfed.errors import InputError
 
 #: Columns that a model may have; memory is taken for as many.
 MOST_COLUMNS = 10_000_000
-Entry = TypeVar("Entry")
 _LABELS = re.compile(r"[<>=|]?([biufUO])\d{0,9}")
 _PLAIN: dict[str, tuple[type, ...]] = {
     "b": (bool,),
@@ -22,31 +19,6 @@ _PLAIN: dict[str, tuple[type, ...]] = {
     "U": (str,),
     "O": (str,),
 }
-
-
-def read_entry(kind: type[Entry], values: Any) -> Entry:
-    """A dataclass of numbers, words and flags from plain values, each of the type that it declares."""
-    if not isinstance(values, Mapping):
-        raise InputError(f"{kind.__name__} must be an object, got {type(values).__name__}")
-    hints = get_type_hints(kind)
-    if strange := sorted(set(values) - set(hints)):
-        raise InputError(f"{kind.__name__} has no {strange[0]!r:.40}")
-    for name, value in values.items():
-        if not any(_fits(value, wanted) for wanted in _alternatives(hints[name])):
-            raise InputError(f"{name} of {kind.__name__} must be {hints[name]}, got {value!r:.40}")
-    return kind(**values)
-
-
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-
-
-def _fits(value: Any, wanted: Any) -> bool:
-    if wanted is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= 1.7e308
-    if wanted is int:
-        return type(value) is int and abs(value) < 2**63
-    return value is None if wanted is type(None) else isinstance(value, wanted)
 
 
 def read_columns(names: Any, width: int) -> tuple[str, ...]:

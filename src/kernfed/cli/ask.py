@@ -124,7 +124,7 @@ class _FlowerApp:
         import numpy as np
 
         from kernfed.cli.flower_run import encrypted_with_flower
-        from kernfed.secure.bundle import pack_keys
+        from kernfed.secure.protocol import pack_keys
         from kernfed.serve.client import Decision
 
         queries = read_queries(self._model, rows, None).X
@@ -169,7 +169,7 @@ def read_parts(path: Path, most: int) -> Iterator["Rows"]:
     import pyarrow as pa
     import pyarrow.csv
 
-    from kernfed.data.raw import read_arrow
+    from kernfed.data.columns import read_arrow
     from kernfed.serve.client import Rows
 
     table = read_arrow(path)

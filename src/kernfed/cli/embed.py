@@ -36,8 +36,8 @@ def embed(
     """
     import pyarrow.parquet
 
-    from kernfed.data.embedding_parts import encode_in_parts, remove_parts
-    from kernfed.data.raw import read_arrow
+    from kernfed.data.columns import read_arrow
+    from kernfed.data.encoders import encode_in_parts, remove_parts
     from kernfed.files import atomic_path
 
     if (text is None) == (images is None):
@@ -78,7 +78,7 @@ def _encoder(name: str, pictures: Path | None) -> Any:
     folder = Path(name)
     is_folder = bool(name) and folder.is_dir()
     if pictures is not None:
-        from kernfed.data.images import ImageEncoder
+        from kernfed.data.encoders import ImageEncoder
 
         if not is_folder:
             raise InputError(f"--images needs --encoder FOLDER, a folder of timm, got {name!r}")

@@ -41,8 +41,8 @@ def prepare(
     import numpy as np
 
     from kernfed.data import Preparation, Rules, read_raw_table
+    from kernfed.data.preparation_choice import suspect_units
     from kernfed.data.preparation_statistics import MIN_ROWS, TableStatistics
-    from kernfed.data.preparation_units import suspect_units
 
     check_outputs({"--out": out}, data)
     rules = Rules(

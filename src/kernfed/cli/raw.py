@@ -48,7 +48,7 @@ def read_rows_or_raw(
 
     Under privacy there is no raw table without a preparation, for statistics are no release.
     """
-    from kernfed.data.raw import RAW_SUFFIXES, read_raw_table
+    from kernfed.data.columns import RAW_SUFFIXES, read_raw_table
 
     named: dict[str, Any] = {"features": features, "label": label, "site": site, "ids": ids}
     is_file = preparation not in ("auto", "none")

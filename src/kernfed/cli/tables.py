@@ -223,7 +223,7 @@ def read_queries(
 ) -> "Table":
     """Table of queries with the columns of a model, or of a table, in their order, unless ``features`` names others."""
     from kernfed.data import read_raw_table, read_table
-    from kernfed.data.raw import RAW_SUFFIXES
+    from kernfed.data.columns import RAW_SUFFIXES
 
     preparation = getattr(model, "preparation", None)
     if preparation is not None and path.suffix.lower() in RAW_SUFFIXES:

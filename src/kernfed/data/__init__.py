@@ -1,15 +1,16 @@
 """Data: tables from files, named data sets, and ways to spread rows over sites."""
 
 from kernfed.base.checks import check_rows
-from kernfed.data.arrays import Arrays, open_npz
 from kernfed.data.catalog import BROUGHT
-from kernfed.data.columns import RawTable
+from kernfed.data.columns import RawTable, raw_table, read_raw_table
 from kernfed.data.datasets import (
     Dataset,
     DatasetInfo,
     Domains,
+    SyntheticTask,
     data_folder,
     describe_file,
+    fednewton_synthetic,
     folder_words,
     list_datasets,
     load_dataset,
@@ -30,11 +31,8 @@ from kernfed.data.partition import (
 )
 from kernfed.data.preparation import Preparation
 from kernfed.data.preparation_choice import Rules
-from kernfed.data.raw import raw_table, read_raw_table
-from kernfed.data.read import read_table
-from kernfed.data.synthetic import SyntheticTask, fednewton_synthetic
+from kernfed.data.read import Arrays, open_npz, read_table, write_table
 from kernfed.data.table import Table, check_classes
-from kernfed.data.write import write_table
 from kernfed.errors import DataError, DatasetNotFoundError, IdentifierAmongFeatures
 
 __all__ = [

@@ -5,6 +5,9 @@ sums over hashed words, which tell names and rare terms that an average forgets.
 machine: static models as ``model2vec`` writes them, and ``sentence-transformers``. A model file names the encoder and
 its fingerprint; where it is used the encoder is looked for by that name in the folder ``KERNFED_ENCODERS``, never by a
 path from a file or a message.
+
+Images are encoded before learning, by ``kernfed embed``, and never from paths in queries: whoever may ask a model must
+not choose which files of a site are opened.
 """
 
 import hashlib
@@ -23,7 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray
-from kernfed.errors import InputError
+from kernfed.errors import DataError, InputError
+from kernfed.files import atomic_path, private_folder
 
 #: The encoder of text where none is named.
 USUAL_ENCODER = "words"
@@ -244,3 +248,93 @@ def fingerprint(kind: str, files: Sequence[Path]) -> str:
 def _contents(files: Sequence[Path]) -> Iterator[bytes]:
     for path in files:
         yield path.read_bytes()
+
+
+#: Texts of a part.
+PART = 1024
+
+
+def encode_in_parts(
+    encoder: Encoder, texts: Sequence[str], folder: Path, advance: Callable[[int], Any] = lambda _: None
+) -> npt.NDArray[np.float32]:
+    """Vectors (n, width) of texts; those of parts that ``folder`` has already are read.
+
+    A part is named by the fingerprint of its texts and of the encoder, so that none is taken for another.
+    """
+    private_folder(folder)
+    vectors = np.zeros((len(texts), encoder.width), dtype=np.float32)
+    for start in range(0, len(texts), PART):
+        part = list(texts[start : start + PART])
+        place = folder / f"{_name(encoder, part)}.npy"
+        own = _read(place, (len(part), encoder.width))
+        if own is None:
+            own = encoder.encode(part).astype(np.float32)
+            with atomic_path(place, private=True) as temporary, temporary.open("wb") as file:
+                np.save(file, own)
+        vectors[start : start + len(part)] = own
+        advance(len(part))
+    return vectors
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove the parts, and the folder where nothing else is in it."""
+    for path in folder.glob("*.npy"):
+        path.unlink()
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _name(encoder: Encoder, texts: Sequence[str]) -> str:
+    whole = hashlib.sha256(encoder.digest.encode())
+    for text in texts:
+        whole.update(hashlib.sha256(text.encode()).digest())
+    return whole.hexdigest()[:32]
+
+
+def _read(path: Path, shape: tuple[int, int]) -> npt.NDArray[np.float32] | None:
+    """What was kept, or None where it cannot be what is wanted."""
+    try:
+        kept: npt.NDArray[np.float32] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    return kept if kept.shape == shape and kept.dtype == np.float32 and np.isfinite(kept).all() else None
+
+
+class ImageEncoder(Encoder):
+    """A model of ``timm`` in a folder (``config.json``, ``model.safetensors``); its texts are paths of images."""
+
+    def __init__(self, folder: Path, root: Path) -> None:
+        try:
+            import timm
+            import torch
+        except ImportError:
+            raise ImportError("encoding images needs timm: pip install -e '.[images]' in a clone of kernfed") from None
+        self.name, self._folder, self._root, self._torch = (
+            check_encoder_name(folder.resolve().name),
+            folder,
+            root,
+            torch,
+        )
+        self._model: Any = timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=0).eval()
+        config = timm.data.resolve_model_data_config(self._model)
+        self._transform: Any = timm.data.create_transform(**config, is_training=False)
+        self.width = int(self._model.num_features)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all files of the folder."""
+        return fingerprint("timm 1", sorted(path for path in self._folder.rglob("*") if path.is_file()))
+
+    def encode_batch(self, texts: Sequence[str]) -> FloatArray:
+        """Features (n, width) of images before the last layer."""
+        from PIL import Image
+
+        pictures = []
+        for text in texts:
+            try:
+                with Image.open(self._root / text) as image:
+                    pictures.append(self._transform(image.convert("RGB")))
+            except OSError as error:
+                raise DataError(f"{self._root / text}: no image can be read: {error}") from None
+        with self._torch.inference_mode():
+            return np.asarray(self._model(self._torch.stack(pictures)).numpy(), dtype=np.float64)

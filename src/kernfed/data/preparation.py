@@ -1,10 +1,14 @@
-"""From raw columns to numbers: what sites agree on, what the model file carries, and what a person can edit."""
+"""From raw columns to numbers: what sites agree on, what the model file carries, and what a person can edit.
+
+The file is TOML: Python reads it, and this module writes the little that a preparation needs of it.
+"""
 
 import hashlib
 import json
+import math
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,16 +18,48 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray, check_rows
-from kernfed.data.columns import RawTable
-from kernfed.data.preparation_base import Plan
+from kernfed.data.columns import RawTable, is_table, raw_table
 from kernfed.data.preparation_choice import Rules, choose_plans
-from kernfed.data.preparation_file import plans_to_toml
-from kernfed.data.preparation_limits import MOST_NAME_CHARACTERS, MOST_OUTPUTS
-from kernfed.data.preparation_plans import DropPlan, read_plan
+from kernfed.data.preparation_plans import MOST_NAME_CHARACTERS, MOST_OUTPUTS, DropPlan, Plan, read_plan
 from kernfed.data.preparation_statistics import TableStatistics
-from kernfed.data.raw import is_table, raw_table
 from kernfed.errors import InputError
 from kernfed.files import atomic_path
+
+_ABOUT = """\
+# What becomes of every column, in the order of the table. Edit what you know better, then
+#   kernfed train --preparation FILE ...
+#
+# kind = "number"    moved into [low, high], then (curve(x) - center) / spread; curve is "none", or "log" for heavy
+#                    tails: sign(u) log(1 + |u|) of u = (x - offset) / unit; missing = true adds a column that says so
+# kind = "boolean"   true, yes, 1 and false, no, 0
+# kind = "category"  a column for each of values; other = true adds one for all others; missing as above
+# kind = "ordered"   the place among values, which are in order
+# kind = "time"      parts, of "years" (from center over spread, in days), "month", "weekday", "hour"
+# kind = "list"      width numbers as they are
+# kind = "text"      vectors of an encoder, by its name and fingerprint (digest)
+# kind = "drop"      not learned from
+#
+# Where privacy is required, sites tell no statistics: write low and high, values and parts from public knowledge.
+"""
+
+
+def plans_to_toml(plans: Sequence[dict[str, Any]]) -> str:
+    """Text of a file with one ``[[column]]`` for each plan."""
+    blocks = [[f"{name} = {_value(value)}" for name, value in plan.items()] for plan in plans]
+    return "\n\n".join([_ABOUT.rstrip(), *("\n".join(["[[column]]", *block]) for block in blocks)]) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # JSON and TOML quote alike, but for one character that JSON leaves as it is.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
+    if isinstance(value, (int, float)) and math.isfinite(value):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    raise InputError(f"a preparation holds words, numbers, flags and lists of words, got {value!r:.60}")
 
 
 @dataclass(frozen=True)

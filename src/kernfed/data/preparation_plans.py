@@ -3,10 +3,15 @@
 All numbers come out on one scale: one unit is about one standard deviation of a number, and two categories are
 ``FLAG * sqrt(2)`` apart. Smaller flags than that made kernels on tables better, standardised ones worse: of a rare
 category they are far from everything. No cell is refused: what cannot be read is missing.
+
+An asker writes the settings, so a preparation whose result is infinite for some cells would tell which rows have them.
+Settings are therefore bounded when a plan is made, before a row is looked at, and every prepared value is cut to a
+bound that its kind of plan has: after that a learner sees finite rows of public size, whatever the table holds.
 """
 
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -14,21 +19,145 @@ from kernfed.base.checks import FloatArray, check_choice, check_count, check_num
 from kernfed.base.plain import read_text
 from kernfed.data.columns import LARGEST, RawColumn
 from kernfed.data.encoders import USUAL_ENCODER, check_encoder_name, find_encoder
-from kernfed.data.preparation_base import FLAG, Plan
-from kernfed.data.preparation_limits import (
-    FARTHEST,
-    FARTHEST_DAY,
-    FINEST_UNIT,
-    LARGEST_NUMBER,
-    LEAST_DAYS,
-    MOST_OUTPUTS,
-    check_range,
-    check_reach,
-    check_scale,
-    check_text,
-    check_values,
-)
 from kernfed.errors import InputError
+
+#: Size of a prepared number. What ``kernfed prepare`` chooses comes to a few hundred at most; a file that leaves
+#: numbers as they are may come to this; and squares of it can be added over 1e280 rows.
+LARGEST_NUMBER = 1e9
+#: Size of low, high, center and offset: numbers are at most ``LARGEST``, and six standard deviations beyond them 7e100.
+FARTHEST = 10 * LARGEST
+#: Least of spread and unit: the square root of the smallest square that a sum can hold is 2e-162.
+SMALLEST_SCALE = 1e-200
+#: Least width of [low, high] in parts of its larger end: nearer values are the same but for rounding.
+NARROWEST = 1e-9
+#: Least unit of a logarithm in parts of high - low. Histograms know values from 1e-12 to 1e100.
+FINEST_UNIT = 1e-120
+#: Days from 1970, and days of a spread: files count at most 2^63 microseconds, 1.1e8 days.
+FARTHEST_DAY, LEAST_DAYS = 1e9, 1e-9
+#: Characters of a name, a reason, a word or a fingerprint, and words of a column.
+MOST_CHARACTERS, MOST_VALUES = 1000, 10_000
+#: Numbers of one list or one vector of a text, and columns that a preparation may make.
+MOST_OUTPUTS = 1_000_000
+#: Characters of the names of all columns that a preparation makes.
+MOST_NAME_CHARACTERS = 100_000_000
+
+
+def saturated(made: FloatArray, bound: float) -> FloatArray:
+    """Values cut to [-bound, bound], those that are not a number as 0; finite values inside keep their bits.
+
+    >>> saturated(np.array([[np.nan, np.inf, -0.5]]), 4.0).tolist()
+    [[0.0, 4.0, -0.5]]
+    """
+    limit = min(bound, float(np.finfo(made.dtype).max))
+    cut = np.clip(np.nan_to_num(made, nan=0.0, posinf=limit, neginf=-limit), -limit, limit)
+    return np.asarray(cut, dtype=made.dtype)  # lists may be float32, and stay so
+
+
+def check_text(text: str, name: str) -> None:
+    """Refuse text that is longer than ``MOST_CHARACTERS``, or that no file can hold."""
+    if len(text) > MOST_CHARACTERS:
+        raise InputError(f"{name} must have at most {MOST_CHARACTERS:,} characters, got {len(text):,}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{name} must be text that can be written as UTF-8, got {text!r:.60}") from None
+
+
+def check_values(values: tuple[str, ...], column: str, at_least: int) -> None:
+    """Refuse too few, too many, repeated or too long words of a column."""
+    if not at_least <= len(values) <= MOST_VALUES or len(set(values)) != len(values):
+        raise InputError(f"values of column {column!r:.60} must be {at_least} to {MOST_VALUES:,} words, each once")
+    for word in values:
+        check_text(word, f"a word of column {column!r:.60}")
+
+
+def check_scale(value: float, name: str) -> None:
+    """A positive spread or unit that divides no number of public size to infinity."""
+    check_number(value, name, above=0, at_least=SMALLEST_SCALE, at_most=FARTHEST)
+
+
+def check_range(low: float, high: float, column: str) -> None:
+    """Refuse a range that is empty, or so narrow that rounding decides on which side of it a value is."""
+    if not low < high:
+        raise InputError(f"low of column {column!r:.60} must be below high, got {low} and {high}")
+    if high - low < NARROWEST * max(abs(low), abs(high)):
+        raise InputError(
+            f"low and high of column {column!r:.60} must differ by at least {NARROWEST:g} of their size, got {low} and "
+            f"{high}; choose a wider range"
+        )
+
+
+def check_reach(ends: FloatArray, center: float, spread: float, column: str) -> None:
+    """Refuse a center and spread by which the ends (2,) of a range, on its curve, are beyond ``LARGEST_NUMBER``."""
+    if not float(np.abs(ends - center).max()) <= LARGEST_NUMBER * spread:
+        raise InputError(
+            f"spread of column {column!r:.60} must be at least {1 / LARGEST_NUMBER:g} of the distance from center to "
+            f"low and to high, on its curve, got {spread}; choose center between them, and a larger spread"
+        )
+
+
+#: Size of a flag: of one category among several, of a missing value, of half the way from false to true.
+FLAG = 0.5
+
+
+@dataclass(frozen=True)
+class Plan(ABC):
+    """How column ``name`` becomes columns of numbers; ``why`` is for people. A plan that exists was checked."""
+
+    kind: ClassVar[str] = ""
+    #: Largest size of a prepared value, whatever settings and cells are.
+    bound: ClassVar[float] = FLAG
+
+    name: str
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    @abstractmethod
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the columns that it makes."""
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of columns that it makes."""
+        return len(self.outputs())
+
+    @property
+    def _called(self) -> str:
+        """The column as messages name it."""
+        return f"column {self.name!r:.60}"
+
+    @final
+    def apply(self, column: RawColumn) -> FloatArray:
+        """Numbers (n, k), as many columns as ``outputs``, finite and at most ``bound`` in size for all cells."""
+        with np.errstate(all="ignore"):  # a warning would tell of a cell
+            return saturated(self._numbers(column), self.bound)
+
+    @final
+    def check(self) -> None:
+        """Refuse settings that are too long, too many or too large; it follows from the settings alone."""
+        check_text(self.name, "the name of a column")
+        check_text(self.why, f"why of column {self.name!r:.60}")
+        self._check_settings()
+
+    @abstractmethod
+    def _numbers(self, column: RawColumn) -> FloatArray:
+        """Numbers (n, k) before they are cut to ``bound``."""
+
+    @abstractmethod
+    def _check_settings(self) -> None:
+        """Refuse what this kind of plan cannot have."""
+
+    def summary(self) -> str:
+        """What is done, in a few words."""
+        return self.kind
+
+    def to_values(self) -> dict[str, Any]:
+        """Plain values, the kind first."""
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {"name": plain.pop("name"), "kind": self.kind, **plain}
+
 
 #: Radius of the circle on which months, weekdays and hours lie.
 CIRCLE = 0.35

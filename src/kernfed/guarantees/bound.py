@@ -1,5 +1,6 @@
-"""A bound with everything that is needed to judge it."""
+"""A bound with everything that is needed to judge it, and every numbered statement of the papers with its status."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,3 +76,84 @@ class Bound:
             "source": self.source,
             "words": self.words,
         }
+
+
+@dataclass(frozen=True)
+class Theorem:
+    """One numbered statement.
+
+    function : name in ``kernfed.guarantees``. status : one of ``STATUSES``. remark : why, in one sentence.
+    """
+
+    paper: str
+    number: str
+    function: str
+    status: str
+    remark: str
+
+    def __post_init__(self) -> None:
+        check_choice(self.status, "status", tuple(STATUSES))
+
+
+_SUM = "a product of two positive matrices is taken for positive; sum(h) can vanish (DP-KAHM step (140))"
+_RANK_ONE = "the kernel has rank one, so the inverse of J* is one on multiples of the feature map only"
+_SIGNS = "the supremum depends on the signs"
+_DEPENDENT = "the hypothesis space is made from the rows it is tested on"
+_SHRINKS = "not by the printed factor, which may approach 1: errors vanish as the rows themselves shrink to the origin"
+_ANY_WEIGHTS = "every choice of weights is as near, the best and the worst: it does not say that the solution is good"
+_NO_PROBABILITY = "at 784 columns in [-1, 1] it is above 0.93 for every class, so ten classes come to more than 9"
+_MEMBER = "an identity where every row is nearest to its own class; otherwise off by the share of rows that are not"
+
+CATALOG: tuple[Theorem, ...] = (
+    Theorem("DP-KAHM", "Theorem 1", "fixed_point_error", "proven", "with a contraction factor that holds near 0 too"),
+    Theorem("DP-KAHM", "Theorem 2", "image_norm", "holds where sum(h) > 0", _SUM),
+    Theorem("DP-KAHM", "Theorem 3", "distance_ratio", "holds where sum(h) > 0", _SUM),
+    Theorem("DP-KAHM", "Theorem 4", "distance_ratio", "holds where sum(h) > 0", _SUM),
+    Theorem("DP-KAHM", "Theorem 5", "distance_ratio", "holds where sum(h) > 0", _SUM),
+    Theorem("DP-KAHM", "Theorem 6", "smoothing_error", "proven", _SHRINKS),
+    Theorem("GIKM", "Theorem 1", "image_norm", "holds where sum(h) > 0", _SUM),
+    Theorem("GIKM", "Theorem 2", "distance_ratio", "holds where sum(h) > 0", _SUM),
+    Theorem("GIKM", "Theorem 3", "rademacher", "proven", "for given rows"),
+    Theorem("GIKM", "Lemma 1", "loss_rademacher", "proven", "for given rows"),
+    Theorem("GIKM", "Theorem 4", "generalization_error", "proof gap", _DEPENDENT),
+    Theorem("GIKM", "Theorem 5", "solution_gap", "proven", _ANY_WEIGHTS),
+    Theorem("GIKM", "Theorem 6", "generalization_error", "proof gap", _DEPENDENT),
+    Theorem("GIKM", "Theorem 7", "generalization_error", "proof gap", _DEPENDENT),
+    Theorem("GIKM", "Lemma 2", "membership_gap", "counterexample", _NO_PROBABILITY),
+    Theorem("GIKM", "Lemma 3", "sample_complexity", "proof gap", _DEPENDENT),
+    Theorem("GIKM", "Theorem 8", "membership_loss", "holds where sum(h) > 0", _SUM),
+    Theorem("SFM", "Theorem 1", "sample_risk", "proven", "for a feature map fixed beforehand"),
+    Theorem("SFM", "Theorem 2", "generalized_risk", "counterexample", _RANK_ONE),
+    Theorem("SFM", "Theorem 3", "generalized_risk", "counterexample", _RANK_ONE),
+    Theorem("SFM", "Theorem 4", "generalized_risk", "counterexample", _RANK_ONE),
+    Theorem("SFM", "Theorem 5", "rademacher_printed", "counterexample", _SIGNS),
+    Theorem("SFM", "Theorem 6", "hypothesis_error", "counterexample", "it uses Theorem 5"),
+    Theorem("SFM", "Theorem 7", "hypothesis_error", "counterexample", "it uses Theorem 5"),
+    Theorem("SFM", "Proposition 1", "hypothesis_gap", "proven", _MEMBER),
+    Theorem("SFM", "Proposition 2", "hypothesis_error", "counterexample", "it uses Theorem 5"),
+    Theorem("SFM", "Theorem 8", "image_norm", "holds where sum(h) > 0", _SUM),
+    Theorem("SFM", "Theorem 9", "distance_ratio", "holds where sum(h) > 0", _SUM),
+    Theorem("SFM", "Proposition 3", "smoothing_factor", "proven", "mu_max / (mu_max + lambda)"),
+    Theorem("FedNewton", "Theorem 1", "newton_contraction", "proven", "with R_D + R_Dj where 2 R_Dj is printed"),
+    Theorem("FedNewton", "Theorem 2", "federated_error_rate", "rate only", "constants are not stated"),
+    Theorem("FedNewton", "Theorem 3", "excess_risk_rate", "rate only", "constants are not stated"),
+    Theorem("FedNewton", "Theorem 4", "excess_risk_rate", "rate only", "constants are not stated"),
+    Theorem("KME", "Lemma 4.3", "transfer_error", "proven", "in expectation over the rows"),
+    Theorem("KME", "Theorem 4.4", "aggregation_rate", "rate only", "constants are not stated"),
+    Theorem("KME", "Corollary 4.6", "excess_risk", "proven", "in expectation over the rows"),
+    Theorem("KME", "Theorem 5.2", "aggregation_rate", "rate only", "constants are not stated"),
+)
+
+
+def grouped_theorems(papers: Sequence[str]) -> list[tuple[str, str, str, str]]:
+    """(statements, function, status, remark) of these papers, in order; statements alike in all three share an entry.
+
+    >>> grouped_theorems(["KME"])[0]
+    ('KME Lemma 4.3', 'transfer_error', 'proven', 'in expectation over the rows')
+    """
+    grouped: dict[tuple[str, str, str, str], list[str]] = {}
+    for theorem in CATALOG:
+        if theorem.paper in papers:
+            key = (theorem.paper, theorem.function, theorem.status, theorem.remark)
+            grouped.setdefault(key, []).append(theorem.number)
+    return [(f"{paper} {', '.join(numbers)}", *rest) for (paper, *rest), numbers in grouped.items()]  # type: ignore[misc]

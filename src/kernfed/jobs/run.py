@@ -23,7 +23,7 @@ from kernfed.federation.folding.secure import check_encryptable, combined_answer
 from kernfed.federation.preparing.agreeing import agree, use
 from kernfed.files import atomic_path, load
 from kernfed.kahm.model import FoldingModel
-from kernfed.secure.bundle import open_keys
+from kernfed.secure.protocol import open_keys
 from kernfed.site.fields import Given, Value, make_learner, settings_by_name
 from kernfed.testing.evaluation import evaluate
 from kernfed.testing.outcomes import Evaluation

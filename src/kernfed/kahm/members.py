@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed.base.checks import FloatArray, check_choice, check_count
-from kernfed.errors import InputError
+from kernfed.base.checks import FloatArray
+from kernfed.base.fields import check_fields, declared, from_values, to_values
 from kernfed.kahm.aggregate import AGGREGATES, Trusted, shared_labels
 from kernfed.kahm.batches import PARTITIONS
 from kernfed.kahm.choice import scaled
@@ -24,41 +24,28 @@ TRUST = "let further sites with these classes take part, choose a smaller k, or 
 class FoldingParameters:
     """What all sites do alike. ``scale``: how rows and queries are brought to one unit; None takes them as they are."""
 
-    measure: str = "distance"
-    batch_size: int = 1000
-    partition: str = "kmeans"
-    layers: int = 1
-    subspace_dim: int | None = None
-    dtype: str = "float64"
-    aggregate: str = "min"
-    k: int = 2
-    seed: int = 0
-    scale: Scaling | None = None
+    measure: str = declared("distance", choices=MEASURES)
+    batch_size: int = declared(1000, at_least=1)
+    partition: str = declared("kmeans", choices=PARTITIONS)
+    layers: int = declared(1, at_least=1)
+    subspace_dim: int | None = declared(None, at_least=1)
+    dtype: str = declared("float64", choices=DTYPES)
+    aggregate: str = declared("min", choices=AGGREGATES)
+    k: int = declared(2, at_least=1)
+    seed: int = declared(0, at_least=0)
+    scale: Scaling | None = declared(None, omit=True)
 
     def __post_init__(self) -> None:
-        check_choice(self.measure, "measure", MEASURES)
-        check_count(self.batch_size, "batch_size")
-        check_choice(self.partition, "partition", PARTITIONS)
-        check_count(self.layers, "layers")
-        if self.subspace_dim is not None:
-            check_count(self.subspace_dim, "subspace_dim")
-        check_choice(self.dtype, "dtype", DTYPES)
-        check_choice(self.aggregate, "aggregate", AGGREGATES)
-        check_count(self.k, "k")
-        check_count(self.seed, "seed", at_least=0)
+        check_fields(self)
 
     def to_values(self) -> dict[str, Any]:
         """Plain values for messages and files."""
-        values = {name: value for name, value in vars(self).items() if name != "scale"}
-        return values if self.scale is None else {**values, "scale": self.scale.to_values()}
+        return to_values(self)
 
     @classmethod
     def from_values(cls, values: Any) -> "FoldingParameters":
         """Parameters from ``to_values``; those of 0.1 have no scale."""
-        if not isinstance(values, Mapping) or not set(values) <= set(cls.__dataclass_fields__):
-            raise InputError(f"parameters must be {', '.join(cls.__dataclass_fields__)}, got {values!r:.100}")
-        scale = values.get("scale")
-        return cls(**{**values, "scale": None if scale is None else Scaling.from_values(scale)})
+        return from_values(cls, values, "parameters")
 
     def scaled(self, rows: FloatArray) -> FloatArray:
         """Rows (n, p), or queries, as the machines know them."""

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed.base.checks import FloatArray, check_choice, check_count, check_number
+from kernfed.base.checks import FloatArray, check_count
+from kernfed.base.fields import check_fields, declared, from_values, to_values
 from kernfed.errors import InputError
 from kernfed.kernels._rows import Float64Array, row_blocks, stable_mean, working_vector
 
@@ -110,23 +111,18 @@ class Scaling:
     rows may have any width.
     """
 
-    kind: str
-    unit: float
-    centre: tuple[float, ...]
-    spread: tuple[float, ...]
+    kind: str = declared(choices=SCALES)
+    unit: float = declared(above=0)
+    centre: tuple[float, ...] = declared()
+    spread: tuple[float, ...] = declared(above=0)
 
     def __post_init__(self) -> None:
-        check_choice(self.kind, "kind", SCALES)
-        check_number(self.unit, "unit", above=0)
+        check_fields(self)
         if len(self.centre) != len(self.spread) or not self.spread or (self.kind == "entries" and len(self.spread) > 1):
             raise InputError(
                 f"a scaling by {self.kind} must have as many centres as spreads, one per column or one for all, got "
                 f"{len(self.centre)} and {len(self.spread)}"
             )
-        for value in self.centre:
-            check_number(value, "centre")
-        for value in self.spread:
-            check_number(value, "spread", above=0)
 
     @classmethod
     def of(cls, statistics: ColumnStatistics, kind: str, unit: float) -> "Scaling":
@@ -163,14 +159,9 @@ class Scaling:
 
     def to_values(self) -> dict[str, Any]:
         """Plain values for messages and files."""
-        return {"kind": self.kind, "unit": self.unit, "centre": list(self.centre), "spread": list(self.spread)}
+        return to_values(self)
 
     @classmethod
     def from_values(cls, values: Any) -> "Scaling":
         """Scaling from ``to_values``; anything else raises ``InputError``."""
-        names = ("kind", "unit", "centre", "spread")
-        if not isinstance(values, Mapping) or set(values) != set(names):
-            raise InputError(f"a scaling must be described by {', '.join(names)}, got {values!r:.100}")
-        if not all(isinstance(values[name], list) for name in ("centre", "spread")):
-            raise InputError("centre and spread of a scaling must be lists of numbers")
-        return cls(values["kind"], values["unit"], tuple(values["centre"]), tuple(values["spread"]))
+        return from_values(cls, values, "a scaling")

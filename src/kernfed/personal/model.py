@@ -12,7 +12,8 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 
 from kernfed.base.checks import FloatArray, check_choice, check_count, check_finite, check_number
-from kernfed.base.plain import MOST_COLUMNS, check_flag, read_columns, read_entry, read_reasons, read_text
+from kernfed.base.fields import from_values
+from kernfed.base.plain import MOST_COLUMNS, check_flag, read_columns, read_reasons, read_text
 from kernfed.base.prior import Prior, prior_from_values, prior_to_values, weighted_shares
 from kernfed.base.threads import single_blas_thread
 from kernfed.data.preparation import Preparation, preparation_values, read_preparation
@@ -346,7 +347,7 @@ def _load(record: Record) -> PersonalModel:
         weights,
         read_text(values["rule"], "rule"),
         checked.hidden,
-        {site: read_entry(Gain, gain) for site, gain in values["gains"].items()},
+        {site: from_values(Gain, gain) for site, gain in values["gains"].items()},
         read_reasons(values["missing"]),
         knowledge,
         checked.feature_names_in_,

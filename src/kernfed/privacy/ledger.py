@@ -27,11 +27,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernfed.base.chain import ChainFile
 from kernfed.base.checks import check_choice, check_number
 from kernfed.errors import BudgetExceeded, InputError
 from kernfed.files import sync_folder
 from kernfed.privacy.accounting import Event, epsilon_for, event_from_dict, event_to_dict, repeated
-from kernfed.privacy.ledger_file import FORMAT, LedgerFile, opened
 from kernfed.promise import Guarantee, round_up
 
 Keys = npt.NDArray[np.uint64]
@@ -39,6 +39,12 @@ Mask = npt.NDArray[np.bool_]
 Ids = Sequence[Any] | npt.NDArray[Any]
 #: Called with the number of charges and the hash of the last line, once a charge is on disk and before it returns.
 Anchor = Callable[[int, str], None]
+#: What a ledger begins with, and what is said of one that does not fit its hashes.
+FORMAT = "kernfed privacy ledger 1"
+_DAMAGED = (
+    "the ledger {path} is damaged at line {line}: what was spent is not known. "
+    "Restore it from a copy; nothing is released until then"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,10 +87,10 @@ class Ledger:
         by: str = "row",
         anchor: Anchor | None = None,
         leave_out: bool = False,
-        file: Callable[[], AbstractContextManager[LedgerFile]] | None = None,
+        file: Callable[[], AbstractContextManager[ChainFile]] | None = None,
     ) -> None:
         self.path = Path(path)
-        self._file = partial(opened, self.path) if file is None else file
+        self._file = partial(open_file, self.path) if file is None else file
         self.by, self.anchor, self.leave_out = check_choice(by, "by", ("row", "person")), anchor, leave_out
         given = {"epsilon": epsilon, "delta": delta}
         if epsilon is not None:
@@ -222,6 +228,14 @@ class Ledger:
         groups = _groups(known, persons)
         costs = (epsilon_for([e for i in group for e in entries[i].events], self.delta) for group in groups)
         return max(costs, default=0.0)
+
+
+def open_file(path: Path) -> AbstractContextManager[ChainFile]:
+    """The file of a ledger, locked and read once until the end of the block.
+
+    Steps that belong together, such as checking the ledger, charging it and stating what was spent, see the same lines.
+    """
+    return ChainFile.opened(path, FORMAT, _DAMAGED)
 
 
 def data_hash(rows: npt.NDArray[Any]) -> str:

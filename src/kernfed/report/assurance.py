@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from kernfed.guarantees import STATUSES, Bound, HeldOutBounds, heldout_bounds
-from kernfed.guarantees.catalog import grouped_theorems
+from kernfed.guarantees.bound import grouped_theorems
 from kernfed.promise import Terms, round_up
 from kernfed.report.content import SHARE, Assumption, Claim, PageTable, Section, site_table, written
 from kernfed.report.evidence import Evidence

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from kernfed.abstain import Abstaining, Coverage, read_coverage
 from kernfed.base.checks import FloatArray, check_choice, check_count, check_number
-from kernfed.base.plain import read_columns, read_entry, read_reasons, read_text
+from kernfed.base.fields import from_values
+from kernfed.base.plain import read_columns, read_reasons, read_text
 from kernfed.base.prior import Prior, prior_from_values, prior_to_values, weighted_shares
 from kernfed.base.threads import in_threads
 from kernfed.data.preparation import Preparation, preparation_values, read_preparation
@@ -238,14 +239,14 @@ def _load(record: Record) -> RidgeModel:
     measured = dict(values["heterogeneity"])
     sites = measured.pop("sites")
     heterogeneity = replace(
-        read_entry(Heterogeneity, measured),
-        sites=None if sites is None else {name: read_entry(SiteHeterogeneity, e) for name, e in sites.items()},
+        from_values(Heterogeneity, measured),
+        sites=None if sites is None else {name: from_values(SiteHeterogeneity, e) for name, e in sites.items()},
     )
     model = RidgeModel(
         parameters,
         weights,
         check_choice(values["method"], "method", METHODS),
-        tuple(read_entry(RidgeRound, entry) for entry in values["history"]),
+        tuple(from_values(RidgeRound, entry) for entry in values["history"]),
         read_text(values["stopped"], "stopped"),
         heterogeneity,
         {check_number(c, "regularization"): check_number(loss, "loss") for c, loss in values["path"]},

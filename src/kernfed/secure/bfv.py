@@ -31,10 +31,8 @@ from typing import Any
 import numpy as np
 
 from kernfed.errors import ProtocolError
-from kernfed.secure.arithmetic import Arithmetic, Cipher
-from kernfed.secure.circuit import NEVER, attaining, score_factor
-from kernfed.secure.layout import DIGIT_BITS, UNITS
-from kernfed.secure.noise import PLAIN_MODULUS
+from kernfed.secure.arithmetic import PLAIN_MODULUS, Arithmetic, Cipher
+from kernfed.secure.circuit import DIGIT_BITS, NEVER, UNITS, attaining, score_factor
 from kernfed.secure.parameters import FLOOD, Parameters, derive
 from kernfed.secure.protocol import Keys, Parts, Scores, Sets, Setting
 from kernfed.secure.seal import Seal, SealBackend, dump, load_all, seal, sealapi

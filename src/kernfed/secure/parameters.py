@@ -12,10 +12,8 @@ from functools import lru_cache
 from math import ceil, log2
 
 from kernfed.errors import InputError
-from kernfed.secure.arithmetic import Arithmetic, Cipher, Slots
-from kernfed.secure.circuit import attaining
-from kernfed.secure.layout import UNITS, Layout
-from kernfed.secure.noise import MOST_BITS, Ring
+from kernfed.secure.arithmetic import MOST_BITS, Arithmetic, Cipher, Ring, Slots
+from kernfed.secure.circuit import UNITS, Layout, attaining
 
 PRIVACY_BITS = 40
 """Two answers with equal sets differ, in statistical distance, by at most 2^-40 in their noise."""

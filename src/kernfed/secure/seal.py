@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 
 from kernfed.errors import ProtocolError
-from kernfed.secure.arithmetic import Slots
+from kernfed.secure.arithmetic import PLAIN_MODULUS, Ring, Slots
 from kernfed.secure.message import Part
-from kernfed.secure.noise import PLAIN_MODULUS, Ring
 
 
 def sealapi() -> Any:

@@ -21,7 +21,7 @@ from kernfed.base.checks import check_choice
 from kernfed.errors import InputError, ProtocolError, RunFailed
 from kernfed.files import labels_from_values
 from kernfed.secure import KeyHolder, read_header
-from kernfed.secure.bundle import name_of_keys, pack_keys
+from kernfed.secure.protocol import name_of_keys, pack_keys
 
 #: Seconds for an answer and for sending keys; bytes of an answer at most.
 _PATIENCE, _MOST_BYTES = 600.0, 256_000_000

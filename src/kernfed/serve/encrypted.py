@@ -14,8 +14,7 @@ from kernfed.base.checks import FloatArray
 from kernfed.federation.folding.secure import check_encryptable, check_keys, combined_answer
 from kernfed.files import labels_to_values
 from kernfed.kahm.model import FoldingModel
-from kernfed.secure.bundle import PUBLIC_KEY_SCHEMES, PublicKeys, name_of_keys, open_keys
-from kernfed.secure.protocol import BITS
+from kernfed.secure.protocol import BITS, PUBLIC_KEY_SCHEMES, PublicKeys, name_of_keys, open_keys
 from kernfed.serve.gateway import Gateway
 from kernfed.serve.requests import RequestError
 

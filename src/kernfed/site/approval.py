@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from kernfed.base.plain import read_entry
+from kernfed.base.fields import from_values
 from kernfed.errors import InputError, Refused, StoreError
 from kernfed.files import atomic_path
 from kernfed.site.authorise import FIXED_REASONS, Caller, question_digest
@@ -100,8 +100,8 @@ class Approvals:
             return [], []
         try:
             content = json.loads(place.read_text(encoding="utf-8"))
-            held = [read_entry(Held, entry) for entry in content["held"]]
-            approved = [read_entry(Approval, entry) for entry in content["approved"]]
+            held = [from_values(Held, entry) for entry in content["held"]]
+            approved = [from_values(Approval, entry) for entry in content["approved"]]
             return held, [approval for approval in approved if approval.lasts]
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{place} is damaged ({error}); delete it, and approve again what shall be") from None

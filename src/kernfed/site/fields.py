@@ -9,39 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernfed.base.checks import check_choice
+from kernfed.base.fields import Field
 from kernfed.errors import InputError
 from kernfed.site.protocol.task import Method, methods, resolve
 
 Value = str | int | float
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One setting of a learner.
-
-    usual : what the learner does unless it is given, for whoever reads the help; its type is that of the values.
-    choices : what it may be, where that is a short list. at_least : the smallest number it may be. parameter : the
-    learner's name for it, by default the same with underscores. read : (value, name in messages) -> what the learner
-    takes, by default the value.
-    """
-
-    name: str
-    help: str
-    usual: Value = ""
-    choices: tuple[str, ...] = ()
-    at_least: float | None = None
-    parameter: str = ""
-    read: Callable[[Any, str], Any] | None = None
-
-    @property
-    def absent(self) -> Value:
-        """What stands for "not given"."""
-        return type(self.usual)()
-
-    @property
-    def argument(self) -> str:
-        """The learner's parameter."""
-        return self.parameter or self.name.replace("-", "_")
+#: One setting of a learner is a declared field: ``usual`` is what the learner does unless it is given.
+Setting = Field
 
 
 @dataclass(frozen=True)
@@ -132,17 +108,12 @@ def make_learner(name: str, given: Given) -> Any:
 
 def plain_arguments(table: tuple[Setting, ...], given: Given) -> dict[str, Any]:
     """Arguments of a learner of which each setting of ``table`` is one, as far as they were given."""
-    arguments: dict[str, Any] = {}
-    for setting in table:
-        value, shown = given.get(setting.name), given.shown(setting.name)
-        if value is None:
-            continue
-        if setting.choices:
-            check_choice(value, shown, setting.choices)
-        if setting.at_least is not None and not value >= setting.at_least:
-            raise InputError(f"{shown} must be >= {setting.at_least:g}, got {value!r}")
-        arguments[setting.argument] = value if setting.read is None else setting.read(value, shown)
-    return arguments
+    values = {setting: given.get(setting.name) for setting in table}
+    return {
+        setting.argument: setting.given(value, given.shown(setting.name))
+        for setting, value in values.items()
+        if value is not None
+    }
 
 
 # How texts are read that stand for more than text -----------------------------------------------------------------

@@ -4,13 +4,13 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kernfed.base.checks import check_choice, check_count, check_number
-from kernfed.errors import PolicyError
+from kernfed.base.fields import check_fields, declared, from_values
+from kernfed.errors import InputError, PolicyError
 from kernfed.privacy.names import ROW_MECHANISMS
 from kernfed.site.protocol.message import digest
 from kernfed.site.protocol.task import default_tasks, task_names
@@ -47,36 +47,36 @@ class Policy:
 
     tasks: tuple[str, ...] = field(default_factory=default_tasks)
     callers: tuple[str, ...] = ("*",)
-    queries_per_day: int | None = None
-    min_rows_per_class: int = 1
+    queries_per_day: int | None = declared(None, at_least=1)
+    min_rows_per_class: int = declared(1, at_least=1)
     require_privacy: bool = False
-    max_record_epsilon: float | None = None
-    record_delta: float = 1e-5
+    max_record_epsilon: float | None = declared(None, above=0)
+    record_delta: float = declared(1e-5, above=0, below=1)
     mechanisms: tuple[str, ...] = ("*",)
     private_labels: bool = False
     atoms: bool = False
-    labels: str = "classes"
+    labels: str = declared("classes", choices=("classes", "targets"))
     schemes: tuple[str, ...] = ("bfv", "tfhe", "plain")
     keys: tuple[str, ...] = ("*",)
-    keep_models: int = 20
-    max_features: int = 20_000
-    max_steps: int = 100_000
-    max_numbers: int = 500_000_000
-    task_seconds: float = 3600.0
-    max_charges: int = 1000
+    keep_models: int = declared(20, at_least=1)
+    max_features: int = declared(20_000, at_least=1)
+    max_steps: int = declared(100_000, at_least=1)
+    max_numbers: int = declared(500_000_000, at_least=1)
+    task_seconds: float = declared(3600.0, above=0, unit="seconds")
+    max_charges: int = declared(1000, at_least=1)
     approve: tuple[str, ...] = ()
     masked: tuple[str, ...] = ()
     committee: Mapping[str, str] = field(default_factory=dict)
     roster: Mapping[str, str] = field(default_factory=dict)
-    min_sum_sites: int = 3
-    corrupt_sites: int = 0
-    min_rows_per_value: int = 5
+    min_sum_sites: int = declared(3, at_least=2)
+    corrupt_sites: int = declared(0, at_least=0)
+    min_rows_per_value: int = declared(5, at_least=1)
 
     def __post_init__(self) -> None:
-        for name in ("tasks", "callers", "mechanisms", "schemes", "keys", "approve", "masked"):
-            words = getattr(self, name)
-            if not isinstance(words, tuple) or not all(isinstance(word, str) for word in words):
-                raise PolicyError(f"{name} must be a list of words (a tuple in Python), got {words!r}")
+        try:
+            check_fields(self)
+        except InputError as error:
+            raise PolicyError(str(error)) from None
         _check_words("tasks", self.tasks, task_names())
         _check_words("mechanisms", self.mechanisms, ROW_MECHANISMS)
         _check_words("schemes", self.schemes, SCHEMES)
@@ -84,16 +84,6 @@ class Policy:
         self._check_sums()
         if not self.mechanisms:
             raise PolicyError(f"mechanisms must be some of {', '.join(ROW_MECHANISMS)}, got none")
-        for name in ("require_privacy", "private_labels", "atoms"):
-            if not isinstance(getattr(self, name), bool):
-                raise PolicyError(f"{name} must be true or false, got {getattr(self, name)!r}")
-        if self.queries_per_day is not None:
-            check_count(self.queries_per_day, "queries_per_day")
-        for name in ("min_rows_per_class", "keep_models", "max_features", "max_steps", "max_numbers", "max_charges"):
-            check_count(getattr(self, name), name)
-        check_count(self.min_rows_per_value, "min_rows_per_value")
-        check_number(self.task_seconds, "task_seconds", above=0)
-        check_choice(self.labels, "labels", ("classes", "targets"))
         self._require_privacy()
 
     def _check_approve(self) -> None:
@@ -106,14 +96,11 @@ class Policy:
     def _check_sums(self) -> None:
         """Keys by name; and what is answered masked only is never masked for whomever a question names."""
         _check_words("masked", self.masked, task_names())
-        for name in ("committee", "roster"):
-            keys = getattr(self, name)
-            if not isinstance(keys, Mapping) or not all(_is_key(key) for key in keys.values()):
+        for name, keys in (("committee", self.committee), ("roster", self.roster)):
+            if not all(re.fullmatch("[0-9a-f]{64}", key) for key in keys.values()):
                 raise PolicyError(f"{name} must name a key of 64 hexadecimal digits for each, got {keys!r:.200}")
         if self.masked and not (self.committee and self.roster):
             raise PolicyError("masked needs committee and roster: whose keys are trusted is the site's decision")
-        check_count(self.min_sum_sites, "min_sum_sites", at_least=2)
-        check_count(self.corrupt_sites, "corrupt_sites", at_least=0)
         if self.min_sum_sites < self.corrupt_sites + 2:
             raise PolicyError("min_sum_sites must leave two honest sites: at least corrupt_sites + 2")
         if self.committee and len(self.committee) not in (3, 4):
@@ -121,9 +108,6 @@ class Policy:
 
     def _require_privacy(self) -> None:
         """Any demand on privacy requires it, and required privacy has a cap."""
-        if self.max_record_epsilon is not None:
-            check_number(self.max_record_epsilon, "max_record_epsilon", above=0)
-        check_number(self.record_delta, "record_delta", above=0, below=1)
         if self.max_record_epsilon is not None or "*" not in self.mechanisms or self.private_labels:
             object.__setattr__(self, "require_privacy", True)
         if self.require_privacy and self.max_record_epsilon is None:
@@ -153,12 +137,10 @@ class Policy:
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> "Policy":
         """Policy from parsed settings."""
-        known = {setting.name for setting in fields(cls)}
-        unknown = sorted(set(settings) - known)
-        if unknown:
-            raise PolicyError(f"unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}")
-        given: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in settings.items()}
-        return cls(**given)
+        try:
+            return from_values(cls, settings)
+        except InputError as error:
+            raise PolicyError(str(error)) from None
 
     @cached_property
     def digest(self) -> str:
@@ -176,10 +158,6 @@ class Policy:
     def welcomes(self, caller: str) -> bool:
         """Whether ``caller`` may ask."""
         return "*" in self.callers or caller in self.callers
-
-
-def _is_key(text: Any) -> bool:
-    return isinstance(text, str) and re.fullmatch("[0-9a-f]{64}", text) is not None
 
 
 def _check_words(name: str, words: tuple[str, ...], known: Sequence[str]) -> None:

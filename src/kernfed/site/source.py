@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import column_names
-from kernfed.data.columns import RawColumn, RawTable
+from kernfed.data.columns import RawColumn, RawTable, is_table, raw_table
 from kernfed.data.preparation import Preparation
-from kernfed.data.raw import is_table, raw_table
 from kernfed.errors import InputError, Refused
 from kernfed.site.rows import Rows, check_site_rows
 

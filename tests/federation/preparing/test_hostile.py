@@ -8,7 +8,7 @@ import pytest
 
 import kernfed as kf
 from kernfed.data import raw_table
-from kernfed.data.preparation_base import Plan
+from kernfed.data.preparation_plans import Plan
 from kernfed.errors import KernfedError
 from kernfed.federation import Federation, Payload, Policy
 from kernfed.privacy import ElementLaplace, RecordGaussian, RecordMoments, RecordRidge

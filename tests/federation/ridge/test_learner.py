@@ -10,7 +10,7 @@ from sklearn.linear_model import Ridge
 from sklearn.utils.class_weight import compute_class_weight
 from threadpoolctl import threadpool_limits
 
-from kernfed.data.synthetic import fednewton_synthetic
+from kernfed.data.datasets import fednewton_synthetic
 from kernfed.errors import DivergenceWarning
 from kernfed.federation import Federation, FoldingLearner, evaluate
 from kernfed.federation.ridge.learner import RidgeLearner

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from federation.summing.conftest import ARRAYS
+from kernfed.data.columns import raw_table
 from kernfed.data.preparation import Preparation
 from kernfed.data.preparation_plans import CategoryPlan
-from kernfed.data.raw import raw_table
 from kernfed.errors import InputError, PolicyError, TooFewReplies
 from kernfed.federation import Fault, Federation, Payload, Policy, Site, SiteStore
 from kernfed.federation.engines.local import LocalEngine

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kernfed.data.columns import raw_table
 from kernfed.data.preparation import Preparation
 from kernfed.data.preparation_plans import CategoryPlan
-from kernfed.data.raw import raw_table
 from kernfed.federation import Payload, Policy, Site
 from kernfed.federation.folding.machines import folding_handle
 from kernfed.federation.folding.recipe import Recipe

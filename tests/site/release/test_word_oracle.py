@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import kernfed as kf
+from kernfed.data.columns import raw_table
 from kernfed.data.preparation import Preparation
 from kernfed.data.preparation_plans import CategoryPlan
-from kernfed.data.raw import raw_table
 from kernfed.federation import Payload, Policy, Site, SiteStore
 from kernfed.federation.folding.machines import folding_handle
 from kernfed.federation.folding.recipe import Recipe

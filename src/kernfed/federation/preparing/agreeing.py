@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 
 from kernfed.base.warn import warn
 from kernfed.data.preparation import Preparation
-from kernfed.data.preparation_choice import Rules
+from kernfed.data.preparation_choice import Rules, UnitSuspicion, suspect_units
 from kernfed.data.preparation_statistics import TableStatistics
-from kernfed.data.preparation_units import UnitSuspicion, suspect_units
 from kernfed.errors import UnitsDiffer
 from kernfed.federation.asking import Federation, warn_missing
 from kernfed.site.protocol.message import Payload

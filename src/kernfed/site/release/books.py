@@ -18,10 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kernfed.base.chain import ChainFile
 from kernfed.errors import InputError, Refused
 from kernfed.files import sync_folder
-from kernfed.privacy.ledger import Ledger
-from kernfed.privacy.ledger_file import LedgerFile, opened
+from kernfed.privacy.ledger import Ledger, open_file
 from kernfed.site.release.kept import FOLDER, ledger_mark, read_release
 from kernfed.site.rows import Rows
 from kernfed.site.site import Site
@@ -72,10 +72,10 @@ def open_ledger(site: Site, rows: Rows | None = None, *, thorough: bool = False)
 
 
 @contextmanager
-def _file(site: Site) -> Iterator[LedgerFile]:
+def _file(site: Site) -> Iterator[ChainFile]:
     """The ledger's file, locked and read once while the store is locked. Always the store's lock first."""
     with site.store.locked():
-        yield site.store.keep_open(LEDGER, lambda: opened(site.store.path / LEDGER))
+        yield site.store.keep_open(LEDGER, lambda: open_file(site.store.path / LEDGER))
 
 
 def _known_by(rows: Rows | None) -> str:
