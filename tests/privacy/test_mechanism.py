@@ -14,7 +14,7 @@ from kernfed.privacy import (
     RecordGaussian,
 )
 from kernfed.privacy.gaussian import DiscreteGaussian
-from kernfed.privacy.grid import clip_rows, nearest, toward_zero
+from kernfed.statistics.bounds import clip_rows, nearest, toward_zero
 
 MECHANISMS = {
     "laplace": ElementLaplace(1.0, d=1.0, bounds=(0.0, 1.0)),

@@ -23,13 +23,11 @@ if TYPE_CHECKING:
     )
     from kernfed.privacy.audit import audit_answers, audit_pair, audit_release, audit_training
     from kernfed.privacy.audit_report import AuditReport
-    from kernfed.privacy.basis import public_basis
     from kernfed.privacy.density import membership_score
     from kernfed.privacy.embedding import EmbeddingRelease, RecordEmbedding
     from kernfed.privacy.gaussian import DiscreteGaussian
     from kernfed.privacy.generator import NoiseGenerator
     from kernfed.privacy.gradient import LogisticRelease, RecordLogistic
-    from kernfed.privacy.grid import clip_rows
     from kernfed.privacy.histogram import HistogramRelease, RecordHistogram
     from kernfed.privacy.labels import RandomizedLabels
     from kernfed.privacy.ledger import Ledger, LedgerLine, data_hash
@@ -49,6 +47,7 @@ if TYPE_CHECKING:
     from kernfed.privacy.smoothing import Smoothed, fabricate, smooth
     from kernfed.privacy.values import describe_mechanism, mechanism_from_values, mechanism_to_values
     from kernfed.promise import Guarantee, Terms
+    from kernfed.statistics.bounds import clip_rows, public_basis
 
 __all__ = [
     "AuditReport",
@@ -117,13 +116,12 @@ _NAMES = {
     ),
     "kernfed.privacy.audit": "audit_answers audit_pair audit_release audit_training",
     "kernfed.privacy.audit_report": "AuditReport",
-    "kernfed.privacy.basis": "public_basis",
+    "kernfed.statistics.bounds": "clip_rows public_basis",
     "kernfed.privacy.density": "membership_score",
     "kernfed.privacy.embedding": "EmbeddingRelease RecordEmbedding",
     "kernfed.privacy.gaussian": "DiscreteGaussian",
     "kernfed.privacy.generator": "NoiseGenerator",
     "kernfed.privacy.gradient": "LogisticRelease RecordLogistic",
-    "kernfed.privacy.grid": "clip_rows",
     "kernfed.privacy.histogram": "HistogramRelease RecordHistogram",
     "kernfed.privacy.labels": "RandomizedLabels",
     "kernfed.privacy.ledger": "Ledger LedgerLine data_hash",

@@ -14,11 +14,11 @@ from kernfed.kernels.fourier import FourierFeatures
 from kernfed.privacy.accounting import Event
 from kernfed.privacy.generator import NoiseGenerator, check_generator
 from kernfed.privacy.ledger import Ledger
-from kernfed.privacy.limits import check_features, saturate
 from kernfed.privacy.noise import Floats
 from kernfed.privacy.release import NUDGE, RecordMechanism, charge, only
-from kernfed.privacy.sums import BITS, Budget, add_gaussian, unit_grid
+from kernfed.privacy.sums import Budget, add_gaussian
 from kernfed.promise import Guarantee
+from kernfed.statistics.bounds import BITS, check_features, saturate, unit_grid
 
 
 @dataclass(frozen=True, eq=False)

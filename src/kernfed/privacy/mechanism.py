@@ -29,12 +29,9 @@ from kernfed.privacy.accounting import (
     analytic_gaussian_mu,
     epsilon_for,
 )
-from kernfed.privacy.basis import public_basis
 from kernfed.privacy.gaussian import SAMPLING_ERROR, SMOOTHING, DiscreteGaussian
 from kernfed.privacy.generator import NoiseGenerator, check_generator
-from kernfed.privacy.grid import check_grid, clip_rows, grid_step, nearest, toward_zero
 from kernfed.privacy.ledger import Ledger
-from kernfed.privacy.limits import MOST_NUMBERS, check_basis, check_bound, check_scale, check_seed, in_basis, saturate
 from kernfed.privacy.noise import DiscreteLaplace, DiscreteStaircase, Noise
 from kernfed.privacy.release import (
     NUDGE,
@@ -48,6 +45,21 @@ from kernfed.privacy.release import (
     only,
 )
 from kernfed.promise import Guarantee
+from kernfed.statistics.bounds import (
+    MOST_NUMBERS,
+    check_basis,
+    check_bound,
+    check_grid,
+    check_scale,
+    check_seed,
+    clip_rows,
+    grid_step,
+    in_basis,
+    nearest,
+    public_basis,
+    saturate,
+    toward_zero,
+)
 
 # What one element of a record may lose. Beyond, the exact noise takes seconds to prepare, and a record has no privacy.
 _LARGEST_LOSS = 1000.0

@@ -14,20 +14,12 @@ from kernfed.kernels.moments import Moments
 from kernfed.privacy.accounting import Event
 from kernfed.privacy.generator import NoiseGenerator, check_generator
 from kernfed.privacy.ledger import Ledger
-from kernfed.privacy.limits import check_scale, saturate
 from kernfed.privacy.moments import SECOND_SENSITIVITY
 from kernfed.privacy.noise import Floats
 from kernfed.privacy.release import RecordMechanism, charge, only
-from kernfed.privacy.sums import (
-    BITS,
-    Budget,
-    add_gaussian,
-    add_symmetric_gaussian,
-    exact_product,
-    noise_law,
-    unit_grid,
-)
+from kernfed.privacy.sums import Budget, add_gaussian, add_symmetric_gaussian, noise_law
 from kernfed.promise import Guarantee
+from kernfed.statistics.bounds import BITS, check_scale, exact_product, saturate, unit_grid
 
 # The regularisation suffices with probability 1 - _FAILURE.
 _FAILURE = 0.05

@@ -38,7 +38,8 @@ from kernfed.privacy.accounting import GaussianEvent, epsilon_for
 from kernfed.privacy.gaussian import SMOOTHING, DiscreteGaussian
 from kernfed.privacy.generator import Ints, NoiseGenerator
 from kernfed.privacy.release import NUDGE
-from kernfed.privacy.sums import BITS, Budget
+from kernfed.privacy.sums import Budget
+from kernfed.statistics.bounds import BITS
 
 ADJACENCY = ("replace", "add-or-remove")
 #: Shares below this variance would not add up to a discrete Gaussian (fact 1 of ``gaussian.py``).
