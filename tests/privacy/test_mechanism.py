@@ -13,7 +13,7 @@ from kernfed.privacy import (
     RandomizedLabels,
     RecordGaussian,
 )
-from kernfed.privacy.gaussian import DiscreteGaussian
+from kernfed.privacy.noise import DiscreteGaussian
 from kernfed.statistics.bounds import clip_rows, nearest, toward_zero
 
 MECHANISMS = {

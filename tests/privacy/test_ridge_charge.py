@@ -8,7 +8,7 @@ import pytest
 
 from kernfed.kernels import FourierFeatures
 from kernfed.privacy import NoiseGenerator, RecordRidge
-from kernfed.privacy.gaussian import SAMPLING_ERROR, SMOOTHING, DiscreteGaussian
+from kernfed.privacy.noise import SAMPLING_ERROR, SMOOTHING, DiscreteGaussian
 from kernfed.privacy.shared_ridge import SharedRidge
 from kernfed.statistics.bounds import BITS
 

@@ -15,9 +15,8 @@ import numpy as np
 from kernfed.base.checks import check_number
 from kernfed.errors import InputError
 from kernfed.privacy.accounting import GaussianEvent, analytic_gaussian_mu
-from kernfed.privacy.gaussian import SAMPLING_ERROR, SMOOTHING, DiscreteGaussian
 from kernfed.privacy.generator import Ints, NoiseGenerator
-from kernfed.privacy.noise import Floats
+from kernfed.privacy.noise import SAMPLING_ERROR, SMOOTHING, DiscreteGaussian, Floats
 from kernfed.privacy.release import NUDGE, SMALLEST_DELTA, check_epsilon
 
 # Noise of scale 2^(2 BITS)/mu must fit int64 with its tail.

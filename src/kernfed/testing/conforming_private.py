@@ -27,8 +27,8 @@ from kernfed.federation.summing.party import TERMS, question_hash
 from kernfed.federation.summing.released import gather_shares, guarantees, honest_sites, send_share
 from kernfed.files import Record
 from kernfed.privacy.generator import Ints
-from kernfed.privacy.histogram import Places, RecordHistogram, left_out
 from kernfed.privacy.ledger import Ledger
+from kernfed.privacy.record_sums import Places, RecordHistogram, left_out
 from kernfed.privacy.shared_histogram import SharedHistogram
 from kernfed.privacy.shares import sum_deviation
 from kernfed.privacy.values import mechanism_to_values

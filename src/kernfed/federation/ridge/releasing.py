@@ -10,7 +10,7 @@ from kernfed.federation.survey import check_rows_of, read_targets
 from kernfed.files import Record
 from kernfed.kernels.fourier import FourierFeatures
 from kernfed.privacy.ledger import Ledger
-from kernfed.privacy.ridge import RecordRidge
+from kernfed.privacy.record_sums import RecordRidge
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.site.protocol.message import Payload, digest
 from kernfed.site.protocol.task import task

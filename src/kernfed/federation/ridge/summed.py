@@ -17,7 +17,7 @@ from kernfed.federation.summing.released import gather_shares, honest_sites, pro
 from kernfed.federation.survey import check_arrays, check_rows_of, read_targets
 from kernfed.kernels import Moments
 from kernfed.privacy.generator import Ints
-from kernfed.privacy.ridge import RecordRidge, RidgeRelease
+from kernfed.privacy.record_sums import RecordRidge, RidgeRelease
 from kernfed.privacy.shared_ridge import SharedRidge
 from kernfed.privacy.shares import sum_deviation
 from kernfed.privacy.values import mechanism_to_values
