@@ -72,13 +72,14 @@ def check_bandwidth(bandwidth: npt.ArrayLike) -> None:
 
 
 def saturate(rows: FloatArray) -> Floats:
-    """Rows (n, p) in float64, values beyond ``LARGEST_VALUE`` cut to it: what every transform of raw rows begins with.
+    """Rows (n, p) in float64, cut at ``LARGEST_VALUE``, NaN as 0: what every transform of raw rows begins with.
 
-    >>> saturate(np.array([[1e300, -2.0]])).tolist()
-    [[1e+100, -2.0]]
+    >>> saturate(np.array([[1e300, -2.0, np.nan]])).tolist()
+    [[1e+100, -2.0, 0.0]]
     """
     wide = rows if rows.dtype.itemsize >= 8 else rows.astype(np.float64)
-    return np.clip(wide, -LARGEST_VALUE, LARGEST_VALUE).astype(np.float64, copy=False)
+    cut = np.clip(wide, -LARGEST_VALUE, LARGEST_VALUE).astype(np.float64, copy=False)
+    return np.where(np.isnan(cut), 0.0, cut) if np.isnan(cut).any() else cut
 
 
 def in_basis(rows: FloatArray, basis: FloatArray) -> Floats:
@@ -221,3 +222,10 @@ def exact_product(left: Floats, right: Floats) -> Ints:
     for block in blocks:
         total += (left[block].T @ right[block]).astype(np.int64)
     return total
+
+
+def product(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """``left' right`` of matrices (n, p), (n, q): in float64, or exact where both are integers of at most 2^BITS."""
+    if left.dtype.kind == "f":
+        return np.asarray(left.T @ right)
+    return exact_product(left.astype(np.float64), right.astype(np.float64))
