@@ -23,6 +23,7 @@ PACKAGES = [
     {"kernels"},
     {"kahm", "ridge", "personal"},
     {"fusion"},
+    {"statistics"},
     {"privacy", "secure", "guarantees"},
     {"site"},
     {"federation"},

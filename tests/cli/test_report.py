@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 import kernfed as kf
 from kernfed.cli import app
 from kernfed.data import write_table
-from kernfed.privacy.audit import audit_answers
-from kernfed.privacy.audit_report import AuditReport
+from kernfed.privacy.audit import AuditReport, audit_answers
 
 
 def run(*words):

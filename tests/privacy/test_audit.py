@@ -24,8 +24,7 @@ from kernfed.privacy import (
     audit_release,
     audit_training,
 )
-from kernfed.privacy.audit import canary_bounds
-from kernfed.privacy.audit_report import attack_limit
+from kernfed.privacy.audit import attack_limit, canary_bounds
 from kernfed.privacy.lower_bound import EpsilonBound
 
 BOX = {"d": 1.0, "bounds": (0.0, 1.0)}

@@ -21,8 +21,7 @@ from kernfed.privacy.attacks import (
     run_canaries,
     unknown_position,
 )
-from kernfed.privacy.gaussian import DiscreteGaussian
-from kernfed.privacy.noise import DiscreteLaplace, DiscreteStaircase
+from kernfed.privacy.noise import DiscreteGaussian, DiscreteLaplace, DiscreteStaircase
 
 LAWS = {
     "laplace": DiscreteLaplace(Fraction(1, 10)),

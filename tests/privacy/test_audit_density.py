@@ -6,8 +6,8 @@ from scipy.integrate import quad
 from scipy.stats import kstest
 
 from kernfed.base.random import generator
-from kernfed.privacy import density
-from kernfed.privacy.density import REGULARIZATIONS, WIDTHS, density_differences, membership_score
+from kernfed.privacy import roc as density
+from kernfed.privacy.roc import REGULARIZATIONS, WIDTHS, density_differences, membership_score
 
 
 def naive_fit(first, second, centres, width, regularization):

@@ -11,12 +11,13 @@ from kernfed.privacy import ElementLaplace, Guarantee, RecordGaussian
 from kernfed.privacy.accounting import analytic_gaussian_mu, gaussian_delta
 from kernfed.privacy.audit import canary_bounds
 from kernfed.privacy.generator import NoiseGenerator
-from kernfed.privacy.lower_bound import gaussian_bound, split_bound
-from kernfed.privacy.power import (
+from kernfed.privacy.lower_bound import (
     epsilon_of_mu,
+    gaussian_bound,
     gaussian_error,
     laplace_error,
     mu_from_rates,
+    split_bound,
     two_answers_error,
 )
 

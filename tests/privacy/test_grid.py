@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernfed.privacy.grid import check_grid, clip_rows, grid_step, nearest, toward_zero
+from kernfed.statistics.bounds import check_grid, clip_rows, grid_step, nearest, toward_zero
 
 VALUES = st.floats(-1e6, 1e6)
 STEPS = st.integers(-20, 5).map(lambda e: 2.0**e)

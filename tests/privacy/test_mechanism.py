@@ -13,8 +13,8 @@ from kernfed.privacy import (
     RandomizedLabels,
     RecordGaussian,
 )
-from kernfed.privacy.gaussian import DiscreteGaussian
-from kernfed.privacy.grid import clip_rows, nearest, toward_zero
+from kernfed.privacy.noise import DiscreteGaussian
+from kernfed.statistics.bounds import clip_rows, nearest, toward_zero
 
 MECHANISMS = {
     "laplace": ElementLaplace(1.0, d=1.0, bounds=(0.0, 1.0)),

@@ -8,9 +8,17 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from kernfed.privacy.gaussian import SMOOTHING, DiscreteGaussian, _draw, _table
 from kernfed.privacy.generator import NoiseGenerator
-from kernfed.privacy.noise import TAIL, DiscreteLaplace, DiscreteStaircase, _geometric_bits
+from kernfed.privacy.noise import (
+    SMOOTHING,
+    TAIL,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    DiscreteStaircase,
+    _draw,
+    _geometric_bits,
+    _table,
+)
 
 LAWS = {
     "laplace": DiscreteLaplace(Fraction(1, 5), 10),

@@ -8,9 +8,9 @@ import pytest
 
 from kernfed.kernels import FourierFeatures
 from kernfed.privacy import NoiseGenerator, RecordRidge
-from kernfed.privacy.gaussian import SAMPLING_ERROR, SMOOTHING, DiscreteGaussian
+from kernfed.privacy.noise import SAMPLING_ERROR, SMOOTHING, DiscreteGaussian
 from kernfed.privacy.shared_ridge import SharedRidge
-from kernfed.privacy.sums import BITS
+from kernfed.statistics.bounds import BITS
 
 P, Q = 4, 2
 MECHANISM = RecordRidge(1.0, 1e-5, 1.0, 1.0)

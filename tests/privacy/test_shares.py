@@ -9,8 +9,8 @@ import pytest
 from kernfed.errors import InputError
 from kernfed.privacy import RecordMoments
 from kernfed.privacy.accounting import epsilon_for, gaussian_delta
-from kernfed.privacy.gaussian import DiscreteGaussian
 from kernfed.privacy.generator import NoiseGenerator
+from kernfed.privacy.noise import DiscreteGaussian
 from kernfed.privacy.shared_moments import SharedMoments
 from kernfed.privacy.shares import from_upper_parts, share_law, sum_deviation, upper_parts
 

@@ -8,9 +8,9 @@ import pytest
 from scipy.optimize import minimize
 
 from kernfed.privacy.generator import NoiseGenerator
-from kernfed.privacy.grid import clip_rows
 from kernfed.privacy.moments import MEAN_SENSITIVITY, PAIR_SENSITIVITY, SECOND_SENSITIVITY
-from kernfed.privacy.sums import BITS, Budget, add_gaussian, add_symmetric_gaussian, exact_product, unit_grid
+from kernfed.privacy.sums import Budget, add_gaussian, add_symmetric_gaussian
+from kernfed.statistics.bounds import BITS, clip_rows, exact_product, unit_grid
 
 
 def test_rows_become_integers_in_the_ball(rng):
@@ -34,7 +34,7 @@ def test_products_are_exact_whatever_the_order(rng, n):
 def test_long_products_are_added_in_parts(rng, monkeypatch):
     rows = unit_grid(rng.standard_normal((100, 3)), 1.0)
     whole = exact_product(rows, rows)
-    monkeypatch.setattr("kernfed.privacy.sums._ROWS", 7)
+    monkeypatch.setattr("kernfed.statistics.bounds._ROWS", 7)
     assert np.array_equal(exact_product(rows, rows), whole)
 
 

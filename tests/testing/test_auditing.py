@@ -10,7 +10,7 @@ import pytest
 
 from kernfed.federation import Federation, FoldingLearner, RidgeLearner
 from kernfed.privacy import ElementLaplace, NoiseGenerator, RandomizedLabels, RecordGaussian, RecordMoments, RecordRidge
-from kernfed.privacy.audit_report import attack_limit
+from kernfed.privacy.audit import attack_limit
 from kernfed.promise import round_up
 from kernfed.report import officer_page
 from kernfed.report.audits import audit_from_json

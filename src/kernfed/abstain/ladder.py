@@ -89,6 +89,12 @@ def sensitivity() -> float:
 
 
 @cache
+def longest() -> float:
+    """How far the sums move in L2 where one row is added or removed, in units of 2^-BITS."""
+    return math.sqrt(int(np.square(rungs()).sum(axis=0).max())) * (1 + 1e-15)
+
+
+@cache
 def _descent() -> FloatArray:
     """From sums to rows beyond each place: ``A R^-1`` (PLACES, PLACES), with R the ``rungs`` and A of ones above."""
     return np.asarray(np.triu(np.ones((PLACES, PLACES))) @ np.linalg.inv(rungs()[:, 1:].astype(np.float64)))

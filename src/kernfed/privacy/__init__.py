@@ -21,19 +21,11 @@ if TYPE_CHECKING:
         epsilon_for,
         gaussian_delta,
     )
-    from kernfed.privacy.audit import audit_answers, audit_pair, audit_release, audit_training
-    from kernfed.privacy.audit_report import AuditReport
-    from kernfed.privacy.basis import public_basis
-    from kernfed.privacy.density import membership_score
-    from kernfed.privacy.embedding import EmbeddingRelease, RecordEmbedding
-    from kernfed.privacy.gaussian import DiscreteGaussian
+    from kernfed.privacy.audit import AuditReport, audit_answers, audit_pair, audit_release, audit_training
     from kernfed.privacy.generator import NoiseGenerator
     from kernfed.privacy.gradient import LogisticRelease, RecordLogistic
-    from kernfed.privacy.grid import clip_rows
-    from kernfed.privacy.histogram import HistogramRelease, RecordHistogram
-    from kernfed.privacy.labels import RandomizedLabels
     from kernfed.privacy.ledger import Ledger, LedgerLine, data_hash
-    from kernfed.privacy.mechanism import ElementLaplace, ElementStaircase, RecordGaussian
+    from kernfed.privacy.mechanism import ElementLaplace, ElementStaircase, RandomizedLabels, RecordGaussian
     from kernfed.privacy.moments import (
         ClassMoments,
         MomentsRelease,
@@ -43,12 +35,21 @@ if TYPE_CHECKING:
         pool_moments,
     )
     from kernfed.privacy.names import mechanism_class, mechanism_name
-    from kernfed.privacy.noise import DiscreteLaplace, DiscreteStaircase
+    from kernfed.privacy.noise import DiscreteGaussian, DiscreteLaplace, DiscreteStaircase
+    from kernfed.privacy.record_sums import (
+        EmbeddingRelease,
+        HistogramRelease,
+        RecordEmbedding,
+        RecordHistogram,
+        RecordRidge,
+        RidgeRelease,
+    )
     from kernfed.privacy.release import Mechanism, Release
-    from kernfed.privacy.ridge import RecordRidge, RidgeRelease
+    from kernfed.privacy.roc import membership_score
     from kernfed.privacy.smoothing import Smoothed, fabricate, smooth
     from kernfed.privacy.values import describe_mechanism, mechanism_from_values, mechanism_to_values
     from kernfed.promise import Guarantee, Terms
+    from kernfed.statistics.bounds import clip_rows, public_basis
 
 __all__ = [
     "AuditReport",
@@ -115,29 +116,25 @@ _NAMES = {
         "Event GaussianEvent LaplaceEvent PureEvent StaircaseEvent analytic_gaussian_mu "
         "analytic_gaussian_sigma delta_for epsilon_for gaussian_delta"
     ),
-    "kernfed.privacy.audit": "audit_answers audit_pair audit_release audit_training",
-    "kernfed.privacy.audit_report": "AuditReport",
-    "kernfed.privacy.basis": "public_basis",
-    "kernfed.privacy.density": "membership_score",
-    "kernfed.privacy.embedding": "EmbeddingRelease RecordEmbedding",
-    "kernfed.privacy.gaussian": "DiscreteGaussian",
+    "kernfed.privacy.audit": "AuditReport audit_answers audit_pair audit_release audit_training",
     "kernfed.privacy.generator": "NoiseGenerator",
     "kernfed.privacy.gradient": "LogisticRelease RecordLogistic",
-    "kernfed.privacy.grid": "clip_rows",
-    "kernfed.privacy.histogram": "HistogramRelease RecordHistogram",
-    "kernfed.privacy.labels": "RandomizedLabels",
     "kernfed.privacy.ledger": "Ledger LedgerLine data_hash",
-    "kernfed.privacy.mechanism": "ElementLaplace ElementStaircase RecordGaussian",
+    "kernfed.privacy.mechanism": "ElementLaplace ElementStaircase RandomizedLabels RecordGaussian",
     "kernfed.privacy.moments": (
         "ClassMoments MomentsRelease RecordMoments discriminant_scores fabricate_rows pool_moments"
     ),
     "kernfed.privacy.names": "mechanism_class mechanism_name",
-    "kernfed.privacy.noise": "DiscreteLaplace DiscreteStaircase",
+    "kernfed.privacy.noise": "DiscreteGaussian DiscreteLaplace DiscreteStaircase",
+    "kernfed.privacy.record_sums": (
+        "EmbeddingRelease HistogramRelease RecordEmbedding RecordHistogram RecordRidge RidgeRelease"
+    ),
     "kernfed.privacy.release": "Mechanism Release",
-    "kernfed.privacy.ridge": "RecordRidge RidgeRelease",
+    "kernfed.privacy.roc": "membership_score",
     "kernfed.privacy.smoothing": "Smoothed fabricate smooth",
     "kernfed.privacy.values": "describe_mechanism mechanism_from_values mechanism_to_values",
     "kernfed.promise": "Guarantee Terms",
+    "kernfed.statistics.bounds": "clip_rows public_basis",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -16,12 +16,11 @@ from scipy.special import logsumexp
 from kernfed.base.checks import FloatArray, check_count, check_rows
 from kernfed.base.random import generator
 from kernfed.errors import InputError
-from kernfed.privacy.gaussian import DiscreteGaussian
 from kernfed.privacy.generator import Bools, Ints
-from kernfed.privacy.grid import clip_rows, nearest, toward_zero
 from kernfed.privacy.mechanism import ElementLaplace, ElementStaircase, RecordGaussian
-from kernfed.privacy.noise import DiscreteLaplace, DiscreteStaircase, Floats, Noise
+from kernfed.privacy.noise import DiscreteGaussian, DiscreteLaplace, DiscreteStaircase, Floats, Noise
 from kernfed.privacy.roc import Attack, roc
+from kernfed.statistics.bounds import clip_rows, nearest, toward_zero
 
 #: What adds the noise: rows (n, p) to released values (n, k).
 ReleaseRows = Callable[[FloatArray], npt.NDArray[Any]]

@@ -19,14 +19,22 @@ from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
 from kernfed.privacy.accounting import GaussianEvent
 from kernfed.privacy.generator import NoiseGenerator, check_generator
-from kernfed.privacy.grid import clip_rows
 from kernfed.privacy.ledger import Ledger
-from kernfed.privacy.limits import MOST_NUMBERS, SMALLEST_SCALE, check_scale, saturate
 from kernfed.privacy.moments import check_labels
 from kernfed.privacy.noise import Floats
 from kernfed.privacy.release import RecordMechanism, charge, only
-from kernfed.privacy.sums import BITS, Budget, add_gaussian, exact_product, unit_grid
+from kernfed.privacy.sums import Budget, add_gaussian
 from kernfed.promise import Guarantee
+from kernfed.statistics.bounds import (
+    BITS,
+    MOST_NUMBERS,
+    SMALLEST_SCALE,
+    check_scale,
+    clip_rows,
+    exact_product,
+    saturate,
+    unit_grid,
+)
 
 #: Rows a b' of two vectors in unit balls: replacing one moves their sum by at most this in L2.
 GRADIENT_SENSITIVITY = 2.0

@@ -1,4 +1,4 @@
-"""Mechanisms that release rows: noise on every element, or on every row as a whole.
+"""Mechanisms that release rows or labels: noise on every element, on every row as a whole, or randomised response.
 
 Each is a frozen description. ``guarantees(width)`` says what a release would promise, in both units, before there is
 one; ``release`` clips to the public bounds, charges the ledger, then adds the noise. No number that shapes the
@@ -11,8 +11,9 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,9 @@ from kernfed.privacy.accounting import (
     analytic_gaussian_mu,
     epsilon_for,
 )
-from kernfed.privacy.basis import public_basis
-from kernfed.privacy.gaussian import SAMPLING_ERROR, SMOOTHING, DiscreteGaussian
-from kernfed.privacy.generator import NoiseGenerator, check_generator
-from kernfed.privacy.grid import check_grid, clip_rows, grid_step, nearest, toward_zero
+from kernfed.privacy.generator import WORD, Coin, NoiseGenerator, blocks, check_generator, uniform
 from kernfed.privacy.ledger import Ledger
-from kernfed.privacy.limits import MOST_NUMBERS, check_basis, check_bound, check_scale, check_seed, in_basis, saturate
-from kernfed.privacy.noise import DiscreteLaplace, DiscreteStaircase, Noise
+from kernfed.privacy.noise import SAMPLING_ERROR, SMOOTHING, DiscreteGaussian, DiscreteLaplace, DiscreteStaircase, Noise
 from kernfed.privacy.release import (
     NUDGE,
     RECORD_DELTA,
@@ -48,6 +45,21 @@ from kernfed.privacy.release import (
     only,
 )
 from kernfed.promise import Guarantee
+from kernfed.statistics.bounds import (
+    MOST_NUMBERS,
+    check_basis,
+    check_bound,
+    check_grid,
+    check_scale,
+    check_seed,
+    clip_rows,
+    grid_step,
+    in_basis,
+    nearest,
+    public_basis,
+    saturate,
+    toward_zero,
+)
 
 # What one element of a record may lose. Beyond, the exact noise takes seconds to prepare, and a record has no privacy.
 _LARGEST_LOSS = 1000.0
@@ -306,3 +318,69 @@ class RecordGaussian(Mechanism):
         grid = toward_zero(clip_rows(saturate(rows), self.radius), step)
         grid += noise.sample(grid.shape, source)
         return Release(grid * step, element, record, source.private, (event,), step)
+
+
+@dataclass(frozen=True)
+class RandomizedLabels(Mechanism):
+    """Labels kept with probability ``e^epsilon / (e^epsilon + C - 1)``, else replaced by one of the C - 1 others.
+
+    ``classes``: all C labels there can be, public and not read from the data. A label that is not among them becomes
+    the first of them, without a word: to refuse it would tell of one row with certainty. Labels are public by
+    themselves; this makes them private.
+    """
+
+    epsilon: float
+    classes: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        classes = tuple(np.asarray(self.classes).tolist()) if np.ndim(self.classes) == 1 else ()
+        if len(classes) < 2 or len(set(classes)) != len(classes):
+            raise InputError(f"classes must be two or more different labels, got {self.classes!r}")
+        object.__setattr__(self, "classes", classes)
+
+    @cached_property
+    def _keep(self) -> Coin:
+        with localcontext() as context:
+            context.prec = 120
+            others = (len(self.classes) - 1) * (-Decimal(self.epsilon)).exp()
+            return Coin.of(1 / (1 + others), 4 * WORD)
+
+    def guarantees(self, width: int = 1, *, record_delta: float = RECORD_DELTA) -> tuple[Guarantee, Guarantee]:
+        """The label is one element of the record and all of it that is released: one epsilon for both."""
+        check_width(width, record_delta)
+        element = Guarantee(self.epsilon, 0.0, "element", "one label replaced by any other")
+        return element, Guarantee(self.epsilon, 0.0, "record", "the label of one row replaced by any other")
+
+    def release(
+        self,
+        y: npt.ArrayLike,
+        *,
+        ledger: Ledger | None = None,
+        generator: NoiseGenerator | None = None,
+        ids: Sequence[Any] | npt.NDArray[Any] | None = None,
+    ) -> Release:
+        """Random labels for ``y`` (n,)."""
+        source = check_generator(generator)
+        numbers = self._numbers(y)
+        events = (PureEvent(self.epsilon),)
+        pays = charge(ledger, events, numbers, ids, source, f"RandomizedLabels({self.epsilon:g})")
+        numbers = np.where(pays, numbers, 0)
+        count = len(self.classes)
+        for block in blocks(len(numbers)):
+            size = block.stop - block.start
+            other = (numbers[block] + 1 + uniform(source, count - 1, size)) % count
+            numbers[block] = np.where(self._keep.toss(source, size), numbers[block], other)
+        element, record = self.guarantees()
+        return Release(np.asarray(self.classes)[numbers], element, record, source.private, events)
+
+    def _numbers(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        labels = np.asarray(y)
+        if labels.ndim != 1 or not len(labels):
+            raise InputError(f"y must be a vector of labels, got shape {labels.shape}")
+        return self.numbers(labels)
+
+    def numbers(self, labels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Place (n,) of each label among the declared classes, 0 where it is none of them."""
+        place = {label: number for number, label in enumerate(self.classes)}
+        return np.array([place.get(label, 0) for label in labels.tolist()], dtype=np.int64)

@@ -21,15 +21,27 @@ from kernfed.base.random import generator as seeded_generator
 from kernfed.errors import InputError
 from kernfed.kernels.moments import Moments
 from kernfed.privacy.accounting import Event, epsilon_for
-from kernfed.privacy.basis import BASES, check_shape, public_basis
 from kernfed.privacy.generator import NoiseGenerator, check_generator
-from kernfed.privacy.grid import clip_rows
 from kernfed.privacy.ledger import Ledger
-from kernfed.privacy.limits import LARGEST_VALUE, MOST_NUMBERS, check_basis, check_scale, check_seed, in_basis
 from kernfed.privacy.noise import Floats
 from kernfed.privacy.release import RecordMechanism, charge, only
-from kernfed.privacy.sums import BITS, Budget, add_gaussian, add_symmetric_gaussian, exact_product, unit_grid
+from kernfed.privacy.sums import Budget, add_gaussian, add_symmetric_gaussian
 from kernfed.promise import Guarantee
+from kernfed.statistics.bounds import (
+    BASES,
+    BITS,
+    LARGEST_VALUE,
+    MOST_NUMBERS,
+    check_basis,
+    check_scale,
+    check_seed,
+    check_shape,
+    clip_rows,
+    exact_product,
+    in_basis,
+    public_basis,
+    unit_grid,
+)
 
 METHODS = ("centred", "joint")
 

@@ -18,10 +18,10 @@ MECHANISMS: Mapping[str, str] = {
     "element-staircase": "kernfed.privacy.mechanism:ElementStaircase",
     "record-gaussian": "kernfed.privacy.mechanism:RecordGaussian",
     "record-moments": "kernfed.privacy.moments:RecordMoments",
-    "record-ridge": "kernfed.privacy.ridge:RecordRidge",
-    "record-embedding": "kernfed.privacy.embedding:RecordEmbedding",
-    "record-histogram": "kernfed.privacy.histogram:RecordHistogram",
-    "randomized-labels": "kernfed.privacy.labels:RandomizedLabels",
+    "record-ridge": "kernfed.privacy.record_sums:RecordRidge",
+    "record-embedding": "kernfed.privacy.record_sums:RecordEmbedding",
+    "record-histogram": "kernfed.privacy.record_sums:RecordHistogram",
+    "randomized-labels": "kernfed.privacy.mechanism:RandomizedLabels",
 }
 #: Those that release rows, or sums over them. A policy names these; of labels it says ``private_labels``.
 ROW_MECHANISMS = tuple(name for name in MECHANISMS if name != "randomized-labels")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kernfed.abstain.ladder import BITS, PLACES, ladder_sums
 from kernfed.privacy.generator import Ints
-from kernfed.privacy.histogram import Places, RecordHistogram, histogram_deviation
+from kernfed.privacy.record_sums import Places, RecordHistogram, histogram_deviation
 from kernfed.privacy.shares import NoisyArray, SharedSum
 
 

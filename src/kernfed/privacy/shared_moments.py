@@ -15,8 +15,8 @@ from kernfed.privacy.generator import Ints, NoiseGenerator, check_generator
 from kernfed.privacy.moments import ClassMoments, MomentsRelease, RecordMoments
 from kernfed.privacy.noise import Floats
 from kernfed.privacy.shares import NoisyArray, SharedSum, from_upper_parts, grid_sums, second_arrays, upper_parts
-from kernfed.privacy.sums import BITS, exact_product, unit_grid
 from kernfed.promise import Guarantee
+from kernfed.statistics.bounds import BITS, exact_product, unit_grid
 
 # Shares of the squared mu: counts are few and large, the covariances have the most numbers.
 _COUNTS, _SUMS = 0.02, 0.13

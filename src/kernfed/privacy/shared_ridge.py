@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from kernfed.base.checks import FloatArray, check_count
 from kernfed.kernels.moments import Moments
 from kernfed.privacy.generator import Ints
-from kernfed.privacy.limits import saturate
-from kernfed.privacy.ridge import CROSS_SENSITIVITY, RecordRidge
+from kernfed.privacy.record_sums import CROSS_SENSITIVITY, RecordRidge
 from kernfed.privacy.shares import NoisyArray, SharedSum, from_upper_parts, second_arrays, upper_parts
-from kernfed.privacy.sums import BITS, exact_product, unit_grid
+from kernfed.statistics.bounds import BITS, exact_product, saturate, unit_grid
 
 
 @dataclass(frozen=True)

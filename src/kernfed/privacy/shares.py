@@ -1,6 +1,6 @@
 """Noise in shares: every site adds a part of the noise that one release of the sum over all sites needs.
 
-A share is discrete Gaussian noise of variance ``(sigma^2 + 16)/t``, at least 16. By fact 1 of ``gaussian.py`` the sum
+A share is discrete Gaussian noise of variance ``(sigma^2 + 16)/t``, at least 16. By fact 1 of ``noise.py`` the sum
 of t such shares is discrete Gaussian of t times the variance, to a relative 1e-66 per share, and by fact 2 its
 guarantee is that of continuous noise of standard deviation sigma. So a sum to which at least t honest sites add their
 shares costs a record what one release in one place costs; more sites add more noise. A coalition of all sites but one
@@ -35,13 +35,14 @@ import numpy.typing as npt
 from kernfed.base.checks import FloatArray, check_choice, check_count
 from kernfed.errors import InputError
 from kernfed.privacy.accounting import GaussianEvent, epsilon_for
-from kernfed.privacy.gaussian import SMOOTHING, DiscreteGaussian
 from kernfed.privacy.generator import Ints, NoiseGenerator
+from kernfed.privacy.noise import SMOOTHING, DiscreteGaussian
 from kernfed.privacy.release import NUDGE
-from kernfed.privacy.sums import BITS, Budget
+from kernfed.privacy.sums import Budget
+from kernfed.statistics.bounds import BITS
 
 ADJACENCY = ("replace", "add-or-remove")
-#: Shares below this variance would not add up to a discrete Gaussian (fact 1 of ``gaussian.py``).
+#: Shares below this variance would not add up to a discrete Gaussian (fact 1 of ``noise.py``).
 _SMALLEST = 16
 #: How neighbours differ, in words.
 WORDS = {

@@ -12,19 +12,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from kernfed.base.checks import FloatArray, check_number
+from kernfed.base.checks import check_number
 from kernfed.errors import InputError
 from kernfed.privacy.accounting import GaussianEvent, analytic_gaussian_mu
-from kernfed.privacy.gaussian import SAMPLING_ERROR, SMOOTHING, DiscreteGaussian
 from kernfed.privacy.generator import Ints, NoiseGenerator
-from kernfed.privacy.grid import clip_rows, toward_zero
-from kernfed.privacy.noise import Floats
+from kernfed.privacy.noise import SAMPLING_ERROR, SMOOTHING, DiscreteGaussian, Floats
 from kernfed.privacy.release import NUDGE, SMALLEST_DELTA, check_epsilon
 
-#: A row in the unit ball is rounded towards zero to multiples of 2^-BITS.
-BITS = 16
-# Products of two such integers, 2^32 each, added over this many rows stay below 2^53.
-_ROWS = 1 << 20
 # Noise of scale 2^(2 BITS)/mu must fit int64 with its tail.
 _SMALLEST_MU = 1e-5
 
@@ -50,20 +44,6 @@ class Budget:
                 f"{self.delta!r}, which take {1 / mu:.3g}"
             )
         return GaussianEvent(mu, 1, slack)
-
-
-def unit_grid(rows: FloatArray, radius: float) -> Floats:
-    """Rows (n, p) over ``radius``, clipped to the unit ball, as integers of L2 norm at most 2^BITS held in float64."""
-    return toward_zero(clip_rows(rows, radius) / radius, 2.0**-BITS).astype(np.float64)
-
-
-def exact_product(left: Floats, right: Floats) -> Ints:
-    """``left' right`` of integer matrices (n, p), (n, q) from ``unit_grid``, without rounding."""
-    blocks = (slice(start, start + _ROWS) for start in range(0, len(left), _ROWS))
-    total = np.zeros((left.shape[1], right.shape[1]), dtype=np.int64)
-    for block in blocks:
-        total += (left[block].T @ right[block]).astype(np.int64)
-    return total
 
 
 def add_gaussian(total: Ints, sensitivity: float, scale: float, mu: float, generator: NoiseGenerator) -> Floats:

@@ -9,10 +9,10 @@ import numpy as np
 from kernfed.base.checks import check_count
 from kernfed.errors import InputError
 from kernfed.kernels.fourier import FourierFeatures
-from kernfed.privacy.labels import RandomizedLabels
-from kernfed.privacy.limits import MOST_NUMBERS
+from kernfed.privacy.mechanism import RandomizedLabels
 from kernfed.privacy.names import MECHANISMS, mechanism_class, mechanism_name
 from kernfed.promise import Guarantee
+from kernfed.statistics.bounds import MOST_NUMBERS
 
 
 def mechanism_to_values(mechanism: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from kernfed.base.checks import check_choice
 from kernfed.errors import InputError
-from kernfed.privacy.audit_report import AuditReport, stated_epsilon
+from kernfed.privacy.audit import AuditReport, stated_epsilon
 from kernfed.privacy.roc import Attack
 from kernfed.promise import UNITS, Guarantee, delta_words
 from kernfed.report.content import SHARE, Bars, Fact, Figure, ReportData

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kernfed.privacy.audit_report import AuditReport
+from kernfed.privacy.audit import AuditReport
 from kernfed.report.content import PageTable, Section
 from kernfed.report.officer import officer_sections
 

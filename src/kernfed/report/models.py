@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernfed.errors import InputError
-from kernfed.privacy.audit_report import stated_epsilon
+from kernfed.privacy.audit import stated_epsilon
 from kernfed.promise import Terms, delta_words
 from kernfed.report.assurance import bounds_section, privacy_section
 from kernfed.report.content import BYTES, SHARE, Bars, Fact, PageTable, ReportData, Section, written

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from kernfed.errors import InputError
-from kernfed.privacy.audit_report import AuditReport, attack_limit, stated_epsilon
+from kernfed.privacy.audit import AuditReport, attack_limit, stated_epsilon
 from kernfed.privacy.lower_bound import round_down
 from kernfed.privacy.roc import Attack
 from kernfed.promise import Guarantee, delta_words, round_up

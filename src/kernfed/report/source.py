@@ -9,7 +9,7 @@ from typing import Any
 
 from kernfed.errors import FileFormatError, InputError
 from kernfed.federation import load
-from kernfed.privacy.audit_report import AuditReport
+from kernfed.privacy.audit import AuditReport
 from kernfed.report.audits import audit_from_json, audit_report, is_audit
 from kernfed.report.content import ReportData
 from kernfed.report.evidence import Evidence, check_traffic

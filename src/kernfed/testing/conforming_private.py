@@ -27,9 +27,8 @@ from kernfed.federation.summing.party import TERMS, question_hash
 from kernfed.federation.summing.released import gather_shares, guarantees, honest_sites, send_share
 from kernfed.files import Record
 from kernfed.privacy.generator import Ints
-from kernfed.privacy.histogram import Places, RecordHistogram, left_out
 from kernfed.privacy.ledger import Ledger
-from kernfed.privacy.limits import saturate
+from kernfed.privacy.record_sums import Places, RecordHistogram, left_out
 from kernfed.privacy.shared_histogram import SharedHistogram
 from kernfed.privacy.shares import sum_deviation
 from kernfed.privacy.values import mechanism_to_values
@@ -42,6 +41,7 @@ from kernfed.site.release.kept import warn_if_forgotten
 from kernfed.site.release.permit import releasing, statement
 from kernfed.site.rows import Rows
 from kernfed.site.site import Site
+from kernfed.statistics.bounds import saturate
 from kernfed.testing.evaluation import whole_question
 from kernfed.testing.predictors import is_regressor, read_model
 

@@ -9,11 +9,11 @@ import numpy.typing as npt
 from kernfed.base.checks import FloatArray, check_rows
 from kernfed.errors import InputError, Refused, SchemaMismatch
 from kernfed.federation.asking import Federation
-from kernfed.privacy.limits import saturate
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.task import task
 from kernfed.site.rows import Rows
 from kernfed.site.site import Site
+from kernfed.statistics.bounds import saturate
 
 #: Rows that a site may test on beside each that it learned from: a share of 0.8 kept aside.
 _MOST_ASIDE = 4

@@ -11,11 +11,11 @@ from kernfed.kernels.fourier import FourierFeatures
 from kernfed.personal.problem import Problem
 from kernfed.personal.weights import EmbeddingKernel
 from kernfed.privacy import RecordEmbedding, RecordGaussian, RecordMoments, RecordRidge
-from kernfed.privacy.limits import check_basis
 from kernfed.privacy.values import mechanism_from_values, mechanism_to_values
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.site.protocol.message import Payload
 from kernfed.site.release.books import charges
+from kernfed.statistics.bounds import check_basis
 
 WIDTH, N = 3, 12
 #: Largest values of the first row: none may be told from another by whether a question is answered.

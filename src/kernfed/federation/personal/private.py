@@ -6,7 +6,7 @@ from kernfed.federation.program import Program
 from kernfed.federation.survey import check_arrays
 from kernfed.kernels import MeanEmbedding
 from kernfed.personal.weights import EmbeddingKernel
-from kernfed.privacy.embedding import EmbeddingRelease, RecordEmbedding
+from kernfed.privacy.record_sums import EmbeddingRelease, RecordEmbedding
 from kernfed.promise import Terms
 from kernfed.site.protocol.message import Payload
 from kernfed.site.release.asked import terms_of

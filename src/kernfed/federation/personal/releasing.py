@@ -8,14 +8,14 @@ from kernfed.federation.survey import check_rows_of, read_targets
 from kernfed.files import Record
 from kernfed.personal.problem import Problem
 from kernfed.personal.weights import EmbeddingKernel
-from kernfed.privacy.embedding import RecordEmbedding
 from kernfed.privacy.ledger import Ledger
-from kernfed.privacy.limits import check_bandwidth, saturate
+from kernfed.privacy.record_sums import RecordEmbedding
 from kernfed.site.protocol.message import Payload, digest
 from kernfed.site.protocol.task import task
 from kernfed.site.release.asked import check_task, read_mechanism
 from kernfed.site.release.permit import releasing, statement
 from kernfed.site.site import Site
+from kernfed.statistics.bounds import check_bandwidth, saturate
 
 
 @task("personal_release", leaves="released", under_privacy="released")

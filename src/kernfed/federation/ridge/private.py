@@ -14,7 +14,7 @@ from kernfed.federation.program import Program
 from kernfed.federation.ridge.system import Sites
 from kernfed.federation.survey import check_arrays
 from kernfed.kernels import Moments
-from kernfed.privacy.ridge import RecordRidge, RidgeRelease
+from kernfed.privacy.record_sums import RecordRidge, RidgeRelease
 from kernfed.promise import Terms
 from kernfed.ridge.leave_one_out import rule
 from kernfed.site.protocol.message import Payload

@@ -10,14 +10,14 @@ from kernfed.federation.survey import check_rows_of, read_targets
 from kernfed.files import Record
 from kernfed.kernels.fourier import FourierFeatures
 from kernfed.privacy.ledger import Ledger
-from kernfed.privacy.limits import check_features, saturate
-from kernfed.privacy.ridge import RecordRidge
+from kernfed.privacy.record_sums import RecordRidge
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.site.protocol.message import Payload, digest
 from kernfed.site.protocol.task import task
 from kernfed.site.release.asked import check_task, read_mechanism
 from kernfed.site.release.permit import releasing, statement
 from kernfed.site.site import Site
+from kernfed.statistics.bounds import check_features, saturate
 
 
 @task("ridge_release", leaves="released", under_privacy="released")

@@ -19,8 +19,7 @@ from kernfed.federation.summing.released import gather_shares, honest_sites, pro
 from kernfed.federation.survey import check_arrays, check_rows_of, read_targets
 from kernfed.kernels import Moments
 from kernfed.privacy.generator import Ints
-from kernfed.privacy.limits import check_scale, saturate
-from kernfed.privacy.ridge import RecordRidge, RidgeRelease
+from kernfed.privacy.record_sums import RecordRidge, RidgeRelease
 from kernfed.privacy.shared_ridge import SharedRidge
 from kernfed.privacy.shares import sum_deviation
 from kernfed.privacy.values import mechanism_to_values
@@ -35,6 +34,7 @@ from kernfed.site.protocol.task import task
 from kernfed.site.release.asked import check_task, read_mechanism
 from kernfed.site.rows import Rows
 from kernfed.site.site import Site
+from kernfed.statistics.bounds import check_scale, saturate
 
 # At a site ---------------------------------------------------------------------------------------------------------
 

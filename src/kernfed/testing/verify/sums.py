@@ -12,9 +12,8 @@ from kernfed.errors import InputError
 from kernfed.federation.summing.party import TERMS, question_hash
 from kernfed.federation.summing.released import noise_values, share_layout
 from kernfed.files import labels_to_values, to_record
-from kernfed.privacy.histogram import RecordHistogram
 from kernfed.privacy.moments import RecordMoments
-from kernfed.privacy.ridge import RecordRidge
+from kernfed.privacy.record_sums import RecordHistogram, RecordRidge
 from kernfed.privacy.shared_histogram import SharedHistogram
 from kernfed.privacy.shared_moments import SharedMoments
 from kernfed.privacy.shared_ridge import SharedRidge

@@ -17,13 +17,11 @@ import numpy.typing as npt
 
 from kernfed.base.random import generator
 from kernfed.kernels.moments import Moments
-from kernfed.privacy.embedding import EmbeddingRelease
-from kernfed.privacy.histogram import HistogramRelease
-from kernfed.privacy.labels import RandomizedLabels
+from kernfed.privacy.mechanism import RandomizedLabels
 from kernfed.privacy.moments import MomentsRelease
 from kernfed.privacy.names import MECHANISMS, mechanism_class
+from kernfed.privacy.record_sums import EmbeddingRelease, HistogramRelease, RidgeRelease
 from kernfed.privacy.release import Release
-from kernfed.privacy.ridge import RidgeRelease
 from kernfed.privacy.shares import SharedSum
 from kernfed.secure.committee import contribution, member
 from kernfed.secure.committee.keys import KEY, one_time_of

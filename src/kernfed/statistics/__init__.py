@@ -1,0 +1,49 @@
+"""Sums over rows, each declared once: what is summed, and how far one record can move it."""
+
+from kernfed.statistics.classes import CentredMoments, ClassCounts, ClassMeans, ClassMoments, JointMoments
+from kernfed.statistics.columns import ColumnHistogram, ColumnMoments, ColumnTotals
+from kernfed.statistics.features import MeanFeatures, RidgeSums, RidgeTotals
+from kernfed.statistics.held_out import (
+    Confusion,
+    LadderHistogram,
+    Losses,
+    RegressionErrors,
+    ScoreHistogram,
+    TemperatureLosses,
+)
+from kernfed.statistics.statistic import (
+    LabelledRows,
+    Part,
+    Rows,
+    Statistic,
+    statistic_class,
+    statistic_names,
+    statistic_of,
+)
+
+__all__ = [
+    "CentredMoments",
+    "ClassCounts",
+    "ClassMeans",
+    "ClassMoments",
+    "ColumnHistogram",
+    "ColumnMoments",
+    "ColumnTotals",
+    "Confusion",
+    "JointMoments",
+    "LabelledRows",
+    "LadderHistogram",
+    "Losses",
+    "MeanFeatures",
+    "Part",
+    "RegressionErrors",
+    "RidgeSums",
+    "RidgeTotals",
+    "Rows",
+    "ScoreHistogram",
+    "Statistic",
+    "TemperatureLosses",
+    "statistic_class",
+    "statistic_names",
+    "statistic_of",
+]
