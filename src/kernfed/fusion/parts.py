@@ -1,14 +1,31 @@
-"""What a fusion tells of its two parts: how they were weighed, which queries travel, and what each says."""
+"""What a fusion says of its two parts, and what it needs of its sites to change."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray
 from kernfed.kahm.members import SiteScores
+
+if TYPE_CHECKING:
+    from kernfed.fusion.model import FusionModel
+
+
+class Connection(Protocol):
+    """What a model needs of a federation; ``kernfed.federation.fusion.connection`` provides it."""
+
+    def forget(self, model: "FusionModel", site: str, rows: Sequence[int] | None, *, rechoose: bool) -> "FusionModel":
+        """Model without a site, or without some of its rows."""
+
+    def add_site(self, model: "FusionModel", site: str, data: Any) -> "FusionModel":
+        """Model with another site."""
+
+    def add_rows(self, model: "FusionModel", site: str, X: Any, y: Any, ids: Any) -> "FusionModel":
+        """Model with further rows at a site."""
+
 
 #: When queries go to the sites: always, or only those of which the head is not sure.
 VISITS = ("always", "unsure")
@@ -66,3 +83,20 @@ class FusedParts:
     scores: FloatArray
     by_site: SiteScores | None
     travelled: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, values: FloatArray, scores: FloatArray) -> "FusedParts":
+        """Values (n, C) and scores (n, C) of queries that all travel."""
+        return cls(values, scores, None, np.ones(len(values), dtype=bool))
+
+    def winners(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """Classes (n,) that the head would say alone, and the machines, which say the same where nobody asked them."""
+        head = self.values.argmax(axis=1)
+        return head, np.where(self.travelled, self.scores.argmin(axis=1), head)
+
+    def decided_by(self, winners: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+        """Which part (n,) the classes ``winners`` (n,) come from: one of ``PARTS``."""
+        head, machines = self.winners()
+        agree = 2 * (head == winners).astype(int) + (machines == winners)
+        part = np.array(["together", "machines", "head", "both"])[agree]
+        return np.where(self.travelled, part, "head")

@@ -1,25 +1,136 @@
-"""What models on the features of a problem have in common: labels, probabilities and accuracy from values."""
+"""Problems that are solved on features of rows, and the models of such problems."""
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.answer import Answer, answer_of_scores
-from kernfed.base.checks import FloatArray, check_rows
+from kernfed.base.checks import FloatArray, IntArray, check_rows, class_numbers
+from kernfed.base.model import Model
 from kernfed.base.prior import Prior, check_prior, log_ratio
 from kernfed.data.preparation import Preparation, prepared_rows
 from kernfed.errors import InputError
-from kernfed.files import Savable
-from kernfed.kernels.fourier import FourierFeatures
+from kernfed.files import labels_from_values, labels_to_values
+from kernfed.kernels.features import FourierFeatures
 from kernfed.kernels.head import Head
-from kernfed.kernels.problem import FeatureProblem
-from kernfed.kernels.simplex import project_on_simplex
+
+FEATURES = ("fourier", "given")
+TASKS = ("classify", "regress")
 
 
-class ProblemModel(Savable, ABC):
+class FeatureProblem(ABC):
+    """Base of dataclasses with these fields.
+
+    width : columns p. features : "fourier", random Fourier features made from ``seed`` (so no frequency travels), or
+    "given", the columns. classes : sorted labels for "classify", () for "regress".
+    """
+
+    width: int
+    features: str
+    n_components: int
+    bandwidth: float | tuple[float, ...]
+    seed: int
+    task: str
+    classes: tuple[Any, ...]
+
+    @property
+    def n_features(self) -> int:
+        """Number of features M."""
+        return self.width if self.features == "given" else self.n_components
+
+    @property
+    def n_targets(self) -> int:
+        """Number of target columns: one per class, or 1."""
+        return len(self.classes) if self.task == "classify" else 1
+
+    @property
+    def labels(self) -> npt.NDArray[Any]:
+        """Labels (C,) in sorted order; empty for "regress"."""
+        return np.array(self.classes)
+
+    def feature_map(self) -> FourierFeatures | None:
+        """Features of rows; None where the columns are the features.
+
+        The same object at every call, so that its frequencies (p, M) are drawn once per problem and stay in memory as
+        long as the problem does.
+        """
+        return self._feature_map
+
+    @cached_property
+    def _feature_map(self) -> FourierFeatures | None:
+        return None if self.features == "given" else self._fourier_features()
+
+    @abstractmethod
+    def _fourier_features(self) -> FourierFeatures:
+        """The map of a problem with features "fourier"."""
+
+    def numbers(self, y: npt.NDArray[Any]) -> IntArray:
+        """Class numbers (n,) of labels."""
+        return class_numbers(y, self.labels)
+
+    def targets(self, y: npt.NDArray[Any]) -> FloatArray:
+        """Targets (n, C): 1 in the column of the label and 0 elsewhere, or the values themselves as one column.
+
+        -1 in place of 0 moves all scores of a row alike, so predictions are the same.
+        """
+        if self.task == "regress":
+            return np.asarray(y, dtype=np.float64)[:, None]
+        hot = np.zeros((len(y), self.n_targets))
+        hot[np.arange(len(y)), self.numbers(y)] = 1.0
+        return hot
+
+    @abstractmethod
+    def to_values(self) -> dict[str, Any]:
+        """Plain values for messages and files."""
+
+    def shared_values(self) -> dict[str, Any]:
+        """The fields named above as plain values for messages and files."""
+        return {
+            "width": self.width,
+            "features": self.features,
+            "n_components": self.n_components,
+            "bandwidth": list(self.bandwidth) if isinstance(self.bandwidth, tuple) else self.bandwidth,
+            "seed": self.seed,
+            "task": self.task,
+            "classes": labels_to_values(self.labels) if self.classes else None,
+        }
+
+    def check_classes(self) -> None:
+        """Refuse classes that do not belong to the task, and bandwidths and seeds that make no features."""
+        if (self.task == "classify") != bool(self.classes) or sorted(set(self.classes)) != list(self.classes):
+            raise InputError(f"classes must be sorted labels to classify and absent to regress, got {self.classes[:5]}")
+        self.feature_map()  # checks the bandwidth, the number of features and the seed
+
+
+def fields_from_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields from ``shared_values`` and whatever else is there: classes and bandwidths are tuples again."""
+    labels, bandwidth = values["classes"], values["bandwidth"]
+    return {
+        **values,
+        "classes": () if labels is None else tuple(labels_from_values(labels).tolist()),
+        "bandwidth": tuple(bandwidth) if isinstance(bandwidth, list) else bandwidth,
+    }
+
+
+def project_on_simplex(rows: FloatArray) -> FloatArray:
+    """The nearest points of the simplex to rows (n, C), in the Euclidean distance (Held, Wolfe and Crowder 1974).
+
+    >>> project_on_simplex(np.array([[0.6, 0.2, 0.0], [3.0, 0.0, 0.0]])).round(3).tolist()
+    [[0.667, 0.267, 0.067], [1.0, 0.0, 0.0]]
+    """
+    ordered = -np.sort(-rows, axis=1)
+    excess = (ordered.cumsum(axis=1) - 1) / np.arange(1, rows.shape[1] + 1)
+    support = (ordered > excess).sum(axis=1)
+    shift = np.take_along_axis(excess, support[:, None] - 1, axis=1)
+    return np.asarray(np.maximum(rows - shift, 0.0))
+
+
+class ProblemModel(Model):
     """Base of models of one problem: what scikit-learn calls columns and classes."""
 
     feature_names_in_: tuple[str, ...]
@@ -39,6 +150,15 @@ class ProblemModel(Savable, ABC):
     def classes_(self) -> npt.NDArray[Any]:
         """Labels (C,) in the order of the columns; empty to regress."""
         return self._solved().labels
+
+    @property
+    def mapped_features(self) -> int:
+        """Number of features M of the problem."""
+        return self._solved().n_features
+
+    def settings(self) -> Mapping[str, Any]:
+        """The problem, as plain values."""
+        return self._solved().to_values()
 
     def _rows(self, X: npt.ArrayLike) -> FloatArray:
         rows = prepared_rows(self.preparation, X)
@@ -75,8 +195,13 @@ class Predictor(ProblemModel):
         return None
 
     def _made_for(self) -> FloatArray | None:
-        """Shares (C,) of classes that the values are for."""
-        return self._training_shares()
+        """Shares (C,) of classes that the values are for; None where these are those in training."""
+        return None
+
+    def shift(self, prior: Prior) -> FloatArray | None:
+        """``log(pi'_c / pi_c)`` (C,) from the shares that values are for to a checked ``prior``; None for no move."""
+        training, made = self._training_shares(), self._made_for()
+        return log_ratio(prior, self.classes_, made=training if made is None else made, training=training)
 
     def _probabilities(self, values: FloatArray) -> FloatArray:
         if self._temperature is None:
@@ -101,8 +226,7 @@ class Predictor(ProblemModel):
                 raise InputError(f"prior is for a model made with task='classify', got {prior!r}")
             return values
         asked = self.prior if prior is None else check_prior(prior, self.classes_)
-        training, made = self._training_shares(), self._made_for()
-        shift = log_ratio(asked, self.classes_, made=training if made is None else made, training=training)
+        shift = self.shift(asked)
         if shift is None:
             return values
         if self._temperature is not None:
@@ -127,9 +251,7 @@ class Predictor(ProblemModel):
         """Head of values ``phi weights + offset``, with the labels and the prior of this model."""
         if self._solved().task != "classify":
             return Head(weights, offset, features, bounds=self._bounds)
-        training, made = self._training_shares(), self._made_for()
-        shift = log_ratio(self.prior, self.classes_, made=training if made is None else made, training=training)
-        T = self._temperature
+        shift, T = self.shift(self.prior), self._temperature
         if T is not None and shift is not None:
             return Head(weights, offset + T * shift, features, None, self.classes_, T)
         factors = None if shift is None else np.exp(shift - shift.max())
@@ -166,10 +288,3 @@ class Predictor(ProblemModel):
     def predict(self, X: npt.ArrayLike, *, prior: Prior = None) -> npt.NDArray[Any]:
         """Labels, or values, (n,); see the class for ``prior``."""
         return self._labels(self._adjusted(self._values(self._rows(X)), prior))
-
-    def score(self, X: npt.ArrayLike, y: npt.ArrayLike, *, prior: Prior = None) -> float:
-        """Accuracy to classify, coefficient of determination R^2 to regress."""
-        from sklearn.metrics import accuracy_score, r2_score  # here, for nothing else needs scikit-learn
-
-        measure = r2_score if self._solved().task == "regress" else accuracy_score
-        return float(measure(np.asarray(y), self.predict(X, prior=prior)))

@@ -24,8 +24,7 @@ from kernfed.kernels.predictor import Predictor, ProblemModel
 from kernfed.personal.gradient import check_simplex
 from kernfed.personal.logistic import probabilities
 from kernfed.personal.prior import Gain, SitePrior
-from kernfed.personal.problem import Problem
-from kernfed.personal.statistics import Coordinates, SiteStatistics
+from kernfed.personal.statistics import Coordinates, Problem, SiteStatistics
 from kernfed.promise import Terms
 
 #: "ridge": coefficients (d, q) on features; "logistic": (P,); "network": (P,) of a ReLU network; "none": weights only.
@@ -117,7 +116,7 @@ class PersonalModel(ProblemModel):
     """
 
     problem: Problem
-    sites: tuple[str, ...]
+    sites: tuple[str, ...] = field()
     kind: str
     coordinates_: Coordinates
     coefficients_: FloatArray
@@ -131,6 +130,8 @@ class PersonalModel(ProblemModel):
     privacy: Terms | None = None
     preparation: Preparation | None = None
     prior: Prior = "training"
+
+    is_personal = True
 
     def __str__(self) -> str:
         groups = len(set(self.groups_.values()))

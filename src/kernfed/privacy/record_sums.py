@@ -13,7 +13,7 @@ from kernfed.abstain.ladder import PLACES, ladder_sums, sensitivity
 from kernfed.base.checks import FloatArray, check_number, check_rows
 from kernfed.errors import InputError
 from kernfed.kernels.embedding import MeanEmbedding
-from kernfed.kernels.fourier import FourierFeatures
+from kernfed.kernels.features import FourierFeatures
 from kernfed.kernels.moments import Moments
 from kernfed.privacy.accounting import Event, GaussianEvent
 from kernfed.privacy.generator import Ints, NoiseGenerator, check_generator

@@ -11,7 +11,7 @@ import scipy  # its parts are loaded when they are used
 from kernfed.base.checks import FloatArray, check_choice, check_count, check_number, check_rows
 from kernfed.base.random import generator
 from kernfed.errors import InputError
-from kernfed.kernels.fourier import FourierFeatures
+from kernfed.kernels.features import FourierFeatures
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from kernfed.base.checks import check_count
 from kernfed.data.columns import LARGEST
-from kernfed.data.preparation_histogram import LAST_BIN, Histogram, bins_of
+from kernfed.data.preparation_statistics import LAST_BIN, Histogram, bins_of
 from kernfed.statistics.bounds import Floats, check_scale
 from kernfed.statistics.statistic import MOST_CLASSES, Numbers, Part, Statistic, cell_counts
 

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from kernfed.base.checks import check_count
 from kernfed.errors import InputError
-from kernfed.kernels.fourier import FourierFeatures
+from kernfed.kernels.features import FourierFeatures
 from kernfed.kernels.moments import Moments
-from kernfed.kernels.problem import FeatureProblem
+from kernfed.kernels.predictor import FeatureProblem
 from kernfed.statistics.bounds import (
     MOST_NUMBERS,
     Floats,

@@ -23,8 +23,8 @@ import numpy.typing as npt
 from kernfed.base.checks import check_count
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
-from kernfed.kernels._rows import row_blocks
-from kernfed.kernels.fourier import FourierFeatures
+from kernfed.kernels.features import FourierFeatures
+from kernfed.kernels.rows import row_blocks
 from kernfed.statistics.bounds import BITS, MOST_NUMBERS, Floats, Ints, check_features, toward_zero
 
 #: Numbers that the parts of a statistic may have together, and classes that one may name.
