@@ -14,8 +14,7 @@ from typing import Any
 from kernfed.base.checks import check_count, check_number
 from kernfed.base.threads import in_threads
 from kernfed.errors import InputError, MessageError, MissingSites, TooFewReplies
-from kernfed.federation.engines.engine import DeliveringEngine, Engine
-from kernfed.federation.engines.local import LocalEngine
+from kernfed.federation.engines.local import DeliveringEngine, Engine, LocalEngine
 from kernfed.site.protocol.message import Payload, Question, Refusal, Reply, decode_reply, encode_question
 from kernfed.site.protocol.replies import Replies, Total
 from kernfed.site.protocol.schema import Schema, agree, odd_sites

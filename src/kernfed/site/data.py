@@ -22,8 +22,7 @@ from kernfed.data.preparation import Preparation
 from kernfed.errors import InputError, Refused, StoreError
 from kernfed.files import Record, labels_from_values, labels_to_values
 from kernfed.site.protocol.schema import Schema, fraction_reason, label_kind
-from kernfed.site.rows import Rows, check_site_rows
-from kernfed.site.source import PREPARED, Source, check_columns, without_columns
+from kernfed.site.rows import PREPARED, Rows, Source, check_columns, check_site_rows, without_columns
 from kernfed.site.store import SiteStore
 
 #: Characters of a preparation's digest that a schema shows: models keep schemas, and earlier ones have so many.

@@ -29,6 +29,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -39,6 +40,7 @@ from safetensors.numpy import save as to_safetensors
 
 from kernfed.errors import FileFormatError, StoreError
 from kernfed.files import Record, atomic_path, open_private, private_folder, sync_folder, tighten
+from kernfed.site.protocol.task import methods, resolve
 
 #: The file of the site's long-lived key.
 KEY_FILE = "sum.key"
@@ -265,3 +267,26 @@ def _safe(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise StoreError(f"a stored name must be letters, digits, '.', '_' or '-', got {name!r}")
     return name
+
+
+@dataclass(frozen=True)
+class KeptModel:
+    """What a method keeps for one generation of a model: its ``handle``, ``made`` when, of how many ``rows``, for whom.
+
+    ``name`` is the record in the folder of ``method``. ``rows`` is None, and ``made`` and ``asked_by`` are empty, where
+    the record does not say.
+    """
+
+    method: str
+    handle: str
+    generation: int
+    name: str
+    rows: int | None
+    private: bool
+    made: str = ""
+    asked_by: str = ""
+
+
+def list_models(store: SiteStore) -> list[KeptModel]:
+    """All that the store keeps, method by method, each with its newest first."""
+    return [kept for method in methods() if method.keeps for kept in resolve(method.keeps)(store)]

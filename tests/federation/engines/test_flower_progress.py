@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kernfed.federation.engines import flower_progress
-from kernfed.federation.engines.flower_progress import Progress
+from kernfed.federation.engines import flower
+from kernfed.federation.engines.flower import Progress
 
 PIECE = 5 * 1024 * 1024
 
@@ -33,7 +33,7 @@ class Client:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
-    monkeypatch.setattr(flower_progress, "_PAUSE", 0.0)
+    monkeypatch.setattr(flower, "_PAUSE", 0.0)
     return Client()
 
 
@@ -61,7 +61,7 @@ def test_what_is_received_is_told_by_site_and_share(client: Client) -> None:
 
 
 def test_lines_do_not_come_too_often(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flower_progress, "_PAUSE", 1000.0)
+    monkeypatch.setattr(flower, "_PAUSE", 1000.0)
     progress, told = watched(client)
     progress.start({"1": "north"}, 100, time.monotonic() + 60)
     client.PullMessages(None)

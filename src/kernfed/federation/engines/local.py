@@ -1,4 +1,7 @@
-"""All sites in this process, a thread each: the default engine, and the one that can be broken on purpose."""
+"""What an engine is, and the default one: all sites in this process, a thread each.
+
+An engine only carries bytes. The local one can be broken on purpose.
+"""
 
 import os
 import queue
@@ -8,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote
 
 import numpy.typing as npt
@@ -19,6 +22,40 @@ from kernfed.site.policy import Policy
 from kernfed.site.protocol.message import Refusal
 from kernfed.site.site import Site
 from kernfed.site.store import SiteStore
+
+
+class Engine(Protocol):
+    """Carries bytes to sites and back."""
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of the sites that can be asked, sorted."""
+
+    def carry(
+        self, data: bytes | Mapping[str, bytes], sites: Sequence[str], timeout: float
+    ) -> Mapping[str, bytes | Refusal]:
+        """Put the question ``data``, or one for each site, to ``sites`` and return within ``timeout`` seconds.
+
+        A site that cannot be reached or is too late is absent, or present with a refusal that says why.
+        """
+
+    def close(self) -> None:
+        """Release what the engine holds."""
+
+
+@runtime_checkable
+class DeliveringEngine(Protocol):
+    """An engine that can also hand over answers one by one, as they come; large ones are then never held together."""
+
+    def deliver(
+        self,
+        data: bytes | Mapping[str, bytes],
+        sites: Sequence[str],
+        timeout: float,
+        take: Callable[[str, bytes | Refusal], None],
+    ) -> None:
+        """As ``carry``, but call ``take(site, answer)`` for each answer, in this thread, before many others wait."""
+
 
 FAULTS = ("slow", "dead", "garbage")
 
