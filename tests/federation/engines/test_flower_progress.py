@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("flwr", reason="needs the extra flower: pip install -e '.[flower]' in a clone of kernfed")
+
 from kernfed.federation.engines import flower
 from kernfed.federation.engines.flower import Progress
 
@@ -105,7 +107,6 @@ def test_grids_with_other_insides_are_left_alone(grid: SimpleNamespace) -> None:
 
 
 def test_flowers_own_grid_has_the_client_that_is_watched() -> None:
-    pytest.importorskip("flwr", reason="needs the extra flower: pip install -e '.[flower]' in a clone of kernfed")
     from flwr.superlink.grid.http_grid import HttpGrid
 
     grid = HttpGrid(insecure=True, token="t")
