@@ -1,8 +1,9 @@
-"""A hub: the message server in the middle, the parties that it knows, and what each of them may do there.
+"""A hub: the message server in the middle, the parties that it knows, its certificates, and what each party may do.
 
 A folder holds all of it: ``hub.toml`` (the parties and their public keys), ``hub.conf`` (the configuration of the
 server, made from it), ``certificates/`` and ``credentials/``. Secret seeds are in the credentials alone, which are
-given to the parties and may be deleted here.
+given to the parties and may be deleted here. The authority that the parties trust lasts ten years, the certificate of
+the server, which it signs, one.
 """
 
 import datetime
@@ -31,6 +32,7 @@ from kernfed.federation.engines.nats_credentials import (
     PREFIX,
     check_hub_url,
     check_party_name,
+    check_prefix,
     check_public_key,
     new_seed,
     public_key,
@@ -72,8 +74,7 @@ class Hub:
         check_hub_url(f"tls://{address}")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(f"{folder} exists and is not empty; name another folder")
-        if not prefix.isidentifier() or not prefix.isascii():
-            raise InputError(f"prefix must be a word of letters and digits, got {prefix!r}")
+        check_prefix(prefix)
         split_address(listen or address)
         (folder / "certificates").mkdir(parents=True)
         (folder / "credentials").mkdir(mode=0o700)
@@ -85,7 +86,7 @@ class Hub:
 
     @classmethod
     def read(cls, folder: Path) -> "Hub":
-        """The hub of a folder."""
+        """The hub whose record stands in ``folder``."""
         place = folder / _RECORD
         if not place.is_file():
             raise InputError(f"{folder} is no hub; make one with kernfed hub init")
@@ -121,7 +122,7 @@ class Hub:
     # Parties ----------------------------------------------------------------------------------------------------
 
     def party(self, name: str) -> Party:
-        """The party of this name."""
+        """The party of this name, or an error that lists the known ones."""
         for party in self.parties:
             if party.name == name:
                 return party
@@ -147,15 +148,17 @@ class Hub:
             raise InputError("the hub knows this key already; every party has its own")
         grown = replace(self, parties=(*self.parties, Party(role, name, key, sites)))
         place = self.folder / "credentials" / f"{token(name)}.toml"
-        grown._write_credentials(grown.party(name), place, seed)
+        settings: dict[str, str | list[str]] = {
+            "role": role,
+            "name": name,
+            "hub": f"tls://{self.address}",
+            "prefix": self.prefix,
+            **({"seed": seed} if seed else {"seed_file": f"{token(name)}.seed"}),
+            **({"sites": list(grown.sites_of(grown.party(name)))} if role == "caller" else {}),
+        }
+        write_credentials(place, settings, (self.folder / "certificates" / "ca.crt").read_text(encoding="ascii"))
         grown.write()
         return grown, place
-
-    def _write_credentials(self, party: Party, place: Path, seed: str) -> None:
-        authority = (self.folder / "certificates" / "ca.crt").read_text(encoding="ascii")
-        secret = f"seed = {json.dumps(seed)}" if seed else f"seed_file = {json.dumps(f'{token(party.name)}.seed')}"
-        sites = self.sites_of(party)
-        write_credentials(place, party.role, party.name, f"tls://{self.address}", secret, sites, authority, self.prefix)
 
     def sites_of(self, party: Party) -> tuple[str, ...]:
         """Names of the sites that a caller may ask."""
@@ -182,7 +185,7 @@ class Hub:
     # The server -------------------------------------------------------------------------------------------------
 
     def configuration(self) -> str:
-        """The server's configuration."""
+        """Text of ``hub.conf``, the configuration of the server."""
         certificates = (self.folder / "certificates").resolve()
         return "\n".join(
             (
@@ -295,6 +298,8 @@ def split_address(address: str) -> tuple[str, int]:
 def _is_local(host: str) -> bool:
     return host == "localhost" or host.startswith("127.")
 
+
+# Certificates -----------------------------------------------------------------------------------------------------
 
 _AUTHORITY_DAYS, _SERVER_DAYS = 3650, 365
 
