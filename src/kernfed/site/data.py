@@ -259,7 +259,14 @@ class SiteData:
             return rows
         return Source(rows, self._source.names).prepared(self.name, self._preparation)
 
-    def _check_new(self, X: Any, y: Any, ids: Any, persons: Any, added: Record | None) -> Rows:
+    def _check_new(
+        self,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        ids: npt.ArrayLike | None,
+        persons: npt.ArrayLike | None,
+        added: Record | None,
+    ) -> Rows:
         """New rows of the site's width and type of labels, under ids that no row ever had."""
         if self._source.table is not None:
             raise InputError("rows of a raw table are added to the site's table, under ids of their own, and not here")

@@ -1,7 +1,7 @@
 """A site's journal: who asked what kind of question when, what left, under which policy, refused or answered.
 
-It is a chain of lines (``chained``) in the folder ``journal`` of the site's store. A line is on disk before its reply
-leaves, of refusals too; it holds names, kinds and numbers, and nothing of the data.
+It is a chain of lines (``base.chain``) in the folder ``journal`` of the site's store. A line is on disk before its
+reply leaves, of refusals too; it holds names, kinds and numbers, and nothing of the data.
 
 event          "asked", "owner" (a command at the site), "approved", "withdrawn", "policy" (the settings behind a
                digest), or of the chain itself: "begun", "continued", "torn", "cut"
@@ -10,6 +10,12 @@ on_behalf_of   who asked, as the question says: a gateway's customer, or a name 
 rows           rows of the question: queries, rows to add, ids to forget
 leaves         kind of information that left; bytes_in, bytes_out and numbers say how much
 policy         digest of the policy; budget is its cap (epsilon, delta) or null, charges the length of the ledger
+
+``check_journal`` finds without anything else: a line that was changed, removed from the middle, put in or moved, for
+the hashes do not fit; and a last line that is gone, where ``head`` is still that of then. Only a head that was noted
+elsewhere (``kernfed journal check`` prints it) shows an end that was cut off together with ``head``, and a journal that
+was written anew from some line on by somebody who computed all hashes again. Lines after the noted head can be neither
+told from true ones nor missed.
 """
 
 import fcntl
@@ -43,7 +49,7 @@ from kernfed.site.store import SiteStore
 #: The folder of the journal in a store, and the file of its privacy ledger.
 FOLDER, LEDGER = "journal", "ledger.jsonl"
 #: Characters of a name that somebody outside chose, at most.
-_LONGEST = 200
+LONGEST = 200
 #: Characters of a policy that is written out, at most.
 _LONGEST_POLICY = 30_000
 #: Code and sentence of the refusal in place of a reply that cannot be written down.
@@ -55,7 +61,7 @@ class Journal:
 
     def __init__(self, store: SiteStore, name: str, *, durable: bool = True) -> None:
         self._store = store
-        self._lines = ChainedLines(store.path / FOLDER, {"site": name[:_LONGEST]}, durable=durable)
+        self._lines = ChainedLines(store.path / FOLDER, {"site": name[:LONGEST]}, durable=durable)
         self._policy: str | None = None
 
     def asked(
@@ -66,11 +72,11 @@ class Journal:
         refusal = reply.refusal
         line = {
             "event": "asked",
-            "asked_by": None if connected is None else connected[:_LONGEST],
-            "on_behalf_of": given.caller[:_LONGEST],
-            "task": given.task[:_LONGEST],
-            "run": given.run[:_LONGEST],
-            "id": given.id[:_LONGEST],
+            "asked_by": None if connected is None else connected[:LONGEST],
+            "on_behalf_of": given.caller[:LONGEST],
+            "task": given.task[:LONGEST],
+            "run": given.run[:LONGEST],
+            "id": given.id[:LONGEST],
             "rows": rows_in(given.payload),
             "outcome": "answered" if refusal is None else "refused",
             "code": None if refusal is None else refusal.code,
@@ -83,7 +89,7 @@ class Journal:
 
     def owner(self, what: str, rows: int, outcome: str, policy: Policy) -> None:
         """Write down a command at the site, of whoever holds its rows."""
-        line = {"event": "owner", "asked_by": "owner", "on_behalf_of": "", "task": what[:_LONGEST], "rows": rows}
+        line = {"event": "owner", "asked_by": "owner", "on_behalf_of": "", "task": what[:LONGEST], "rows": rows}
         self._lines.append({**line, "outcome": outcome, **self._under(policy)})
 
     def approval(self, event: str, about: Mapping[str, Any]) -> None:
@@ -118,6 +124,8 @@ def rows_in(payload: Payload) -> int:
     named = next((payload.arrays[name] for name in ("X", "ids") if name in payload.arrays), None)
     return 0 if named is None or named.ndim == 0 else len(named)
 
+
+# Reading ----------------------------------------------------------------------------------------------------------
 
 #: Problems that are listed, at most.
 _MOST_PROBLEMS = 20
@@ -276,12 +284,12 @@ def _check_link(verdict: Verdict, line: Mapping[str, Any]) -> None:
 
 def _check_torn(verdict: Verdict, line: Mapping[str, Any], torn: bytes) -> None:
     """A line that cannot be read is one that was torn, if the next one says so of exactly it."""
-    told = line.get("event") == TORN
-    if torn and not (told and line.get("sha256") == hashlib.sha256(torn).hexdigest()):
+    is_note = line.get("event") == TORN
+    if torn and not (is_note and line.get("sha256") == hashlib.sha256(torn).hexdigest()):
         verdict.add(_damaged(verdict, torn))
-    elif told and not torn:
+    elif is_note and not torn:
         verdict.add(f"line {line['n']} speaks of a torn line that is not there")
-    verdict.torn += told
+    verdict.torn += is_note
 
 
 def _damaged(verdict: Verdict, raw: bytes) -> str:

@@ -1,6 +1,6 @@
 """Receipts: what a site writes when rows are forgotten or added, so that it can be checked later what became of them.
 
-They are a chain of lines (``chained``) in the folder ``receipts`` of the site's store, and nobody can ask for them.
+They are a chain of lines (``base.chain``) in the folder ``receipts`` of the site's store, and nobody can ask for them.
 Each is signed by the site's long-lived key, together with the hash of the line before:
 
 event          "forgotten" or "added"; time, site and asked_by say when, where and who asked
@@ -13,16 +13,21 @@ choices        what was chosen with rows in sight, and whether it was made anew;
                made when somebody next asks
 environment    processor and libraries that the bits depend on; software has the version and the protocol
 ledger         charges of the privacy ledger and hash of the last: what was released stays released, and stays paid
+
+``check_receipts`` finds without anything else: any byte that was changed in a line or in ``head``, lines that were
+taken out of the middle, put in or moved, an end that is gone while ``head`` is not, and a line that another key signed.
+Only a head, or a key, that was noted elsewhere shows an end that was cut off together with ``head``, and receipts that
+somebody who has the site's key, or replaced it, wrote anew.
 """
 
 import hashlib
 import hmac
 import json
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -33,7 +38,7 @@ from kernfed.base.chain import BEGUN, ChainedLines, parsed
 from kernfed.base.threads import environment
 from kernfed.errors import FileFormatError, InputError, Refused, StoreError
 from kernfed.files import Record
-from kernfed.secure.committee.keys import check_key, is_signed, keep_identity, read_identity, write_secret
+from kernfed.secure.committee.keys import check_key, is_signed, keep_identity, read_identity
 from kernfed.site.journal import Snapshot, check_journal
 from kernfed.site.protocol.message import PROTOCOL
 from kernfed.site.protocol.task import methods, resolve
@@ -44,11 +49,12 @@ from kernfed.site.store import KEY_FILE, SiteStore
 FOLDER, SECRET_FILE = "receipts", "receipts.key"
 FORMAT = "kernfed receipts 1"
 EVENTS = ("forgotten", "added")
-_SECRET_BYTES = 32
 #: What a signature is about, so that it can be taken for nothing else.
 _SIGNED = b"kernfed receipt\0"
 #: In the working memory of a site: what was described, and of which file.
 _CACHE = "receipts"
+#: A type, one of several shapes, a list of a shape, or a mapping of shapes: see ``_fits``.
+Shape = type | tuple["Shape", ...] | list["Shape"] | dict[str, "Shape"]
 
 
 @dataclass(frozen=True)
@@ -112,7 +118,7 @@ class ReceiptBook:
 
 
 def receipt_books() -> list[ReceiptBook]:
-    """Those of all methods."""
+    """What all methods tell receipts, one entry for each that keeps something."""
     return [resolve(method.receipts) for method in methods() if method.receipts]
 
 
@@ -123,7 +129,9 @@ def kept_state(store: SiteStore, known: dict[str, tuple[Any, Kept]] | None = Non
     """
     state: dict[str, Kept] = {}
     for book in receipt_books():
-        for name in store.names(book.folder) if book.describe is not None else ():
+        if book.describe is None:
+            continue
+        for name in store.names(book.folder):
             full, file = f"{book.folder}/{name}", store.identity(book.folder, name)
             if known is not None and full in known and known[full][0] == file:
                 state[full] = known[full][1]
@@ -131,7 +139,6 @@ def kept_state(store: SiteStore, known: dict[str, tuple[Any, Kept]] | None = Non
             try:
                 record = store.read(book.folder, name)
                 assert record is not None
-                assert book.describe is not None
                 state[full] = book.describe(full, record)
             except (FileFormatError, KeyError, ValueError, TypeError):
                 continue
@@ -152,7 +159,8 @@ class PendingReceipt:
     def __init__(self, site: Site) -> None:
         self._site = site
         # A damaged key is told of now, and not when the rows are gone.
-        self._secret, self._identity = keep_secret(site.store.path), keep_identity(site.store.path / KEY_FILE)
+        folder = site.store.path
+        self._secret, self._identity = keep_identity(folder / SECRET_FILE).private, keep_identity(folder / KEY_FILE)
         self._before = self._state()
         self._rows = rows_fingerprint(site)
 
@@ -215,16 +223,13 @@ def _touched(before: Mapping[str, Kept], after: Mapping[str, Kept]) -> Iterable[
     stayed = {entry.digest for entry in before.values()}
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
-        if (old is not None and new is not None and old.digest == new.digest) or (
-            new is not None and old is None and new.digest in stayed
-        ):
+        if new is not None and (new.digest in stayed if old is None else new.digest == old.digest):
             continue
-        parts = None if new is None else len(new.parts - (frozenset() if old is None else old.parts))
         yield {
             "name": name,
             "before": None if old is None else old.to_values(),
             "after": None if new is None else new.to_values(),
-            "fitted": parts,
+            "fitted": None if new is None else len(new.parts - (frozenset() if old is None else old.parts)),
         }
 
 
@@ -250,23 +255,9 @@ def _choices(
 
 
 def read_secret(store: Path) -> bytes | None:
-    """The key of the ids in a site's store; None where there is none."""
-    place = store / SECRET_FILE
-    if not place.exists():
-        return None
-    secret = place.read_bytes()
-    if len(secret) != _SECRET_BYTES:
-        raise StoreError(f"the key {place} is damaged: {len(secret)} bytes instead of {_SECRET_BYTES}; restore it")
-    return secret
-
-
-def keep_secret(store: Path) -> bytes:
-    """The key of the ids in a site's store, made where there is none."""
-    secret = read_secret(store)
-    if secret is None:
-        secret = secrets.token_bytes(_SECRET_BYTES)
-        write_secret(store / SECRET_FILE, secret)
-    return secret
+    """The key of the ids in a site's store, 32 random bytes kept as identities are; None where there is none."""
+    kept = read_identity(store / SECRET_FILE)
+    return None if kept is None else kept.private
 
 
 def row_tag(secret: bytes, event: str, number: int) -> str:
@@ -284,21 +275,24 @@ def secret_fingerprint(secret: bytes) -> str:
     return hashlib.sha256(b"kernfed receipt key" + secret).hexdigest()[:16]
 
 
-#: What a receipt must say, and of what type.
-_SAYS = {
+# Reading ----------------------------------------------------------------------------------------------------------
+
+#: What a receipt must say: whoever shows or compares it need not ask again.
+_KEPT: Shape = {"name": str, "generation": int, "digest": str, "content": str}
+_SAYS: dict[str, Shape] = {
     "time": str,
     "site": str,
     "asked_by": str,
-    "ids": list,
+    "ids": [str],
     "ids_key": str,
-    "rows": dict,
+    "rows": {"after": str},
     "forgotten": int,
-    "before": dict,
-    "after": dict,
-    "touched": list,
-    "choices": list,
-    "software": dict,
-    "environment": dict,
+    "before": {},
+    "after": {"state": str, "kept": [_KEPT]},
+    "touched": [{"before": (_KEPT, NoneType), "after": (_KEPT, NoneType), "fitted": (int, NoneType)}],
+    "choices": [{"choice": object, "of": object, "anew": (bool, NoneType)}],
+    "software": {},
+    "environment": {},
     "key": str,
     "follows": str,
     "signature": str,
@@ -323,8 +317,7 @@ def check_receipts(folder: Path, pinned: str | None = None, key: str | None = No
     check = ReceiptCheck(head=chain.head if chain.lines else "", problems=list(chain.problems))
     chains, previous = {}, ""
     for raw in Snapshot.of(folder).lines():
-        line = parsed(raw)
-        if line is None:
+        if (line := parsed(raw)) is None:
             continue  # the check of the chain says what of it
         number = line["n"]
         if raw != (json.dumps(line) + "\n").encode():
@@ -335,8 +328,7 @@ def check_receipts(folder: Path, pinned: str | None = None, key: str | None = No
             check.receipts += [] if wrong else [line]
         elif line.get("event") == BEGUN and line.get("format") != FORMAT:
             check.problems.append(f"line {number} begins {line.get('format')!r:.40}, expected {FORMAT!r}")
-        previous = str(line["chain"])
-        chains[line["n"]] = previous
+        chains[number] = previous = str(line["chain"])
     check.problems += _wrong_head(folder, chains)
     check.keys = tuple(dict.fromkeys(str(receipt.get("key")) for receipt in check.receipts))
     check.problems += _wrong_keys(folder.parent, check.keys)
@@ -345,15 +337,15 @@ def check_receipts(folder: Path, pinned: str | None = None, key: str | None = No
 
 def _wrong(line: dict[str, Any], previous: str, key: str | None) -> list[str]:
     """What is wrong with a receipt that follows the hash ``previous``."""
-    missing = [name for name, kind in _SAYS.items() if not isinstance(line.get(name), kind)]
-    if missing or not _is_whole(line):
+    kinds = {name: shape if isinstance(shape, type) else type(shape) for name, shape in _SAYS.items()}
+    missing = [name for name, kind in kinds.items() if not isinstance(line.get(name), kind)]
+    if missing or not _fits(line, _SAYS):
         return [f"the receipt does not say its {missing[0] if missing else 'states as receipts do'}"]
     problems = []
     if line["follows"] != previous:
         problems.append("the receipt was signed after another line than the one before it")
     try:
-        signature = bytes.fromhex(line["signature"])
-        if not is_signed(line["key"], signed_bytes(line), signature):
+        if not is_signed(line["key"], signed_bytes(line), bytes.fromhex(line["signature"])):
             problems.append("the signature is not that of the receipt's key")
     except (InputError, ValueError):
         problems.append("the receipt has no key, or no signature")
@@ -362,34 +354,15 @@ def _wrong(line: dict[str, Any], previous: str, key: str | None) -> list[str]:
     return problems
 
 
-def _is_whole(line: dict[str, Any]) -> bool:
-    """Whether what a receipt lists is what receipts list: whoever shows it, or compares it, need not ask again."""
-
-    def kept(entry: Any) -> bool:
-        kinds = {"name": str, "generation": int, "digest": str, "content": str}
-        return isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in kinds.items())
-
-    def touched(entry: Any) -> bool:
-        return (
-            isinstance(entry, dict)
-            and all(name in entry and (entry[name] is None or kept(entry[name])) for name in ("before", "after"))
-            and isinstance(entry.get("fitted", ""), int | None)
-        )
-
-    def chosen(entry: Any) -> bool:
-        return (
-            isinstance(entry, dict) and entry.get("anew", "") in (True, False, None) and {"of", "choice"} <= set(entry)
-        )
-
-    return (
-        isinstance(line["after"].get("kept"), list)
-        and isinstance(line["after"].get("state"), str)
-        and all(map(kept, line["after"]["kept"]))
-        and all(map(touched, line["touched"]))
-        and all(map(chosen, line["choices"]))
-        and all(isinstance(tag, str) for tag in line["ids"])
-        and isinstance(line["rows"].get("after"), str)
-    )
+def _fits(value: Any, shape: Shape) -> bool:
+    """Whether a value has a shape; a mapping may have other entries beside those of its shape."""
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and all(name in value and _fits(value[name], shape[name]) for name in shape)
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(entry, shape[0]) for entry in value)
+    if isinstance(shape, tuple):
+        return any(_fits(value, one) for one in shape)
+    return isinstance(value, shape)
 
 
 def _wrong_head(folder: Path, chains: dict[int, str]) -> list[str]:

@@ -1,4 +1,8 @@
-"""Rows of a site: features, labels and ids, checked once when the site gets them."""
+"""Rows of a site: features, labels and ids, checked once when the site gets them.
+
+A ``Source`` has them as they were given: a matrix, or a raw table that becomes one by the preparation the sites agree
+on.
+"""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -151,12 +155,12 @@ class Source:
         if preparation is not None:
             return replace(self.rows, X=preparation.apply(self.raw(site))[0])
         if self.table is not None:
-            told = (
+            reason = (
                 f"site {site!r} has a raw table: the sites must agree on a preparation first, as kernfed train does; "
                 "in Python with agree(federation) of federation.preparing. Its policy must name the tasks "
                 "'column_statistics' and 'prepare', of which neither is allowed by default"
             )
-            raise Refused("unprepared", told, public=True)
+            raise Refused("unprepared", reason, public=True)
         return self.rows
 
 
