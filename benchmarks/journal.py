@@ -36,7 +36,7 @@ from kernfed.base.chain import ChainedLines
 from kernfed.cli.console import TextTable, format_seconds, show
 from kernfed.federation import Payload, Policy, Site, SiteStore
 from kernfed.site.authorise import Caller, count_queries
-from kernfed.site.journal_reading import check_journal, read_journal
+from kernfed.site.journal import check_journal, read_journal
 from kernfed.site.protocol.message import Question, encode_question
 from kernfed.site.quota import DailyQueries
 

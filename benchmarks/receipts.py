@@ -30,7 +30,7 @@ from kernfed.files import content_digest, labels_to_values
 from kernfed.kahm.model import FoldingParameters
 from kernfed.kahm.model_file import pack_machines
 from kernfed.site.receipts import PendingReceipt
-from kernfed.site.verifying import SAME, verify
+from kernfed.site.verification import SAME, verify
 
 HERE = Path(__file__).resolve().parent
 FIRST = 600

@@ -15,7 +15,7 @@ import pytest
 from kernfed.base import chain as chained
 from kernfed.base.chain import ChainedLines, line_files, read_head
 from kernfed.errors import InputError
-from kernfed.site.journal_reading import check_journal, export_journal, read_journal, read_pin
+from kernfed.site.journal import check_journal, export_journal, read_journal, read_pin
 
 FIRST = "000000000001.jsonl"
 #: A process that writes lines and says on stdout which are on disk, until it is killed.

@@ -10,7 +10,7 @@ import pytest
 from contracts.engines import Tampering, with_header
 from kernfed.errors import TooFewReplies
 from kernfed.federation import Federation, LocalEngine, Payload, Replies
-from kernfed.federation.engines.engine import DeliveringEngine
+from kernfed.federation.engines.local import DeliveringEngine
 from kernfed.kahm import KAHM
 from kernfed.site.protocol.message import Refusal
 from oracles.federation import sites_data

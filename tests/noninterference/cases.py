@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from kernfed.site.policy import Policy
 from kernfed.site.rows import Rows
-from kernfed.testing.verify.honest import Facts, Recording, record_questions
+from kernfed.testing.verify.questions import Facts, Recording, record_questions
 
 ROWS, WIDTH = 12, 3
 #: Labels by the name of their kind.

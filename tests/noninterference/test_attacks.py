@@ -13,9 +13,9 @@ from kernfed.site.authorise import Caller
 from kernfed.site.policy import Policy
 from kernfed.site.release import books
 from kernfed.site.rows import Rows
-from kernfed.testing.verify import attacks, doors
+from kernfed.testing.verify import attacks
 from kernfed.testing.verify.attacks import ATTACKS, Target, run_attacks
-from kernfed.testing.verify.checker import quiet_sites
+from kernfed.testing.verify.inspection import quiet_sites
 from kernfed.testing.verify.tape import taped_mechanisms
 from noninterference.cases import CASES, policy, recording, rows_of
 
@@ -52,7 +52,9 @@ def test_no_attack_works_where_privacy_is_required(case: str) -> None:
     assert sum(o.held is None for o in outcomes) <= 3
 
 
-@pytest.mark.parametrize("attack", [attacks.tests_on_rows, doors.no_cap, attacks.membership], ids=lambda a: a.__name__)
+@pytest.mark.parametrize(
+    "attack", [attacks.tests_on_rows, attacks.no_cap, attacks.membership], ids=lambda a: a.__name__
+)
 def test_an_open_site_does_not_hold(attack: Any) -> None:
     assert outcome(attack, target("public classes", Policy.open())) is False
 
@@ -66,13 +68,13 @@ def test_refusals_in_words_of_their_own_are_noticed(monkeypatch: pytest.MonkeyPa
         return Refused(getattr(error, "code", "error"), str(error))
 
     monkeypatch.setattr(site_module, "told_refusal", telling)
-    assert outcome(doors.words_of_tables, target("public classes")) is False
+    assert outcome(attacks.words_of_tables, target("public classes")) is False
     assert outcome(attacks.wrong_classes, target("public classes")) is False
 
 
 def test_a_ledger_that_may_be_set_back_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(books, "_check_marks", lambda *_, **__: None)
-    assert outcome(doors.tampered_ledger, target("public classes")) is False
+    assert outcome(attacks.tampered_ledger, target("public classes")) is False
 
 
 def test_charging_rows_instead_of_persons_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,4 +86,4 @@ def test_charging_rows_instead_of_persons_is_noticed(monkeypatch: pytest.MonkeyP
 
 def test_a_quota_for_every_name_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Caller, "quota", property(lambda caller: caller.name))
-    assert outcome(doors.many_names, target("public classes", policy(queries_per_day=12))) is False
+    assert outcome(attacks.many_names, target("public classes", policy(queries_per_day=12))) is False

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from kernfed.errors import InputError
-from kernfed.federation.engines.engine import Engine
-from kernfed.federation.engines.local import LocalEngine
+from kernfed.federation.engines.local import Engine, LocalEngine
 from kernfed.site.protocol.message import Payload, Question, encode_question
 from kernfed.site.site import Site
 from noninterference.cases import policy, recording

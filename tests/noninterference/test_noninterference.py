@@ -16,7 +16,7 @@ from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.task import find_task, task_names
 from kernfed.site.release.books import open_ledger
 from kernfed.site.site import Site
-from kernfed.testing.verify.checker import Check, check_noninterference
+from kernfed.testing.verify.inspection import Check, check_noninterference
 from noninterference.cases import CASES, policy, recording, rows_of
 
 #: Pairs of a case: in ``make test``, and in ``make test-all``.

@@ -13,8 +13,7 @@ from kernfed.errors import InputError, PolicyError, TooFewReplies
 from kernfed.federation import Payload, Policy, Site, SiteStore
 from kernfed.site.approval import FILE, Approvals
 from kernfed.site.authorise import FIXED_REASONS
-from kernfed.site.journal import Journal
-from kernfed.site.journal_reading import read_journal
+from kernfed.site.journal import Journal, read_journal
 from kernfed.site.protocol.message import Question, Reply, decode_reply, encode_question
 
 HOUR = timedelta(hours=1)

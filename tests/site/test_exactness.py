@@ -7,7 +7,7 @@ import pytest
 
 from kernfed.federation import SiteStore
 from kernfed.files import Record
-from kernfed.site.exactness import inexact
+from kernfed.site.verification import inexact
 
 
 @pytest.fixture(params=["arrays", "none"])

@@ -11,7 +11,7 @@ from kernfed.base.chain import ChainedLines
 from kernfed.errors import Refused
 from kernfed.federation import Payload, Policy, Site, SiteStore
 from kernfed.privacy import RecordGaussian
-from kernfed.site.journal_reading import check_journal, read_journal
+from kernfed.site.journal import check_journal, read_journal
 from kernfed.site.protocol.message import Question, Reply, decode_reply, encode_question
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kernfed as kf
+from kernfed.base import threads
 from kernfed.federation import Payload, Policy, Site, SiteStore
 from kernfed.federation.folding.machines import fit_batches, folding_handle, read_machines
 from kernfed.federation.folding.membership import attack_forgetting
@@ -18,10 +19,8 @@ from kernfed.kahm.model import FoldingParameters
 from kernfed.privacy import RecordGaussian, RecordMoments
 from kernfed.report.forgetting import forgetting_report
 from kernfed.secure.committee.keys import keep_identity
-from kernfed.site import environment
-from kernfed.site.receipt_reading import check_receipts
-from kernfed.site.receipts import PendingReceipt, kept_state, read_secret, row_tag, signed_bytes
-from kernfed.site.verifying import BY_HASH, NOT_COMPARABLE, SAME, Verification, verify
+from kernfed.site.receipts import PendingReceipt, check_receipts, kept_state, read_secret, row_tag, signed_bytes
+from kernfed.site.verification import BY_HASH, NOT_COMPARABLE, SAME, Verification, verify
 
 ROWS = 60
 WIDTH = 4
@@ -88,7 +87,7 @@ def test_a_receipt_says_what_was_touched_and_which_choices_had_seen_the_row(chan
     chosen = {entry["choice"]: entry["anew"] for entry in first["choices"] if entry["of"] == touched["name"]}
     assert chosen == {"division into batches": False, "unit": False}
     assert first["after"]["state"] == second["before"]["state"]
-    assert first["environment"] == environment.environment()
+    assert first["environment"] == threads.environment()
     assert second["software"]["kernfed"] == kf.__version__
 
 
@@ -197,8 +196,8 @@ def test_machines_of_clusters_and_of_several_trainings_are_made_again_to_the_sam
 
 def test_another_machine_is_not_comparable_and_never_a_finding(changed: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     place = next((changed.store.path / "folding").glob("*.safetensors"))
-    other = {**environment.environment(), "cpu": "another"}
-    monkeypatch.setattr(environment, "environment", lambda: other)
+    other = {**threads.environment(), "cpu": "another"}
+    monkeypatch.setattr(threads, "environment", lambda: other)
     assert {entry.verdict for entry in verified(changed).remade} == {SAME}  # the bits happen to be the same here
 
     from kernfed.federation.folding import receipting

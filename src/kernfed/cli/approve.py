@@ -101,8 +101,7 @@ def withdraw(
 def _open(store: Path, name: str | None) -> "tuple[Approvals, Journal]":
     """Approvals and journal of a store in which a site has been asked something."""
     from kernfed.site.approval import Approvals
-    from kernfed.site.journal import Journal
-    from kernfed.site.journal_reading import journal_place
+    from kernfed.site.journal import Journal, journal_place
     from kernfed.site.store import SiteStore
 
     folder = journal_place(store, name)

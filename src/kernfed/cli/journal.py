@@ -38,7 +38,7 @@ def show(
     """Show who asked what, and what left. Names "on behalf of" are what the question says, and worth no more."""
     from collections import deque
 
-    from kernfed.site.journal_reading import journal_place, read_journal
+    from kernfed.site.journal import journal_place, read_journal
 
     lines = read_journal(journal_place(store, name))
     chosen = _chosen(lines, task=task, caller=caller, refused=refused, since=_moment(since), until=_moment(until))
@@ -63,7 +63,7 @@ def check(
     Note the head that is printed elsewhere, and give it to a later check: without it nobody can tell a journal that
     was cut off together with its own note of its end, or written anew with all its hashes.
     """
-    from kernfed.site.journal_reading import check_journal, journal_place
+    from kernfed.site.journal import check_journal, journal_place
 
     place = journal_place(store, name)
     verdict = check_journal(place, head)
@@ -97,7 +97,7 @@ def export(
     json: Json = False,
 ) -> None:
     """Copy all lines as they are into one file, and print its head, by which later copies can be held against it."""
-    from kernfed.site.journal_reading import check_journal, export_journal, journal_place
+    from kernfed.site.journal import check_journal, export_journal, journal_place
 
     place = journal_place(store, name)
     check_output("--out", out)

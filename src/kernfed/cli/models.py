@@ -26,8 +26,7 @@ def models(
     """
     from dataclasses import asdict
 
-    from kernfed.site.models import list_models
-    from kernfed.site.store import SiteStore
+    from kernfed.site.store import SiteStore, list_models
 
     folder = _store(store, name)
     kept = list_models(SiteStore(folder))

@@ -13,7 +13,7 @@ from kernfed.errors import InputError
 if TYPE_CHECKING:
     from kernfed.privacy.roc import Attack
     from kernfed.site.site import Site
-    from kernfed.site.verifying import Verification
+    from kernfed.site.verification import Verification
 
 EXAMPLE = "Example: kernfed verify store/a --data rows.parquet --label y --model model.kfd"
 #: Rows of each kind in the attack on trial.
@@ -48,7 +48,7 @@ def verify(
     another BLAS is "not comparable", which is no finding. The exit code is 1 where something was found.
     """
     from kernfed.site.store import SiteStore
-    from kernfed.site.verifying import verify as verify_store
+    from kernfed.site.verification import verify as verify_store
 
     if out is not None and out.suffix.lower() not in (".html", ".md"):
         raise InputError(f"--out must end in .html or .md, got {out.name}")
@@ -75,7 +75,7 @@ def verify(
 
 def _service(settings: Path, data: Path | None) -> "Site":
     """The site of a service, with its rows and its store."""
-    from kernfed.federation.engines.nats_settings import read_service
+    from kernfed.federation.engines.nats_site import read_service
 
     if data is not None:
         raise InputError(f"{settings} names the site's table: leave --data out, or name the store in its place")
@@ -86,8 +86,7 @@ def _store(place: Path, name: str | None) -> tuple[Path, str]:
     """The folder of the store, and the name of its site: that of the newest receipt unless it is given."""
     from urllib.parse import quote, unquote
 
-    from kernfed.site.receipt_reading import check_receipts
-    from kernfed.site.receipts import FOLDER
+    from kernfed.site.receipts import FOLDER, check_receipts
 
     folders = [place, *([] if name is None else [place / f"site-{quote(name, safe='')}"])]
     folder = next((folder for folder in reversed(folders) if (folder / "state.json").is_file()), None)

@@ -10,7 +10,7 @@ from kernfed.cli.tables import DataFile, Features, Label, Persons, RowIds, Seed,
 from kernfed.errors import InputError
 
 if TYPE_CHECKING:
-    from kernfed.testing.verify.inspect import Inspection
+    from kernfed.testing.verify.inspection import Inspection
 
 EXAMPLE = "Example: kernfed verify-site site.toml --data rows.parquet --label y --out page.html"
 _HELD = {True: "held", False: "LEAKS", None: "does not apply"}
@@ -37,7 +37,7 @@ def verify_site(
     from kernfed.data import read_table
     from kernfed.site.policy import Policy
     from kernfed.site.rows import check_site_rows
-    from kernfed.testing.verify.inspect import inspect_site, steps
+    from kernfed.testing.verify.inspection import inspect_site, steps
 
     if out is not None:
         if out.suffix.lower() not in (".html", ".md"):
@@ -75,7 +75,7 @@ def _write_page(place: Path, inspection: "Inspection") -> None:
 
 
 def _views(inspection: "Inspection") -> list[TextTable | str]:
-    from kernfed.testing.verify.inspect import REMAINING, policy_lines
+    from kernfed.testing.verify.inspection import REMAINING, policy_lines
 
     check = inspection.check
     told = [(line.task, line.verdict, line.why) for line in inspection.tasks if line.verdict != "refused"]

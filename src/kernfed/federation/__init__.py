@@ -12,8 +12,7 @@ from kernfed.site.protocol import task as _tasks  # noqa: F401  # with it come t
 if TYPE_CHECKING:
     from kernfed.base.model import Model
     from kernfed.federation.asking import Federation, warn_missing
-    from kernfed.federation.engines.engine import Engine
-    from kernfed.federation.engines.local import Fault, LocalEngine
+    from kernfed.federation.engines.local import Engine, Fault, LocalEngine
     from kernfed.federation.folding.learner import FoldingLearner
     from kernfed.federation.fusion.learner import FusionLearner
     from kernfed.federation.learner import Learner
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 #: Where the public names live.
 _HOMES = {
-    "Engine": "kernfed.federation.engines.engine",
+    "Engine": "kernfed.federation.engines.local",
     "Evaluation": "kernfed.testing.outcomes",
     "Fault": "kernfed.federation.engines.local",
     "Federation": "kernfed.federation.asking",

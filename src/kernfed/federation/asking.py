@@ -15,8 +15,7 @@ from kernfed.base.checks import check_count, check_number
 from kernfed.base.threads import in_threads
 from kernfed.base.warn import warn
 from kernfed.errors import InputError, MessageError, MissingSites, TooFewReplies
-from kernfed.federation.engines.engine import DeliveringEngine, Engine
-from kernfed.federation.engines.local import LocalEngine
+from kernfed.federation.engines.local import DeliveringEngine, Engine, LocalEngine
 from kernfed.federation.program import Ask, Outcome, Program, Result, advance
 from kernfed.site.protocol.message import (
     Payload,

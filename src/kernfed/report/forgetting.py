@@ -6,7 +6,7 @@ from typing import Any
 from kernfed.privacy.roc import Attack
 from kernfed.report.content import Fact, PageTable, ReportData, Section
 from kernfed.report.markdown import render_markdown
-from kernfed.site.verifying import BY_HASH, NOT_COMPARABLE, Verification
+from kernfed.site.verification import BY_HASH, NOT_COMPARABLE, Verification
 
 #: Receipts that a page lists, the newest.
 _LISTED = 50

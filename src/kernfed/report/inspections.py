@@ -2,7 +2,7 @@
 
 from kernfed.report.content import Fact, PageTable, ReportData, Section
 from kernfed.report.markdown import render_markdown
-from kernfed.testing.verify.inspect import REMAINING, Inspection, TaskLine, policy_lines
+from kernfed.testing.verify.inspection import REMAINING, Inspection, TaskLine, policy_lines
 
 #: How the outcome of an attack is written.
 _HELD = {True: "held", False: "LEAKS", None: "does not apply"}

@@ -16,15 +16,13 @@ from kernfed.base.fields import from_values
 from kernfed.errors import InputError, Refused, StoreError
 from kernfed.files import atomic_path
 from kernfed.site.authorise import FIXED_REASONS, Caller, question_digest
-from kernfed.site.journal import Journal, rows_in
+from kernfed.site.journal import LONGEST, Journal, rows_in
 from kernfed.site.protocol.message import Question, digest
 from kernfed.site.store import SiteStore
 
 FILE = "approvals.json"
 #: Questions that wait, at most: of one caller, where all that name themselves are one, and of all.
 _MOST_OF_ONE, _MOST = 50, 500
-#: Characters of a caller's name that are kept.
-_LONGEST = 200
 _log = logging.getLogger("kernfed.site")
 
 
@@ -83,7 +81,7 @@ class Approvals:
     def check(self, question: Question, caller: Caller) -> None:
         """Refuse a question that is not approved, and let it wait."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        name, rows = caller.name[:_LONGEST], rows_in(question.payload)
+        name, rows = caller.name[:LONGEST], rows_in(question.payload)
         asked = Held(question.task, name, caller.known, question_digest(question), now, rows)
         try:
             if any(approval.covers(asked) for approval in self.read()[1]):

@@ -22,8 +22,7 @@ from kernfed.data.preparation import Preparation
 from kernfed.errors import InputError, Refused, StoreError
 from kernfed.files import Record, labels_from_values, labels_to_values
 from kernfed.site.protocol.schema import Schema, fraction_reason, label_kind
-from kernfed.site.rows import Rows, check_site_rows
-from kernfed.site.source import PREPARED, Source, check_columns, without_columns
+from kernfed.site.rows import PREPARED, Rows, Source, check_columns, check_site_rows, without_columns
 from kernfed.site.store import SiteStore
 
 #: Characters of a preparation's digest that a schema shows: models keep schemas, and earlier ones have so many.
@@ -260,7 +259,14 @@ class SiteData:
             return rows
         return Source(rows, self._source.names).prepared(self.name, self._preparation)
 
-    def _check_new(self, X: Any, y: Any, ids: Any, persons: Any, added: Record | None) -> Rows:
+    def _check_new(
+        self,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        ids: npt.ArrayLike | None,
+        persons: npt.ArrayLike | None,
+        added: Record | None,
+    ) -> Rows:
         """New rows of the site's width and type of labels, under ids that no row ever had."""
         if self._source.table is not None:
             raise InputError("rows of a raw table are added to the site's table, under ids of their own, and not here")

@@ -103,7 +103,7 @@ class DailyQueries:
     def _former_lines(self, day: str) -> list[Line]:
         state = self._store.read_state()
         rows = [("", "", quota, int(count)) for quota, count in state.get("queries", {}).get(day, {}).items()]
-        return rows + [(key, told, "", 0) for key, told in state.get("counted", {}).get(day, {}).items()]
+        return rows + [(key, digest, "", 0) for key, digest in state.get("counted", {}).get(day, {}).items()]
 
     # Lines ------------------------------------------------------------------------------------------------------
 

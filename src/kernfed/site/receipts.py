@@ -1,6 +1,6 @@
 """Receipts: what a site writes when rows are forgotten or added, so that it can be checked later what became of them.
 
-They are a chain of lines (``chained``) in the folder ``receipts`` of the site's store, and nobody can ask for them.
+They are a chain of lines (``base.chain``) in the folder ``receipts`` of the site's store, and nobody can ask for them.
 Each is signed by the site's long-lived key, together with the hash of the line before:
 
 event          "forgotten" or "added"; time, site and asked_by say when, where and who asked
@@ -13,27 +13,33 @@ choices        what was chosen with rows in sight, and whether it was made anew;
                made when somebody next asks
 environment    processor and libraries that the bits depend on; software has the version and the protocol
 ledger         charges of the privacy ledger and hash of the last: what was released stays released, and stays paid
+
+``check_receipts`` finds without anything else: any byte that was changed in a line or in ``head``, lines that were
+taken out of the middle, put in or moved, an end that is gone while ``head`` is not, and a line that another key signed.
+Only a head, or a key, that was noted elsewhere shows an end that was cut off together with ``head``, and receipts that
+somebody who has the site's key, or replaced it, wrote anew.
 """
 
 import hashlib
 import hmac
 import json
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kernfed._version import __version__
-from kernfed.base.chain import ChainedLines
-from kernfed.errors import FileFormatError, Refused, StoreError
+from kernfed.base.chain import BEGUN, ChainedLines, parsed
+from kernfed.base.threads import environment
+from kernfed.errors import FileFormatError, InputError, Refused, StoreError
 from kernfed.files import Record
-from kernfed.secure.committee.keys import keep_identity, write_secret
-from kernfed.site.environment import environment
+from kernfed.secure.committee.keys import check_key, is_signed, keep_identity, read_identity
+from kernfed.site.journal import Snapshot, check_journal
 from kernfed.site.protocol.message import PROTOCOL
 from kernfed.site.protocol.task import methods, resolve
 from kernfed.site.site import Site
@@ -43,11 +49,12 @@ from kernfed.site.store import KEY_FILE, SiteStore
 FOLDER, SECRET_FILE = "receipts", "receipts.key"
 FORMAT = "kernfed receipts 1"
 EVENTS = ("forgotten", "added")
-_SECRET_BYTES = 32
 #: What a signature is about, so that it can be taken for nothing else.
 _SIGNED = b"kernfed receipt\0"
 #: In the working memory of a site: what was described, and of which file.
 _CACHE = "receipts"
+#: A type, one of several shapes, a list of a shape, or a mapping of shapes: see ``_fits``.
+Shape = type | tuple["Shape", ...] | list["Shape"] | dict[str, "Shape"]
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,7 @@ class ReceiptBook:
 
 
 def receipt_books() -> list[ReceiptBook]:
-    """Those of all methods."""
+    """What all methods tell receipts, one entry for each that keeps something."""
     return [resolve(method.receipts) for method in methods() if method.receipts]
 
 
@@ -122,7 +129,9 @@ def kept_state(store: SiteStore, known: dict[str, tuple[Any, Kept]] | None = Non
     """
     state: dict[str, Kept] = {}
     for book in receipt_books():
-        for name in store.names(book.folder) if book.describe is not None else ():
+        if book.describe is None:
+            continue
+        for name in store.names(book.folder):
             full, file = f"{book.folder}/{name}", store.identity(book.folder, name)
             if known is not None and full in known and known[full][0] == file:
                 state[full] = known[full][1]
@@ -130,7 +139,6 @@ def kept_state(store: SiteStore, known: dict[str, tuple[Any, Kept]] | None = Non
             try:
                 record = store.read(book.folder, name)
                 assert record is not None
-                assert book.describe is not None
                 state[full] = book.describe(full, record)
             except (FileFormatError, KeyError, ValueError, TypeError):
                 continue
@@ -151,7 +159,8 @@ class PendingReceipt:
     def __init__(self, site: Site) -> None:
         self._site = site
         # A damaged key is told of now, and not when the rows are gone.
-        self._secret, self._identity = keep_secret(site.store.path), keep_identity(site.store.path / KEY_FILE)
+        folder = site.store.path
+        self._secret, self._identity = keep_identity(folder / SECRET_FILE).private, keep_identity(folder / KEY_FILE)
         self._before = self._state()
         self._rows = rows_fingerprint(site)
 
@@ -214,16 +223,13 @@ def _touched(before: Mapping[str, Kept], after: Mapping[str, Kept]) -> Iterable[
     stayed = {entry.digest for entry in before.values()}
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
-        if (old is not None and new is not None and old.digest == new.digest) or (
-            new is not None and old is None and new.digest in stayed
-        ):
+        if new is not None and (new.digest in stayed if old is None else new.digest == old.digest):
             continue
-        parts = None if new is None else len(new.parts - (frozenset() if old is None else old.parts))
         yield {
             "name": name,
             "before": None if old is None else old.to_values(),
             "after": None if new is None else new.to_values(),
-            "fitted": parts,
+            "fitted": None if new is None else len(new.parts - (frozenset() if old is None else old.parts)),
         }
 
 
@@ -249,23 +255,9 @@ def _choices(
 
 
 def read_secret(store: Path) -> bytes | None:
-    """The key of the ids in a site's store; None where there is none."""
-    place = store / SECRET_FILE
-    if not place.exists():
-        return None
-    secret = place.read_bytes()
-    if len(secret) != _SECRET_BYTES:
-        raise StoreError(f"the key {place} is damaged: {len(secret)} bytes instead of {_SECRET_BYTES}; restore it")
-    return secret
-
-
-def keep_secret(store: Path) -> bytes:
-    """The key of the ids in a site's store, made where there is none."""
-    secret = read_secret(store)
-    if secret is None:
-        secret = secrets.token_bytes(_SECRET_BYTES)
-        write_secret(store / SECRET_FILE, secret)
-    return secret
+    """The key of the ids in a site's store, 32 random bytes kept as identities are; None where there is none."""
+    kept = read_identity(store / SECRET_FILE)
+    return None if kept is None else kept.private
 
 
 def row_tag(secret: bytes, event: str, number: int) -> str:
@@ -281,3 +273,123 @@ def rows_tag(secret: bytes, fingerprint: str) -> str:
 def secret_fingerprint(secret: bytes) -> str:
     """Sixteen digits by which another key is noticed."""
     return hashlib.sha256(b"kernfed receipt key" + secret).hexdigest()[:16]
+
+
+# Reading ----------------------------------------------------------------------------------------------------------
+
+#: What a receipt must say: whoever shows or compares it need not ask again.
+_KEPT: Shape = {"name": str, "generation": int, "digest": str, "content": str}
+_SAYS: dict[str, Shape] = {
+    "time": str,
+    "site": str,
+    "asked_by": str,
+    "ids": [str],
+    "ids_key": str,
+    "rows": {"after": str},
+    "forgotten": int,
+    "before": {},
+    "after": {"state": str, "kept": [_KEPT]},
+    "touched": [{"before": (_KEPT, NoneType), "after": (_KEPT, NoneType), "fitted": (int, NoneType)}],
+    "choices": [{"choice": object, "of": object, "anew": (bool, NoneType)}],
+    "software": {},
+    "environment": {},
+    "key": str,
+    "follows": str,
+    "signature": str,
+}
+
+
+@dataclass
+class ReceiptCheck:
+    """Receipts in their order, the head of their chain, who signed, and in words what is wrong with them."""
+
+    receipts: list[dict[str, Any]] = field(default_factory=list)
+    head: str = ""
+    keys: tuple[str, ...] = ()
+    problems: list[str] = field(default_factory=list)
+
+
+def check_receipts(folder: Path, pinned: str | None = None, key: str | None = None) -> ReceiptCheck:
+    """Receipts in a folder of a store. ``pinned`` is a head, and ``key`` a public key, that was noted elsewhere."""
+    if key is not None:
+        check_key(key, "--key")
+    chain = check_journal(folder, pinned)
+    check = ReceiptCheck(head=chain.head if chain.lines else "", problems=list(chain.problems))
+    chains, previous = {}, ""
+    for raw in Snapshot.of(folder).lines():
+        if (line := parsed(raw)) is None:
+            continue  # the check of the chain says what of it
+        number = line["n"]
+        if raw != (json.dumps(line) + "\n").encode():
+            check.problems.append(f"line {number} is not written as it was")
+        if line.get("event") in EVENTS:
+            wrong = _wrong(line, previous, key)
+            check.problems += [f"line {number}: {problem}" for problem in wrong]
+            check.receipts += [] if wrong else [line]
+        elif line.get("event") == BEGUN and line.get("format") != FORMAT:
+            check.problems.append(f"line {number} begins {line.get('format')!r:.40}, expected {FORMAT!r}")
+        chains[number] = previous = str(line["chain"])
+    check.problems += _wrong_head(folder, chains)
+    check.keys = tuple(dict.fromkeys(str(receipt.get("key")) for receipt in check.receipts))
+    check.problems += _wrong_keys(folder.parent, check.keys)
+    return check
+
+
+def _wrong(line: dict[str, Any], previous: str, key: str | None) -> list[str]:
+    """What is wrong with a receipt that follows the hash ``previous``."""
+    kinds = {name: shape if isinstance(shape, type) else type(shape) for name, shape in _SAYS.items()}
+    missing = [name for name, kind in kinds.items() if not isinstance(line.get(name), kind)]
+    if missing or not _fits(line, _SAYS):
+        return [f"the receipt does not say its {missing[0] if missing else 'states as receipts do'}"]
+    problems = []
+    if line["follows"] != previous:
+        problems.append("the receipt was signed after another line than the one before it")
+    try:
+        if not is_signed(line["key"], signed_bytes(line), bytes.fromhex(line["signature"])):
+            problems.append("the signature is not that of the receipt's key")
+    except (InputError, ValueError):
+        problems.append("the receipt has no key, or no signature")
+    if key is not None and line["key"] != key:
+        problems.append("the receipt is signed by another key than the one that was noted")
+    return problems
+
+
+def _fits(value: Any, shape: Shape) -> bool:
+    """Whether a value has a shape; a mapping may have other entries beside those of its shape."""
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and all(name in value and _fits(value[name], shape[name]) for name in shape)
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(entry, shape[0]) for entry in value)
+    if isinstance(shape, tuple):
+        return any(_fits(value, one) for one in shape)
+    return isinstance(value, shape)
+
+
+def _wrong_head(folder: Path, chains: dict[int, str]) -> list[str]:
+    """The note of the end must be of a line that is there, to the byte; an older one is what a kill may leave."""
+    try:
+        head = (folder / "head").read_bytes()
+    except OSError:
+        return ["the note of the end of the receipts is gone"] if chains else []
+    notes = {f"{number:015d} {chain}\n".encode() for number, chain in chains.items()}
+    return [] if head in notes else ["the note of the end of the receipts is of no line: it was changed, or lines were"]
+
+
+def _wrong_keys(store: Path, keys: tuple[str, ...]) -> list[str]:
+    """Receipts of one site have one key, that of its store, if that is here."""
+    problems = ["receipts are signed by several keys"] if len(keys) > 1 else []
+    try:
+        identity = read_identity(store / KEY_FILE)
+    except StoreError as error:
+        return [*problems, str(error)]
+    if keys and identity is None:
+        problems.append(f"the site's key {KEY_FILE} is not in the store")
+    elif identity is not None and keys and identity.public != keys[-1]:
+        problems.append(f"the site's key {KEY_FILE} is another one than that of its receipts")
+    return problems
+
+
+def public_key_of(store: Path) -> str | None:
+    """The public half of the key in a store; None where there is none."""
+    identity = read_identity(store / KEY_FILE)
+    return None if identity is None else identity.public

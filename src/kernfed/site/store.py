@@ -10,7 +10,7 @@ secret.key            key of the hashes that stand for persons in the ledger
 sum.key               the site's long-lived key, by which others know it in masked sums and its receipts are signed
 receipts/             what was forgotten and added, in a chain of signed lines: see ``receipts``; receipts.key is the
                       key of the hashes that stand for rows in them
-journal/              who asked what, in a chain of lines: see ``chained``
+journal/              who asked what, in a chain of lines: see ``journal``
 approvals.json        questions that wait for the operator, and those approved
 answers/<id>          answers to questions that changed something, so that a repeated question changes nothing
 
@@ -29,6 +29,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -39,6 +40,7 @@ from safetensors.numpy import save as to_safetensors
 
 from kernfed.errors import FileFormatError, StoreError
 from kernfed.files import Record, atomic_path, open_private, private_folder, sync_folder, tighten
+from kernfed.site.protocol.task import methods, resolve
 
 #: The file of the site's long-lived key.
 KEY_FILE = "sum.key"
@@ -164,13 +166,10 @@ class SiteStore:
         place = self._place(*names)
         if not place.exists():
             return None
-        try:
-            with safe_open(place, framework="numpy") as content:
-                metadata = content.metadata() or {}
-                values, checksum = json.loads(metadata["values"]), int(metadata["checksum"])
-                record = Record({name: content.get_tensor(name) for name in content.keys()}, values)  # noqa: SIM118
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-            raise FileFormatError(f"{place} is damaged: {error}") from None
+        with _opened(place) as content:
+            metadata = content.metadata() or {}
+            values, checksum = json.loads(metadata["values"]), int(metadata["checksum"])
+            record = Record({name: content.get_tensor(name) for name in content.keys()}, values)  # noqa: SIM118
         if checksum != _checksum(values, record.arrays):
             raise FileFormatError(f"{place} is damaged: its checksum differs")
         return record
@@ -178,11 +177,8 @@ class SiteStore:
     def read_about(self, *names: str) -> Mapping[str, Any]:
         """Plain values of a record, without its arrays and so without its checksum; for lists."""
         place = self._place(*names)
-        try:
-            with safe_open(place, framework="numpy") as content:
-                about = json.loads((content.metadata() or {})["values"])
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-            raise FileFormatError(f"{place} is damaged: {error}") from None
+        with _opened(place) as content:
+            about = json.loads((content.metadata() or {})["values"])
         if not isinstance(about, dict):
             raise FileFormatError(f"{place} is damaged: its values are no mapping")
         return about
@@ -250,6 +246,16 @@ class SiteStore:
         return self.path.joinpath(*folders, f"{last}.safetensors")
 
 
+@contextmanager
+def _opened(place: Path) -> Iterator[Any]:
+    """The file of a record; whatever cannot be read of it inside the block is a ``FileFormatError``."""
+    try:
+        with safe_open(place, framework="numpy") as content:
+            yield content
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise FileFormatError(f"{place} is damaged: {error}") from None
+
+
 def _checksum(values: Any, arrays: Mapping[str, npt.NDArray[Any]] | None = None) -> int:
     """Checksum against accidents of plain values and arrays."""
     total = zlib.crc32(json.dumps(values, sort_keys=True).encode())
@@ -265,3 +271,29 @@ def _safe(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise StoreError(f"a stored name must be letters, digits, '.', '_' or '-', got {name!r}")
     return name
+
+
+# What is kept for models -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KeptModel:
+    """What a method keeps for one generation of a model: its ``handle``, ``made`` when, of how many ``rows``, for whom.
+
+    ``name`` is the record in the folder of ``method``. ``rows`` is None, and ``made`` and ``asked_by`` are empty, where
+    the record does not say.
+    """
+
+    method: str
+    handle: str
+    generation: int
+    name: str
+    rows: int | None
+    private: bool
+    made: str = ""
+    asked_by: str = ""
+
+
+def list_models(store: SiteStore) -> list[KeptModel]:
+    """All that the store keeps, method by method, each with its newest first."""
+    return [kept for method in methods() if method.keeps for kept in resolve(method.keeps)(store)]

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from kernfed.federation.engines import flower_progress
-from kernfed.federation.engines.flower_progress import Progress
+pytest.importorskip("flwr", reason="needs the extra flower: pip install -e '.[flower]' in a clone of kernfed")
+
+from kernfed.federation.engines import flower
+from kernfed.federation.engines.flower import Progress
 
 PIECE = 5 * 1024 * 1024
 
@@ -33,7 +35,7 @@ class Client:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
-    monkeypatch.setattr(flower_progress, "_PAUSE", 0.0)
+    monkeypatch.setattr(flower, "_PAUSE", 0.0)
     return Client()
 
 
@@ -61,7 +63,7 @@ def test_what_is_received_is_told_by_site_and_share(client: Client) -> None:
 
 
 def test_lines_do_not_come_too_often(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flower_progress, "_PAUSE", 1000.0)
+    monkeypatch.setattr(flower, "_PAUSE", 1000.0)
     progress, told = watched(client)
     progress.start({"1": "north"}, 100, time.monotonic() + 60)
     client.PullMessages(None)
@@ -105,7 +107,6 @@ def test_grids_with_other_insides_are_left_alone(grid: SimpleNamespace) -> None:
 
 
 def test_flowers_own_grid_has_the_client_that_is_watched() -> None:
-    pytest.importorskip("flwr", reason="needs the extra flower: pip install -e '.[flower]' in a clone of kernfed")
     from flwr.superlink.grid.http_grid import HttpGrid
 
     grid = HttpGrid(insecure=True, token="t")

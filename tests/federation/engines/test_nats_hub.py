@@ -13,7 +13,7 @@ pytest.importorskip("nkeys", reason="needs the extra serve: pip install -e '.[se
 from kernfed.errors import InputError
 from kernfed.federation.engines.nats_credentials import Credentials, new_seed, public_key
 from kernfed.federation.engines.nats_hub import Hub, new_key, server_program
-from kernfed.federation.engines.nats_settings import read_service
+from kernfed.federation.engines.nats_site import read_service
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from kernfed.errors import StaleModel
 from kernfed.federation import Federation, FoldingLearner, Payload, Policy, Site, SiteStore
 from kernfed.federation.folding.generations import kept_models
 from kernfed.federation.folding.machines import read_machines
-from kernfed.site.models import list_models
+from kernfed.site.store import list_models
 from oracles.federation import files_with_row
 
 #: Choices that do not depend on the rows, so that all trainings have one handle.

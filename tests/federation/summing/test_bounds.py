@@ -8,6 +8,7 @@ import pytest
 
 from kernfed.errors import LedgerNotKept, TooFewReplies
 from kernfed.federation import Federation, FoldingLearner, Payload, RidgeLearner
+from kernfed.federation.engines.local import question_for
 from kernfed.federation.summing import released
 from kernfed.kahm.model import FoldingModel
 from kernfed.privacy import RecordMoments
@@ -35,7 +36,7 @@ def replies(federation, monkeypatch):
 
     def deliver(question, sites, timeout, take):
         def kept(site, reply, *rest):
-            known = decode_question(question)
+            known = decode_question(question_for(question, site))
             seen.append((known.task, site, len(reply), decode_reply(reply, known, site).refusal))
             take(site, reply, *rest)
 

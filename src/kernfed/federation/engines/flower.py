@@ -1,15 +1,17 @@
 """The same learners over Flower: an engine on the grid of a ServerApp. ``flower_site`` is the other end.
 
-A question travels as one array of bytes, so whatever a learner asks, Flower sees
-the same message; replies are found by the id of the question they answer, never by their order.
+A question travels as one array of bytes, so whatever a learner asks, Flower sees the same message; replies are found by
+the id of the question they answer, never by their order.
 """
 
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from kernfed.base.checks import check_count, check_number
 from kernfed.errors import InputError
-from kernfed.federation.engines.flower_progress import Progress
+from kernfed.federation.engines.local import Answer, DeliveringEngine, Questions
 from kernfed.site.protocol.message import Refusal
 
 try:
@@ -33,10 +35,8 @@ _FEW = 20
 #: What Flower says of a node that vanished, and of a ClientApp that could not be loaded.
 _GONE, _NOT_LOADED = 5, 1
 
-Answers = dict[str, bytes | Refusal]
 
-
-class FlowerEngine:
+class FlowerEngine(DeliveringEngine):
     """Carries questions to the nodes of a Flower run.
 
     A node is known by the name it was registered with; nodes without one are asked for the name in their
@@ -70,20 +70,8 @@ class FlowerEngine:
         """Names of the sites expected, or else of those that are connected; sorted."""
         return tuple(sorted(self._expected or self._nodes))
 
-    def carry(
-        self, data: bytes | Mapping[str, bytes], sites: Sequence[str], timeout: float
-    ) -> Mapping[str, bytes | Refusal]:
-        """Send the question to the sites' nodes and return when all have answered or time is up."""
-        answers: Answers = {}
-        self.deliver(data, sites, timeout, answers.__setitem__)
-        return answers
-
     def deliver(
-        self,
-        data: bytes | Mapping[str, bytes],
-        sites: Sequence[str],
-        timeout: float,
-        take: Callable[[str, bytes | Refusal], None],
+        self, data: Questions, sites: Sequence[str], timeout: float, take: Callable[[str, Answer], None]
     ) -> None:
         """Send the question to the sites' nodes and hand over their answers as the SuperLink gives them out."""
         deadline = time.monotonic() + timeout
@@ -124,24 +112,21 @@ class FlowerEngine:
             raise InputError(f"expected {number} site(s) within {wait:g} s, {len(self._nodes)} connected")
 
     def _look_for_nodes(self, deadline: float) -> None:
+        """Learn which sites are connected now; nodes without a name are asked for theirs."""
         nodes = [(int(node.node_id), str(node.name)) for node in self._grid.get_nodes()]
         known = dict(self._names)
         nameless = {str(node): node for node, name in nodes if not name and node not in known}
-        told: dict[str, Message | Refusal] = {}
-        self._exchange(dict.fromkeys(nameless, RecordDict()), nameless, deadline, told.__setitem__)
-        for key, reply in told.items():
+        replies: dict[str, Message | Refusal] = {}
+        self._exchange(dict.fromkeys(nameless, RecordDict()), nameless, deadline, replies.__setitem__)
+        for key, reply in replies.items():
             if isinstance(reply, Message) and reply.has_content() and NAME in reply.content.config_records:
                 known[nameless[key]] = str(reply.content.config_records[NAME].get(NAME))
             else:
                 refusal = _error_of(key, reply) if isinstance(reply, Message) else reply
                 self._report(f"node {key} does not say which site it is: {refusal.reason}")
-        known |= {node: name for node, name in nodes if name}
-        self._names = known
-        online = {node for node, _ in nodes}
+        self._names = known | {node: name for node, name in nodes if name}
         sites: dict[str, int] = {}
-        for node, site in sorted(known.items()):
-            if node not in online:
-                continue
+        for node, site in sorted((node, self._names[node]) for node, _ in nodes if node in self._names):
             if site in sites:
                 raise InputError(f"two nodes ({sites[site]} and {node}) say they are site {site!r}; give each its own")
             sites[site] = node
@@ -205,13 +190,8 @@ class FlowerEngine:
             replies: Iterable[Message] = self._grid.pull_messages(list(waiting))
         except TimeoutError:
             return []
-        return list(
-            {
-                reply.metadata.reply_to_message_id: reply
-                for reply in replies
-                if reply.metadata.reply_to_message_id in waiting
-            }.values()
-        )
+        by_question = {reply.metadata.reply_to_message_id: reply for reply in replies}
+        return [reply for question, reply in by_question.items() if question in waiting]
 
 
 # Messages --------------------------------------------------------------------------------------------------------
@@ -222,7 +202,7 @@ def wrap(data: bytes) -> RecordDict:
     return RecordDict({RECORD: ArrayRecord({BYTES: Array("uint8", (len(data),), "kernfed", data)})})
 
 
-def _open(site: str, reply: Message | Refusal) -> bytes | Refusal:
+def _open(site: str, reply: Message | Refusal) -> Answer:
     """Bytes of a reply, or why there are none."""
     if isinstance(reply, Refusal):
         return reply
@@ -257,3 +237,102 @@ def _listed(names: Iterable[str]) -> str:
 
 def _size(content: RecordDict) -> int:
     return sum(len(array.data) for record in content.array_records.values() for array in record.values())
+
+
+# Progress ---------------------------------------------------------------------------------------------------------
+
+#: Seconds between two lines about the same message, and how many bytes are not worth one.
+_PAUSE, _SMALL = 5.0, 10_000_000
+
+
+class Progress:
+    """Counts the pieces of one exchange and reports how far it is.
+
+    Flower's grid sends and fetches a message in pieces and says nothing until it is whole. The pieces are counted where
+    they pass, in the client that the grid uses for its calls. It is not part of Flower's public interface: in a grid
+    without such a client nothing is counted, and everything else works as before.
+
+    Fetching stops with ``TimeoutError`` after the deadline: a site that dies while its reply is being fetched would
+    otherwise hold the round for minutes.
+    """
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._calls = {"PullMessages": self._announced, "PullObject": self._pulled, "PushObject": self._pushed}
+        self.start({}, 0, float("inf"))
+
+    def start(self, questions: Mapping[str, str], size: int, deadline: float) -> None:
+        """A new exchange: ``questions`` names the site of every message id, ``size`` is the bytes of a question."""
+        self._questions, self._size, self._deadline = questions, size, deadline
+        self._site_of: dict[str, str] = {}
+        self._pieces: dict[str, int] = {}
+        self._fetched: dict[str, tuple[int, int]] = {}
+        self._sent = 0
+        self._reported = time.monotonic()
+
+    def watch(self, grid: Any) -> None:
+        """Count the pieces that pass through ``grid``, if it has the client that is known here."""
+        client = getattr(grid, "_runtime_client", None)
+        if all(callable(getattr(client, name, None)) for name in self._calls):
+            self._client = client
+            for name, count in self._calls.items():
+                setattr(client, name, self._counted(name, getattr(client, name), count))
+
+    def close(self) -> None:
+        """Leave the grid as it was."""
+        if self._client is not None:
+            for name in self._calls:
+                delattr(self._client, name)
+            self._client = None
+
+    def _counted(self, name: str, call: Callable[[Any], Any], count: Callable[[Any, Any], None]) -> Any:
+        """The client's ``call``, followed by ``count(request, response)``."""
+
+        def counted(request: Any) -> Any:
+            if name == "PullObject" and time.monotonic() > self._deadline:
+                raise TimeoutError("a reply was not fetched in time")
+            response = call(request)
+            with self._lock:
+                count(request, response)
+            return response
+
+        return counted
+
+    def _announced(self, _request: Any, response: Any) -> None:
+        """Learn which pieces the replies that are there consist of."""
+        for message, tree in zip(response.messages_list, response.message_object_trees, strict=True):
+            site = self._questions.get(message.metadata.reply_to_message_id)
+            if site is not None:
+                pieces = set(_pieces(tree))
+                self._site_of |= dict.fromkeys(pieces, site)
+                self._pieces[site] = len(pieces)
+
+    def _pulled(self, request: Any, response: Any) -> None:
+        site, size = self._site_of.get(request.object_id), len(response.object_content)
+        if site is None or not size:
+            return
+        count, fetched = self._fetched.get(site, (0, 0))
+        self._fetched[site] = count, fetched = count + 1, fetched + size
+        if fetched > _SMALL and self._due():
+            self._report(f"receiving from {site}: {fetched:,} bytes, {count / max(self._pieces[site], count):.0%}")
+
+    def _pushed(self, request: Any, _response: Any) -> None:
+        self._sent += len(request.object_content)
+        if self._sent > _SMALL and self._due():
+            self._report(f"sending: {self._sent:,} bytes, {min(1.0, self._sent / max(self._size, 1)):.0%}")
+
+    def _due(self) -> bool:
+        """Whether the last line is long enough ago for another one."""
+        now = time.monotonic()
+        due = now - self._reported >= _PAUSE
+        self._reported = now if due else self._reported
+        return due
+
+
+def _pieces(tree: Any) -> Iterator[str]:
+    """Ids of an object and of all that it is made of."""
+    yield tree.object_id
+    for child in tree.children:
+        yield from _pieces(child)

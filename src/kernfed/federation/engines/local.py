@@ -1,17 +1,17 @@
-"""All sites in this process, a thread each: the default engine, and the one that can be broken on purpose."""
+"""What an engine is, and the default one: all sites in this process, a thread each.
+
+An engine only carries bytes. The local one can be broken on purpose.
+"""
 
 import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote
-
-import numpy.typing as npt
 
 from kernfed.base.checks import check_choice, check_number
 from kernfed.errors import InputError
@@ -20,7 +20,48 @@ from kernfed.site.protocol.message import Refusal
 from kernfed.site.site import Site
 from kernfed.site.store import SiteStore
 
+#: One question for all sites, or one for each; what comes back from a site.
+Questions = bytes | Mapping[str, bytes]
+Answer = bytes | Refusal
 FAULTS = ("slow", "dead", "garbage")
+
+
+class Engine(Protocol):
+    """Carries bytes to sites and back."""
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of the sites that can be asked, sorted."""
+
+    def carry(self, data: Questions, sites: Sequence[str], timeout: float) -> Mapping[str, Answer]:
+        """Put the question ``data``, or one for each site, to ``sites`` and return within ``timeout`` seconds.
+
+        A site that cannot be reached or is too late is absent, or present with a refusal that says why.
+        """
+
+    def close(self) -> None:
+        """Release what the engine holds."""
+
+
+@runtime_checkable
+class DeliveringEngine(Engine, Protocol):
+    """An engine that can also hand over answers one by one, as they come; large ones are then never held together."""
+
+    def deliver(
+        self, data: Questions, sites: Sequence[str], timeout: float, take: Callable[[str, Answer], None]
+    ) -> None:
+        """As ``carry``, but call ``take(site, answer)`` for each answer, in this thread, before many others wait."""
+
+    def carry(self, data: Questions, sites: Sequence[str], timeout: float) -> Mapping[str, Answer]:
+        """Answers by site, in the order of ``sites``; those that have not come in time are absent."""
+        answers: dict[str, Answer] = {}
+        self.deliver(data, sites, timeout, answers.__setitem__)
+        return {site: answers[site] for site in sites if site in answers}
+
+
+def question_for(data: Questions, site: str) -> bytes:
+    """The question to one site."""
+    return data if isinstance(data, bytes) else data[site]
 
 
 @dataclass(frozen=True)
@@ -35,15 +76,17 @@ class Fault:
         check_number(self.seconds, "seconds", at_least=0)
 
 
-class LocalEngine:
+class LocalEngine(DeliveringEngine):
     """Sites in this process. At most as many compute at once as there are cores."""
 
     def __init__(self, sites: Mapping[str, Site], faults: Mapping[str, Fault] | None = None) -> None:
-        self._sites = dict(sites)
-        self._temporary = {name for name, site in self._sites.items() if site.temporary}
+        self._sites: dict[str, Site] = {}
+        self._temporary: set[str] = set()
         self.faults: dict[str, Fault] = dict(faults or {})
         self._cores = threading.Semaphore(os.cpu_count() or 1)
-        self._defaults: dict[str, Any] = {}
+        self._defaults: dict[str, Any] = {"seed": 0, "store": None, "holdout": 0.0, "columns": ()}
+        for name, site in sites.items():
+            self._take(name, site)
 
     @classmethod
     def from_data(
@@ -81,31 +124,21 @@ class LocalEngine:
         if isinstance(rows, Site):
             if rows.name != name:
                 raise InputError(f"site {rows.name!r} cannot take part under the name {name!r}")
-            self._take(rows)
+            self._take(name, rows)
             return
         if not isinstance(rows, Sequence) or len(rows) not in (2, 3):
             raise InputError(f"data of site {name!r} must be (X, y) or (X, y, ids), got {type(rows).__name__}")
         X, y, *ids = rows
-        given: npt.ArrayLike | None = ids[0] if ids else None
-        settings = {"seed": 0, "holdout": 0.0, "columns": (), **self._defaults, **options}
-        store = settings.pop("store", None)
+        settings = {**self._defaults, **options}
+        folder, settings["columns"] = settings.pop("store"), tuple(settings["columns"])
         # Quoted, a name with slashes or dots stays one folder inside the store.
-        memory = SiteStore(Path(store) / f"site-{quote(name, safe='')}") if store is not None else None
-        self._take(
-            Site(
-                name,
-                X,
-                y,
-                ids=given,
-                store=memory,
-                policy=policy or Policy.open(),
-                **{**settings, "columns": tuple(settings["columns"])},
-            )
-        )
+        store = SiteStore(Path(folder) / f"site-{quote(name, safe='')}") if folder is not None else None
+        rules = policy or Policy.open()
+        self._take(name, Site(name, X, y, ids=ids[0] if ids else None, store=store, policy=rules, **settings))
 
-    def _take(self, site: Site) -> None:
-        self._sites[site.name] = site
-        (self._temporary.add if site.temporary else self._temporary.discard)(site.name)
+    def _take(self, name: str, site: Site) -> None:
+        self._sites[name] = site
+        (self._temporary.add if site.temporary else self._temporary.discard)(name)
 
     def remove_site(self, name: str) -> None:
         """Let a site take part no longer; its store stays."""
@@ -125,42 +158,23 @@ class LocalEngine:
         """The site itself, for whoever set it up."""
         return self._sites[name]
 
-    def carry(
-        self, data: bytes | Mapping[str, bytes], sites: Sequence[str], timeout: float
-    ) -> Mapping[str, bytes | Refusal]:
-        """Ask every site in its own thread and return when all have answered or time is up."""
-        answers: dict[str, bytes | Refusal] = {}
-        own = dict.fromkeys(sites, data) if isinstance(data, bytes) else data
-        threads = [threading.Thread(target=self._ask, args=(name, own[name], answers), daemon=True) for name in sites]
-        deadline = time.monotonic() + timeout
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        return {name: answers[name] for name in sites if name in answers}
-
     def deliver(
-        self,
-        data: bytes | Mapping[str, bytes],
-        sites: Sequence[str],
-        timeout: float,
-        take: Callable[[str, bytes | Refusal], None],
+        self, data: Questions, sites: Sequence[str], timeout: float, take: Callable[[str, Answer], None]
     ) -> None:
-        """Hand over answers one by one; a site computes once there is room for its answer."""
-        own = dict.fromkeys(sites, data) if isinstance(data, bytes) else data
-        arrived: queue.SimpleQueue[tuple[str, bytes | Refusal | None]] = queue.SimpleQueue()
+        """Ask every site in its own thread; a site computes once there is room for its answer."""
+        arrived: queue.SimpleQueue[tuple[str, Answer | None]] = queue.SimpleQueue()
         room, over = threading.Semaphore(1 + (os.cpu_count() or 1)), threading.Event()
+        taken = {name: threading.Event() for name in sites}
 
         def ask(name: str) -> None:
-            answers: dict[str, bytes | Refusal] = {}
-            with self._room(name, room):
+            fault = self.faults.get(name)
+            if fault is not None and fault.kind == "slow":  # before it takes any room
+                time.sleep(fault.seconds)
+            with room:
                 if not over.is_set():
-                    self._ask(name, own[name], answers, waited=True)
-                    arrived.put((name, answers.get(name)))
-                    del answers
+                    arrived.put((name, self._answer(name, question_for(data, name), fault)))
                     taken[name].wait()
 
-        taken = {name: threading.Event() for name in sites}
         deadline = time.monotonic() + timeout
         for name in sites:
             threading.Thread(target=ask, args=(name,), daemon=True).start()
@@ -178,28 +192,17 @@ class LocalEngine:
             for event in taken.values():
                 event.set()
 
-    @contextmanager
-    def _room(self, name: str, room: threading.Semaphore) -> Iterator[None]:
-        """Room for the answer of a site; one that is slow on purpose waits before it takes any."""
-        fault = self.faults.get(name)
-        if fault is not None and fault.kind == "slow":
-            time.sleep(fault.seconds)
-        with room:
-            yield
-
-    def _ask(self, name: str, data: bytes, answers: dict[str, bytes | Refusal], *, waited: bool = False) -> None:
-        fault = self.faults.get(name)
-        if fault is not None and fault.kind == "dead":
-            answers[name] = Refusal("unreachable", f"site {name!r} cannot be reached")
-            return
-        if fault is not None and fault.kind == "slow" and not waited:
-            time.sleep(fault.seconds)
+    def _answer(self, name: str, data: bytes, fault: Fault | None) -> Answer | None:
+        """What a site answers; None where the engine was closed while the question was on its way."""
+        kind = "" if fault is None else fault.kind
+        if kind == "dead":
+            return Refusal("unreachable", f"site {name!r} cannot be reached")
         site = self._sites.get(name)
-        if site is None:  # the engine was closed while the question was on its way
-            return
+        if site is None:
+            return None
         with self._cores:
             reply = site.answer(data)
-        answers[name] = os.urandom(len(reply)) if fault is not None and fault.kind == "garbage" else reply
+        return os.urandom(len(reply)) if kind == "garbage" else reply
 
     def close(self) -> None:
         """Forget the sites; temporary stores vanish with them."""

@@ -7,16 +7,19 @@ a site answers the same question as it did before, and does not count it twice.
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from kernfed.base.checks import check_number
 from kernfed.errors import InputError, MessageError
+from kernfed.federation.engines.local import Answer, Questions, question_for
 from kernfed.federation.engines.nats_credentials import Credentials, check_hub_url, check_party_name
 from kernfed.federation.engines.nats_frames import (
     ANY,
     LARGEST,
     WORD,
+    Address,
     Frame,
     Kind,
     Parts,
@@ -25,6 +28,7 @@ from kernfed.federation.engines.nats_frames import (
     cut,
     new_word,
     read_reply_subject,
+    reply_subject,
     token,
 )
 from kernfed.federation.engines.nats_link import Link, Msg
@@ -75,7 +79,7 @@ class NatsEngine:
         self.credentials = known
         replies = f"{known.prefix}.reply.*.{token(known.name)}.{self._asker}.*"
         address = check_hub_url(url) if url else ""
-        self.link = Link(known, {replies: ("", self._heard)}, url=address, denied=self._not_allowed)
+        self.link = Link(known, {replies: ("", self._on_reply)}, url=address, denied=self._not_allowed)
         try:
             self.link.wait(self._wait)
         except BaseException:
@@ -87,12 +91,10 @@ class NatsEngine:
         """Names of the sites that take part, connected or not; sorted."""
         return self._sites
 
-    def carry(
-        self, data: bytes | Mapping[str, bytes], sites: Sequence[str], timeout: float
-    ) -> Mapping[str, bytes | Refusal]:
+    def carry(self, data: Questions, sites: Sequence[str], timeout: float) -> Mapping[str, Answer]:
         """Ask all sites at once and return when each has answered, cannot be reached, or time is up."""
-        own = dict.fromkeys(sites, data) if isinstance(data, bytes) else data
-        return self.link.call(self._carry({site: own[site] for site in sites}, time.monotonic() + timeout))
+        questions = {site: question_for(data, site) for site in sites}
+        return self.link.call(self._carry(questions, time.monotonic() + timeout))
 
     def present(self, timeout: float = 2.0) -> dict[str, float | None]:
         """How many seconds each site took to say that it is there; None of one that did not."""
@@ -102,7 +104,8 @@ class NatsEngine:
         """Leave the hub."""
         self.link.close()
 
-    def _heard(self, message: Msg) -> None:
+    def _on_reply(self, message: Msg) -> None:
+        """Put a frame of a site, or the server's note that nobody listens, into the inbox of its conversation."""
         site, word = read_reply_subject(message.subject)
         question, process = word[:WORD], word[WORD:]
         conversation = self._open.get(question)
@@ -123,53 +126,57 @@ class NatsEngine:
         """The hub did not let a question through."""
         conversation = self._open.get(subject.rpartition(".")[2])
         if conversation is not None:
-            told = f"the hub does not let caller {self.credentials.name!r} ask it"
-            conversation.inbox.put_nowait(Frame(Kind.REFUSED, content=told.encode()))
+            reason = f"the hub does not let caller {self.credentials.name!r} ask it"
+            conversation.inbox.put_nowait(Frame(Kind.REFUSED, content=reason.encode()))
 
-    async def _carry(self, questions: Mapping[str, bytes], deadline: float) -> dict[str, bytes | Refusal]:
+    async def _carry(self, questions: Mapping[str, bytes], deadline: float) -> dict[str, Answer]:
         if not await self.link.connected(min(self._wait, deadline - time.monotonic())):
-            told = f"the hub at {self.link.url} cannot be reached: {self.link.trouble}"
-            return {site: Refusal("unreachable", f"site {site!r} cannot be asked, {told}") for site in questions}
+            reason = f"the hub at {self.link.url} cannot be reached: {self.link.trouble}"
+            return {site: Refusal("unreachable", f"site {site!r} cannot be asked, {reason}") for site in questions}
         answers = await asyncio.gather(*(self._ask(site, data, deadline) for site, data in questions.items()))
         return dict(zip(questions, answers, strict=True))
 
-    async def _ask(self, site: str, data: bytes, deadline: float) -> bytes | Refusal:
-        if len(data) > LARGEST:
-            return Refusal("limit", f"a question has at most {LARGEST:,} bytes, this one has {len(data):,}")
+    @contextmanager
+    def _conversation(self, site: str, data: bytes, deadline: float) -> "Iterator[_Conversation]":
+        """A conversation with a site, to which the site's frames go until the end of the block."""
         conversation = _Conversation(self, site, data, deadline)
         self._open[conversation.question] = conversation
         try:
-            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                return await conversation.hold(time.monotonic() + self._patience)
-        except TimeoutError:
-            return Refusal("no answer", f"site {site!r} did not answer in time: {conversation.state}")
+            yield conversation
         finally:
             self._open.pop(conversation.question, None)
 
+    async def _ask(self, site: str, data: bytes, deadline: float) -> Answer:
+        if len(data) > LARGEST:
+            return Refusal("limit", f"a question has at most {LARGEST:,} bytes, this one has {len(data):,}")
+        with self._conversation(site, data, deadline) as conversation:
+            try:
+                async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                    return await conversation.hold(time.monotonic() + self._patience)
+            except TimeoutError:
+                return Refusal("no answer", f"site {site!r} did not answer in time: {conversation.state}")
+
     async def _present(self, timeout: float) -> dict[str, float | None]:
         async def ping(site: str) -> float | None:
-            conversation = _Conversation(self, site, b"", time.monotonic() + timeout)
-            self._open[conversation.question] = conversation
             started = time.monotonic()
-            try:
-                async with asyncio.timeout(timeout):
-                    await conversation.send(Frame(Kind.PING), ANY)
-                    frame = await conversation.inbox.get()
-            except TimeoutError:
-                return None
-            finally:
-                self._open.pop(conversation.question, None)
+            with self._conversation(site, b"", started + timeout) as conversation:
+                try:
+                    async with asyncio.timeout(timeout):
+                        await conversation.send(Frame(Kind.PING), ANY)
+                        frame = await conversation.inbox.get()
+                except TimeoutError:
+                    return None
             return time.monotonic() - started if frame is not None else None
 
         return dict(zip(self._sites, await asyncio.gather(*map(ping, self._sites)), strict=True))
 
     async def publish(self, site: str, process: str, question: str, frame: Frame) -> bool:
         """Send a frame to a process of a site; where nobody listens the server says so under the reply's subject."""
-        about = self.credentials
-        subject = ask_subject(about.prefix, site, about.name, self._key, process, self._asker, question)
-        word = question if process == ANY else f"{question}{process}"  # under which the server says that nobody listens
-        reply = f"{about.prefix}.reply.{token(site)}.{token(about.name)}.{self._asker}.{word}"
-        return await self.link.publish(subject, frame.encode(), reply)
+        prefix, name = self.credentials.prefix, self.credentials.name
+        subject = ask_subject(prefix, site, name, self._key, process, self._asker, question)
+        # Under this the server says that nobody listens.
+        unheard = Address(name, self._key, process, self._asker, question if process == ANY else f"{question}{process}")
+        return await self.link.publish(subject, frame.encode(), reply_subject(prefix, site, unheard))
 
     @property
     def window(self) -> int:
@@ -191,7 +198,7 @@ class _Conversation:
         #: What is known of the site, for whoever waited in vain.
         self.state = "nothing was heard of it"
 
-    async def hold(self, patient_until: float) -> bytes | Refusal:
+    async def hold(self, patient_until: float) -> Answer:
         """Ask until there is an answer, or nobody to give one after ``patient_until``."""
         silence, pause = _SILENCE, _FIRST_PAUSE
         await self._put()

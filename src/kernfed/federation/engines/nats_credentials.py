@@ -4,6 +4,7 @@ import json
 import secrets
 import ssl
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,7 @@ class Credentials:
             raise InputError(f"role must be site or caller, got {self.role!r}")
         check_party_name(self.name)
         check_hub_url(self.hub)
-        if not self.prefix.isidentifier() or not self.prefix.isascii():
-            raise InputError(f"prefix must be a word of letters and digits, got {self.prefix!r}")
+        check_prefix(self.prefix)
         public_key(self.seed)
 
     def __repr__(self) -> str:
@@ -49,7 +49,7 @@ class Credentials:
 
     @property
     def key(self) -> str:
-        """The public key."""
+        """The public key: 56 characters, the first a U."""
         return public_key(self.seed)
 
     @classmethod
@@ -88,20 +88,12 @@ class Credentials:
             raise InputError(f"the authority in the credentials of {self.name!r} is no certificate: {error}") from None
 
 
-def write_credentials(
-    path: Path, role: str, name: str, hub: str, seed: str, sites: tuple[str, ...], authority: str, prefix: str
-) -> None:
-    """Write a file of credentials; ``seed`` is the line that holds the seed, or says where it is."""
-    lines = [
-        f"# Secret: whoever has this {'file' if seed.startswith('seed ') else 'and its seed'} speaks as this {role}.",
-        f"role = {json.dumps(role)}",
-        f"name = {json.dumps(name)}",
-        f"hub = {json.dumps(hub)}",
-        f"prefix = {json.dumps(prefix)}",
-        seed,
-        *([f"sites = {json.dumps(list(sites))}"] if role == "caller" else []),
-        *([f'authority = """\n{authority.strip()}\n"""'] if authority else []),
-    ]
+def write_credentials(path: Path, settings: Mapping[str, str | list[str]], authority: str) -> None:
+    """Write a file of credentials; ``settings`` have the ``seed``, or say in ``seed_file`` where it is."""
+    holder = "file" if "seed" in settings else "and its seed"
+    lines = [f"# Secret: whoever has this {holder} speaks as this {settings['role']}."]
+    lines += [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
+    lines += [f'authority = """\n{authority.strip()}\n"""'] if authority else []
     with atomic_path(path, private=True) as temporary:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -113,15 +105,23 @@ def check_party_name(name: str) -> str:
     return name
 
 
+def check_prefix(prefix: str) -> str:
+    """The first word of all subjects: letters and digits."""
+    if not prefix.isidentifier() or not prefix.isascii():
+        raise InputError(f"prefix must be a word of letters and digits, got {prefix!r}")
+    return prefix
+
+
 def check_hub_url(url: str) -> str:
     """The address of a hub: always over TLS, since keys alone would not keep questions secret on their way."""
     parts = urlsplit(url)
-    if parts.scheme != "tls" or not parts.hostname or parts.username or parts.path.strip("/"):
-        raise InputError(f"a hub must be tls://HOST:PORT, got {url!r:.120}")
     try:
         _ = parts.port
+        fits = parts.scheme == "tls" and parts.hostname and not parts.username and not parts.path.strip("/")
     except ValueError:
-        raise InputError(f"a hub must be tls://HOST:PORT, got {url!r:.120}") from None
+        fits = False
+    if not fits:
+        raise InputError(f"a hub must be tls://HOST:PORT, got {url!r:.120}")
     return url
 
 
@@ -129,7 +129,7 @@ def check_hub_url(url: str) -> str:
 
 
 def new_seed() -> str:
-    """A new secret seed of a party."""
+    """Draw the secret NKEY seed of a party from the system's random source."""
     nkeys = _nkeys()
     return str(nkeys.encode_seed(secrets.token_bytes(32), nkeys.PREFIX_BYTE_USER).decode())
 
@@ -161,5 +161,5 @@ def _nkeys() -> Any:
 
 
 def needs_extra() -> ImportError:
-    """What to install for hubs."""
+    """The error that says what to install for hubs."""
     return ImportError("a hub needs nats-py and nkeys: pip install -e '.[serve]' in a clone of kernfed")

@@ -107,10 +107,10 @@ def part_size(part: int, size: int) -> int:
     return min(PART, size - part * PART)
 
 
-def cut(kind: Kind, message: bytes, part: int, *, patience: float = 0.0, process: str = "") -> Frame:
+def cut(kind: Kind, message: bytes, part: int, *, patience: float = 0.0) -> Frame:
     """Part number ``part`` of a message, as a frame."""
     content = memoryview(message)[part * PART : (part + 1) * PART]
-    return Frame(kind, part, count_parts(len(message)), len(message), patience, process, content)
+    return Frame(kind, part, count_parts(len(message)), len(message), patience, content=content)
 
 
 class Parts:

@@ -1,11 +1,14 @@
-"""A hub: the message server in the middle, the parties that it knows, and what each of them may do there.
+"""A hub: the message server in the middle, the parties that it knows, its certificates, and what each party may do.
 
 A folder holds all of it: ``hub.toml`` (the parties and their public keys), ``hub.conf`` (the configuration of the
 server, made from it), ``certificates/`` and ``credentials/``. Secret seeds are in the credentials alone, which are
-given to the parties and may be deleted here.
+given to the parties and may be deleted here. The authority that the parties trust lasts ten years, the certificate of
+the server, which it signs, one.
 """
 
+import datetime
 import fcntl
+import ipaddress
 import json
 import os
 import shutil
@@ -18,13 +21,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
 from kernfed.base.checks import check_count
 from kernfed.errors import InputError
-from kernfed.federation.engines.nats_certificates import make_authority, make_certificate
 from kernfed.federation.engines.nats_credentials import (
     PREFIX,
     check_hub_url,
     check_party_name,
+    check_prefix,
     check_public_key,
     new_seed,
     public_key,
@@ -66,8 +74,7 @@ class Hub:
         check_hub_url(f"tls://{address}")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(f"{folder} exists and is not empty; name another folder")
-        if not prefix.isidentifier() or not prefix.isascii():
-            raise InputError(f"prefix must be a word of letters and digits, got {prefix!r}")
+        check_prefix(prefix)
         split_address(listen or address)
         (folder / "certificates").mkdir(parents=True)
         (folder / "credentials").mkdir(mode=0o700)
@@ -79,7 +86,7 @@ class Hub:
 
     @classmethod
     def read(cls, folder: Path) -> "Hub":
-        """The hub of a folder."""
+        """The hub whose record stands in ``folder``."""
         place = folder / _RECORD
         if not place.is_file():
             raise InputError(f"{folder} is no hub; make one with kernfed hub init")
@@ -115,7 +122,7 @@ class Hub:
     # Parties ----------------------------------------------------------------------------------------------------
 
     def party(self, name: str) -> Party:
-        """The party of this name."""
+        """The party of this name, or an error that lists the known ones."""
         for party in self.parties:
             if party.name == name:
                 return party
@@ -141,15 +148,17 @@ class Hub:
             raise InputError("the hub knows this key already; every party has its own")
         grown = replace(self, parties=(*self.parties, Party(role, name, key, sites)))
         place = self.folder / "credentials" / f"{token(name)}.toml"
-        grown._write_credentials(grown.party(name), place, seed)
+        settings: dict[str, str | list[str]] = {
+            "role": role,
+            "name": name,
+            "hub": f"tls://{self.address}",
+            "prefix": self.prefix,
+            **({"seed": seed} if seed else {"seed_file": f"{token(name)}.seed"}),
+            **({"sites": list(grown.sites_of(grown.party(name)))} if role == "caller" else {}),
+        }
+        write_credentials(place, settings, (self.folder / "certificates" / "ca.crt").read_text(encoding="ascii"))
         grown.write()
         return grown, place
-
-    def _write_credentials(self, party: Party, place: Path, seed: str) -> None:
-        authority = (self.folder / "certificates" / "ca.crt").read_text(encoding="ascii")
-        secret = f"seed = {json.dumps(seed)}" if seed else f"seed_file = {json.dumps(f'{token(party.name)}.seed')}"
-        sites = self.sites_of(party)
-        write_credentials(place, party.role, party.name, f"tls://{self.address}", secret, sites, authority, self.prefix)
 
     def sites_of(self, party: Party) -> tuple[str, ...]:
         """Names of the sites that a caller may ask."""
@@ -176,7 +185,7 @@ class Hub:
     # The server -------------------------------------------------------------------------------------------------
 
     def configuration(self) -> str:
-        """The server's configuration."""
+        """Text of ``hub.conf``, the configuration of the server."""
         certificates = (self.folder / "certificates").resolve()
         return "\n".join(
             (
@@ -288,3 +297,94 @@ def split_address(address: str) -> tuple[str, int]:
 
 def _is_local(host: str) -> bool:
     return host == "localhost" or host.startswith("127.")
+
+
+# Certificates -----------------------------------------------------------------------------------------------------
+
+_AUTHORITY_DAYS, _SERVER_DAYS = 3650, 365
+
+
+def make_authority(folder: Path) -> None:
+    """Write ``ca.key`` and ``ca.crt``."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kernfed hub authority")])
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        crl_sign=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    certificate = (
+        _begun(name, name, key.public_key(), _AUTHORITY_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    _write_key(folder / "ca.key", key)
+    _write_certificate(folder / "ca.crt", certificate)
+
+
+def make_certificate(folder: Path, host: str) -> None:
+    """Write ``server.key`` and ``server.crt`` for ``host``, a name or an address, by the authority in ``folder``."""
+    try:
+        authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+        signer = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder} holds no authority, ca.crt and ca.key: {error}") from None
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise InputError(f"{folder / 'ca.key'} must be a key on an elliptic curve, as kernfed hub init makes it")
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = (
+        _begun(
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])]),
+            authority.subject,
+            key.public_key(),
+            _SERVER_DAYS,
+        )
+        .add_extension(x509.SubjectAlternativeName([_general_name(host)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    _write_key(folder / "server.key", key)
+    _write_certificate(folder / "server.crt", certificate)
+
+
+def _begun(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))  # clocks of machines differ
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _write_key(place: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    content = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    with atomic_path(place, private=True) as temporary:
+        temporary.write_bytes(content)
+
+
+def _write_certificate(place: Path, certificate: x509.Certificate) -> None:
+    with atomic_path(place) as temporary:
+        temporary.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

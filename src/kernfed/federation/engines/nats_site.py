@@ -11,13 +11,15 @@ import queue
 import signal
 import threading
 import time
+import tomllib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from kernfed.errors import InputError, MessageError
-from kernfed.federation.engines.nats_credentials import Credentials
+from kernfed.federation.engines.nats_credentials import Credentials, check_hub_url
 from kernfed.federation.engines.nats_frames import (
     ANY,
     Address,
@@ -32,6 +34,8 @@ from kernfed.federation.engines.nats_frames import (
 )
 from kernfed.federation.engines.nats_link import Link, Msg
 from kernfed.site.policy import Policy
+from kernfed.site.settings import site_from_settings
+from kernfed.site.site import Site
 
 #: Questions of one caller that may wait at a process, and bytes of all messages that it holds at once.
 _WAITING, _HELD = 256, 2 * 1024**3
@@ -66,7 +70,7 @@ class _Visit:
     parts: Parts
     patience: float
     came: float = field(default_factory=time.monotonic)
-    heard: float = field(default_factory=time.monotonic)
+    last_sign: float = field(default_factory=time.monotonic)
     waiting: bool = False  # for the site, or being answered by it
     computing: bool = False
     answer: bytes | None = None
@@ -79,7 +83,7 @@ class _Visit:
 
 def _is_under_way(visit: _Visit) -> bool:
     """Whether a question is being answered, or its answer fetched."""
-    return visit.computing or (visit.answer is not None and time.monotonic() - visit.heard < _FETCHING)
+    return visit.computing or (visit.answer is not None and time.monotonic() - visit.last_sign < _FETCHING)
 
 
 class _Worker:
@@ -129,7 +133,7 @@ class SiteService:
         self._stopping = False
         asked = f"{credentials.prefix}.ask.{token(site.name)}.*.*"
         self._open = f"{asked}.{ANY}.*.*"
-        hear = {self._open: ("kernfed", self._heard), f"{asked}.{self.process}.*.*": ("", self._heard)}
+        hear = {self._open: ("kernfed", self._on_frame), f"{asked}.{self.process}.*.*": ("", self._on_frame)}
         self.link = Link(credentials, hear, url=url)
         self.link.submit(self._give_signs())
 
@@ -156,15 +160,15 @@ class SiteService:
 
     # Frames -----------------------------------------------------------------------------------------------------
 
-    def _heard(self, message: Msg) -> None:
-        """Whatever the server lets through to this site."""
+    def _on_frame(self, message: Msg) -> None:
+        """Handle whatever the server lets through to this site."""
         try:
             address = read_ask_subject(message.subject)
         except MessageError as error:  # there is nobody to tell
             _log.warning("site %s: %s", self.site.name, error)
             return
         # One question is one visit, whether its parts come to anybody or to this process.
-        address = Address(address.caller, address.key, "", address.asker, address.question)
+        address = replace(address, process="")
         try:
             frame = Frame.decode(message.data)
         except MessageError as error:
@@ -202,7 +206,7 @@ class SiteService:
             self._tell(address, cut(Kind.ANSWER, visit.answer, 0))
         else:
             self._tell(address, Frame(Kind.WORKING))
-        visit.heard = time.monotonic()
+        visit.last_sign = time.monotonic()
         if not visit.parts.complete:
             self._want(visit)
         elif not visit.waiting and visit.answer is None:
@@ -214,8 +218,8 @@ class SiteService:
         if self._stopping:
             return Frame(Kind.LOST)
         if size > _HELD // 2:
-            told = f"site {self.site.name!r} takes questions of at most {_HELD // 2:,} bytes, this one has {size:,}"
-            return Frame(Kind.REFUSED, content=told.encode())
+            reason = f"site {self.site.name!r} takes questions of at most {_HELD // 2:,} bytes, this one has {size:,}"
+            return Frame(Kind.REFUSED, content=reason.encode())
         waiting = sum(visit.address.caller == address.caller for visit in self._visits.values())
         if waiting >= _WAITING or sum(visit.size for visit in self._visits.values()) + size > _HELD:
             return Frame(Kind.BUSY)
@@ -233,7 +237,7 @@ class SiteService:
         if visit is None or visit.answer is None:
             self._tell(address, Frame(Kind.LOST))
             return
-        visit.heard = time.monotonic()
+        visit.last_sign = time.monotonic()
         self.link.start(self._send_parts(visit, frame.part, min(frame.parts, 2 * _WINDOW)))
 
     async def _send_parts(self, visit: _Visit, first: int, count: int) -> None:
@@ -241,7 +245,7 @@ class SiteService:
         total = cut(Kind.ANSWER, visit.answer, 0).parts
         for part in range(first, min(first + count, total)):
             await self._send(visit.address, cut(Kind.ANSWER, visit.answer, part))
-            visit.heard = time.monotonic()
+            visit.last_sign = time.monotonic()
         if first + count >= total:  # all of it is on its way; should it be lost, the question is asked again
             self._visits.pop(visit.address, None)
 
@@ -260,7 +264,7 @@ class SiteService:
             self._visits.pop(visit.address, None)
             await self._send(visit.address, Frame(Kind.BUSY))
             return
-        visit.heard = time.monotonic()
+        visit.last_sign = time.monotonic()
         first = cut(Kind.ANSWER, visit.answer, 0)
         sent = await self._send(visit.address, first)
         if sent and first.parts == 1:
@@ -281,10 +285,7 @@ class SiteService:
 
     async def _send(self, to: Address, frame: Frame) -> bool:
         subject = reply_subject(self.credentials.prefix, self.site.name, to)
-        signed = Frame(
-            frame.kind, frame.part, frame.parts, frame.size, frame.patience, self.process, content=frame.content
-        )
-        return await self.link.publish(subject, signed.encode())
+        return await self.link.publish(subject, replace(frame, process=self.process).encode())
 
     async def _give_signs(self) -> None:
         """Tell callers that their questions are alive, and forget those of callers who are not."""
@@ -295,10 +296,10 @@ class SiteService:
             await asyncio.sleep(_SIGN)
             now = time.monotonic()
             for visit in list(self._visits.values()):
-                arriving = not visit.parts.complete and now - visit.heard < _ARRIVING
+                arriving = not visit.parts.complete and now - visit.last_sign < _ARRIVING
                 if visit.waiting or arriving:
                     await self._send(visit.address, Frame(Kind.WORKING))
-                elif now - visit.heard > _FORGET:
+                elif now - visit.last_sign > _FORGET:
                     self._visits.pop(visit.address, None)
 
 
@@ -314,3 +315,31 @@ def serve_until_stopped(service: SiteService, report: Callable[[str], None], *, 
         for number, handler in before.items():
             signal.signal(number, handler)
     report(f"site {service.site.name}: process {service.process} has stopped")
+
+
+def read_service(path: str | Path) -> tuple[Site, Credentials, str]:
+    """The site that a ``site.toml`` describes, its credentials, and the hub's address where the file names another.
+
+    credentials (a file of ``kernfed hub add-site``), data, label and store are needed; hub, and what
+    ``site_from_settings`` lists, may be given; ``[policy]`` is a table of it, or the name of a file. Paths begin at the
+    file's own folder. The site's name is that of the credentials: no other would be let in.
+    """
+    place = Path(path)
+    if not place.is_file():
+        raise InputError(f"no settings of a site at {place}")
+    try:
+        settings: dict[str, Any] = tomllib.loads(place.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{place}: {error}") from None
+    folder = place.resolve().parent
+    where = settings.pop("credentials", None)
+    if not isinstance(where, str) or not where:
+        raise InputError(f"{place} must name the file of the site's credentials, got {where!r}")
+    credentials = Credentials.read(folder / where)
+    hub = settings.pop("hub", "")
+    if hub:
+        check_hub_url(hub if isinstance(hub, str) else repr(hub))
+    name = settings.pop("site", credentials.name)
+    if name != credentials.name:
+        raise InputError(f"{place} is of site {name!r}, its credentials are those of {credentials.name!r}")
+    return site_from_settings(credentials.name, settings, str(place), folder=folder), credentials, hub

@@ -21,10 +21,9 @@ from kernfed.federation.folding.machines import (
     reduced,
     write_machines,
 )
-from kernfed.site.models import KeptModel
 from kernfed.site.rows import Rows
 from kernfed.site.site import Site
-from kernfed.site.store import SiteStore
+from kernfed.site.store import KeptModel, SiteStore
 
 
 def handle_of(name: str) -> str:

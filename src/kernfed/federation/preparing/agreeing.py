@@ -11,7 +11,7 @@ from kernfed.errors import UnitsDiffer
 from kernfed.federation.asking import Federation, warn_missing
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.schema import Schema
-from kernfed.site.source import PREPARED
+from kernfed.site.rows import PREPARED
 
 
 @dataclass(frozen=True)

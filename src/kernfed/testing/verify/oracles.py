@@ -17,11 +17,9 @@ from kernfed.secure.committee.fixed import fit_layout
 from kernfed.site.protocol.message import Payload, Reply
 from kernfed.site.protocol.task import find_task
 from kernfed.site.rows import Rows
-from kernfed.testing.verify.crafted import cheaper
-from kernfed.testing.verify.preparations import NOBODY, Plan, above, around, question, wide, word_flag
-from kernfed.testing.verify.sums import masked_question, others_of, with_bound
-from kernfed.testing.verify.target import Target, Verdict, ask_twins
-from kernfed.testing.verify.twins import site_of
+from kernfed.testing.verify.crafted import NOBODY, Plan, above, around, cheaper, question, wide, with_bound, word_flag
+from kernfed.testing.verify.questions import masked_question, others_of
+from kernfed.testing.verify.twins import Target, Verdict, ask_twins, site_of
 
 #: Share of the epsilon of an honest release that a question costs here, so that many fit into a budget.
 _SHARE = 1 / 64

@@ -3,6 +3,7 @@
 Nothing of the site's own table goes in but public facts: its name, its columns, its classes where they are public.
 """
 
+import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,6 +21,9 @@ from kernfed.federation.engines.local import LocalEngine
 from kernfed.federation.folding.learner import FoldingLearner
 from kernfed.federation.personal.learner import PersonalLearner
 from kernfed.federation.ridge.learner import RidgeLearner
+from kernfed.federation.summing.party import TERMS, question_hash
+from kernfed.federation.summing.released import noise_values, share_layout
+from kernfed.files import labels_to_values, to_record
 from kernfed.kernels.features import FourierFeatures
 from kernfed.privacy import (
     ElementLaplace,
@@ -31,6 +35,19 @@ from kernfed.privacy import (
     RecordMoments,
     RecordRidge,
 )
+from kernfed.privacy.shared_histogram import SharedHistogram
+from kernfed.privacy.shared_moments import SharedMoments
+from kernfed.privacy.shared_ridge import SharedRidge
+from kernfed.privacy.shares import SharedSum
+from kernfed.privacy.values import mechanism_to_values
+from kernfed.ridge.model import RidgeModel
+from kernfed.ridge.parameters import RidgeParameters
+from kernfed.secure.committee.contribution import contribute
+from kernfed.secure.committee.coordinator import MaskedTotal
+from kernfed.secure.committee.fixed import Layout, fit_layout
+from kernfed.secure.committee.keys import Identity, make_one_time
+from kernfed.secure.committee.reports import as_bytes
+from kernfed.secure.committee.terms import RunTerms, Seat
 from kernfed.site.policy import Policy
 from kernfed.site.protocol.message import Payload, Refusal, decode_question
 from kernfed.site.rows import Rows
@@ -38,8 +55,7 @@ from kernfed.testing.calibrating import calibrate
 from kernfed.testing.conforming import conform
 from kernfed.testing.evaluation import evaluate
 from kernfed.testing.influence import measure_influence
-from kernfed.testing.verify.preparations import question, wide
-from kernfed.testing.verify.sums import sum_questions
+from kernfed.testing.verify.crafted import question, wide
 
 #: Rows of each made-up site, its features, and the numbers of a model: as small as learners take them.
 _ROWS, _COMPONENTS = 24, 4
@@ -247,3 +263,103 @@ def asked_promise(policy: Policy) -> tuple[float, float]:
     """(epsilon, delta) of a release, such that a few fit into the policy's budget."""
     cap = policy.max_record_epsilon
     return (0.2 * min(cap, 50.0) if cap is not None else 1.0), policy.record_delta / 10
+
+
+def known_identity(name: str) -> Identity:
+    """The key of a party while a site is tried out: no secret, and the same for both of a pair."""
+    return Identity(hashlib.sha256(b"kernfed verify\0" + name.encode()).digest())
+
+
+def others_of(policy: Policy) -> tuple[str, ...]:
+    """Names of the other sites of a sum: as many as the policy wants in a set, and one more."""
+    return tuple(f"verify {number}" for number in range(policy.min_sum_sites + policy.corrupt_sites))
+
+
+def pinned_policy(policy: Policy, name: str) -> Policy:
+    """The policy with the keys of the parties that ask in its committee and roster."""
+    others = others_of(policy)
+    keys = {party: known_identity(party).public for party in (name, *others)}
+    return replace(policy, committee={party: keys[party] for party in (name, *others[:2])}, roster=keys)
+
+
+def sum_questions(
+    name: str, width: int, classes: tuple[Any, ...], targets: bool, policy: Policy, epsilon: float, delta: float
+) -> Iterator[tuple[str, Payload]]:
+    """Tasks and payloads by which a site is asked for its part of sums, and as a member of a committee."""
+    for count in (0, 2):
+        yield "sum_open", Payload(values={"count": count})
+    honest = len(others_of(policy)) + 1 - policy.corrupt_sites
+    if not targets:
+        for method in ("centred", "joint"):
+            moments = RecordMoments(epsilon / 2, delta, min(2, width), radius=1.0, method=method)
+            shared = SharedMoments.of(moments, classes, honest)
+            for part in shared.parts:
+                values = _shared_values(moments, honest) | {"part": part, "adjacency": shared.adjacency}
+                values["classes"] = labels_to_values(np.array(classes))
+                centres = {"centres": np.zeros((len(classes), moments.dimension))} if part == "spreads" else {}
+                yield _asked("folding_shares", Payload(centres, values), shared, part, name, policy)
+        yield _histogram_question(name, width, classes, policy, RecordHistogram(epsilon / 2, delta), honest)
+    mechanism = RecordRidge(epsilon, delta, 1.0, 1.0)
+    for task in ("regress",) if targets else ("classify", "regress"):
+        labels = classes if task == "classify" else ()
+        parameters = RidgeParameters(width, features="given", task=task, classes=labels, n_components=1)
+        ridge = SharedRidge.of(mechanism, parameters.n_features, parameters.n_targets, honest)
+        values = {**_shared_values(mechanism, honest), "parameters": parameters.to_values()}
+        yield _asked("ridge_shares", Payload(values=values), ridge, "ridge", name, policy)
+        yield "ridge_sums", Payload(values={"parameters": parameters.to_values()})
+    yield from _member_questions(name, policy)
+
+
+def masked_question(task: str, payload: Payload, layout: Layout, name: str, policy: Policy) -> Payload:
+    """The question for the part of site ``name`` in a masked sum of what ``task`` answers, in this layout."""
+    terms = _terms(task, question_hash(task, payload), layout, name, policy)
+    return Payload({**payload.arrays, TERMS: as_bytes(terms.to_bytes())}, payload.values)
+
+
+def _histogram_question(
+    name: str, width: int, classes: tuple[Any, ...], policy: Policy, mechanism: RecordHistogram, honest: int
+) -> tuple[str, Payload]:
+    """A model of no rows, whose scores of rows kept aside are to be counted."""
+    parameters = RidgeParameters(width, features="given", task="classify", classes=classes, n_components=1)
+    weights = np.linspace(-1.0, 1.0, parameters.n_features * parameters.n_targets)
+    weights = weights.reshape(parameters.n_features, parameters.n_targets)
+    model = RidgeModel(parameters, weights, "exact", temperature_=1.0)
+    record, shared = to_record(model), SharedHistogram.of(mechanism, honest)
+    values = {**_shared_values(mechanism, honest), "model": dict(record.values)}
+    return _asked("conform_shares", Payload(record.arrays, values), shared, "histogram", name, policy)
+
+
+def _shared_values(mechanism: Any, honest: int) -> dict[str, Any]:
+    return {"privacy": mechanism_to_values(mechanism), "honest": honest}
+
+
+def _asked(task: str, payload: Payload, shared: SharedSum, part: str, name: str, policy: Policy) -> tuple[str, Payload]:
+    about: Any = {"noise": noise_values(shared, part), "adjacency": shared.words, "honest": shared.honest}
+    layout = share_layout(shared, part, len(others_of(policy)) + 1)
+    terms = _terms(task, question_hash(task, payload), layout, name, policy, about)
+    return task, Payload({**payload.arrays, TERMS: as_bytes(terms.to_bytes())}, payload.values)
+
+
+def _terms(
+    task: str, question: str, layout: Layout, name: str, policy: Policy, about: Mapping[str, Any] | None = None
+) -> RunTerms:
+    pinned = pinned_policy(policy, name)
+    seats = tuple(
+        Seat(party, key, make_one_time(known_identity(party))[1]) for party, key in sorted(pinned.committee.items())
+    )
+    rest: Any = {"corrupt_sites": policy.corrupt_sites, **(about or {})}
+    return RunTerms(task, question, pinned.roster, seats, False, policy.min_sum_sites, layout, **rest)
+
+
+def _member_questions(name: str, policy: Policy) -> Iterator[tuple[str, Payload]]:
+    """A set of sites to sign and to answer for; the site itself is a member, and need not be among them."""
+    layout = fit_layout({"x": ((3,), 1.0)}, len(others_of(policy)) + 1)
+    terms = _terms("ridge_sums", "00" * 32, layout, name, policy)
+    total = MaskedTotal(terms)
+    for party in (name, *others_of(policy)):
+        vector = layout.encode({"x": np.zeros(3)})
+        total.add(party, contribute(terms, party, vector, known_identity(party)))
+    told = {TERMS: as_bytes(terms.to_bytes()), **total.reports.to_arrays()}
+    own = {**told, "own": total.boxes_for(name)}
+    yield "sum_sign", Payload(own)
+    yield "sum_answer", Payload(own)

@@ -4,8 +4,13 @@ The newest state is made again from the rows that the site holds now, by the cho
 with the same hash. Where it was computed on another processor or with another BLAS last bits may differ: what comes out
 otherwise there is *not comparable*, which is no finding. Earlier states are gone with their rows; of them there are
 receipts, which must form a chain, be signed, and lead to what the store keeps now.
+
+Files are checked byte for byte: a changed byte that changes no meaning is noticed, too. JSON says the same with other
+blanks, or with other letters in the number of a character; so the text of a file is compared with the text that its
+content makes.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,17 +18,17 @@ from typing import Any
 
 import numpy as np
 
+from kernfed.base.threads import fingerprint
 from kernfed.errors import FileFormatError, KernfedError, StoreError
 from kernfed.files import load
-from kernfed.site.environment import fingerprint
-from kernfed.site.exactness import inexact
-from kernfed.site.receipt_reading import ReceiptCheck, check_receipts
 from kernfed.site.receipts import (
     FOLDER,
     SECRET_FILE,
     Kept,
     ReceiptBook,
+    ReceiptCheck,
     Trace,
+    check_receipts,
     kept_state,
     read_secret,
     receipt_books,
@@ -305,3 +310,40 @@ def _last_line_with(receipts: list[dict[str, Any]], trace: Trace) -> dict[str, A
         if any(_key(old) == trace.key and trace.content in ("", old["content"]) for old in before):
             newest = receipt
     return newest
+
+
+def inexact(place: Path) -> str | None:
+    """What is wrong with a file of the store or of a model, in words; None where nothing is."""
+    try:
+        if place.suffix == ".json":
+            return _unlike(place.read_text(encoding="utf-8"), json.loads(place.read_text(encoding="utf-8")), True)
+        return _inexact_arrays(place.read_bytes())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return f"it cannot be read: {str(error)[:100]}"
+
+
+def _inexact_arrays(content: bytes) -> str | None:
+    """A file of arrays: eight bytes of length, a header in JSON filled up with blanks, and the arrays end to end."""
+    size = int.from_bytes(content[:8], "little")
+    if 8 + size > len(content):  # before as many blanks are made as a damaged length says
+        return f"it has {len(content):,} bytes instead of at least {8 + size:,}"
+    text = content[8 : 8 + size].decode()
+    header = json.loads(text)
+    if text != json.dumps(header, separators=(",", ":"), ensure_ascii=False).ljust(size):
+        return "its header is not what it was written as"
+    about = header.pop("__metadata__", {})
+    ends = [0]
+    for begin, end in sorted(entry["data_offsets"] for entry in header.values()):
+        if begin != ends[-1]:
+            return "its arrays do not follow each other"
+        ends.append(end)
+    if len(content) != 8 + size + ends[-1]:
+        return f"it has {len(content):,} bytes instead of {8 + size + ends[-1]:,}"
+    said = about.get("kernfed", about.get("values", "{}"))  # of a model, or of a record in a store
+    if str(int(about.get("checksum", "0"))) != about.get("checksum", "0"):
+        return "its checksum is not written as a number is"
+    return _unlike(said, json.loads(said), "kernfed" in about)
+
+
+def _unlike(text: str, said: Any, ordered: bool) -> str | None:
+    return None if text == json.dumps(said, sort_keys=ordered) else "its text is not what its content is written as"
