@@ -8,7 +8,7 @@ import pytest
 
 from kernfed.base.answer import Answer
 from kernfed.errors import InputError
-from kernfed.serve.batching import Batcher
+from kernfed.serve.gateway import Batcher
 from kernfed.serve.requests import RequestError
 
 

@@ -20,8 +20,7 @@ from kernfed.serve import encrypted
 from kernfed.serve.app import make_app
 from kernfed.serve.client import GatewayClient, Rows
 from kernfed.serve.gateway import Gateway
-from kernfed.serve.requests import Limits
-from kernfed.serve.tokens import Tokens, new_token
+from kernfed.serve.requests import Limits, Tokens, new_token
 from serve.conftest import blobs
 from serve.http_client import Running
 

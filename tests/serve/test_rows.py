@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from kernfed.data import Preparation
-from kernfed.serve.columns import MOST_CHARACTERS, Columns
-from kernfed.serve.requests import RequestError
+from kernfed.serve.requests import MOST_CHARACTERS, Columns, RequestError
 from kernfed.serve.rows import ARROW, CSV, JSON, read_rows
 
 ABC = Columns(("a", "b", "c"), 3)

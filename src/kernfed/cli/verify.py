@@ -117,7 +117,7 @@ def _attacks(site: "Site", seed: int) -> "dict[str, tuple[Attack, Attack]]":
 
 def _write_page(place: Path, result: "Verification", attacks: "dict[str, tuple[Attack, Attack]]") -> None:
     from kernfed.files import atomic_path
-    from kernfed.report.forgetting import forgetting_page, forgetting_report
+    from kernfed.report.site_pages import forgetting_page, forgetting_report
 
     if place.suffix.lower() == ".html":
         from kernfed.report import write_html

@@ -63,7 +63,7 @@ def verify_site(
 
 def _write_page(place: Path, inspection: "Inspection") -> None:
     from kernfed.files import atomic_path
-    from kernfed.report.inspections import site_page, site_report
+    from kernfed.report.site_pages import site_page, site_report
 
     if place.suffix.lower() == ".html":
         from kernfed.report import write_html

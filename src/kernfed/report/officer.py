@@ -14,6 +14,7 @@ from kernfed.privacy.lower_bound import round_down
 from kernfed.privacy.roc import Attack
 from kernfed.promise import Guarantee, delta_words, round_up
 from kernfed.report.content import Assumption, Claim, PageTable, Section
+from kernfed.report.pages import render_markdown
 
 _COLUMNS = ("site", "task", "information", "messages", "bytes_up", "scalars_up")
 _UNITS = {"element": "One element (a single number of a row)", "record": "One record (a whole row, a person)"}
@@ -21,6 +22,16 @@ _NOT_PRIVATE = (
     "The release is marked not private (its noise came from a seed, or a step looked at the raw rows): neither "
     "guarantee holds."
 )
+
+
+def officer_page(report: AuditReport, traffic: Iterable[Mapping[str, Any]] | None = None) -> str:
+    """An audit as a page of Markdown in plain words.
+
+    ``traffic``: what left each site, one mapping per site and task with the keys site, task, information, messages,
+    bytes_up and scalars_up, as a federation's ``traffic.to_json()`` gives it.
+    """
+    sections = officer_sections(report, traffic)
+    return render_markdown(f"Privacy of {report.subject}", report.verdict, sections)
 
 
 def officer_sections(audit: AuditReport, traffic: Iterable[Mapping[str, Any]] | None = None) -> tuple[Section, ...]:

@@ -7,10 +7,13 @@ import ipaddress
 import json
 import logging
 import re
+import signal
+import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib.resources import files
+from typing import Any
 
 from kernfed._version import __version__
 from kernfed.base.checks import FloatArray
@@ -18,10 +21,8 @@ from kernfed.errors import HubUnreachable, InputError, NotConnected, StaleModel,
 from kernfed.serve.encrypted import EncryptedDesk
 from kernfed.serve.gateway import Gateway, answer_values, plain_labels
 from kernfed.serve.metrics import UNKNOWN
-from kernfed.serve.requests import Rate, RequestError
-from kernfed.serve.rows import JSON, KINDS
-from kernfed.serve.schema import PREDICT
-from kernfed.serve.tokens import Tokens
+from kernfed.serve.requests import Rate, RequestError, Tokens
+from kernfed.serve.rows import JSON, KINDS, PREDICT
 
 try:
     from fastapi import FastAPI, Request, Response
@@ -288,3 +289,55 @@ def _policy_of(page: str) -> str:
         digests[kind].append(f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'")
     allowed = "; ".join(f"{kind}-src {' '.join(own)}" for kind, own in digests.items())
     return f"default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; {allowed}"
+
+
+try:
+    import uvicorn
+except ImportError:
+    raise ImportError("a gateway needs fastapi and uvicorn: pip install -e '.[serve]' in a clone of kernfed") from None
+
+#: Connections at a time, beyond which the next hears 503, and seconds that one may be idle.
+_CONNECTIONS, _IDLE = 1_000, 15
+
+
+class _Server(uvicorn.Server):
+    """A server that ends a stopped process as one that has done its work: it is not killed by the signal after all."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop on SIGTERM and SIGINT, once what is under way is answered."""
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens; an address that is taken or not of this machine is refused."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=512)
+    except OSError as error:
+        raise InputError(f"no gateway can listen at {host} port {port}: {error.strerror or error}") from None
+
+
+def configuration(app: Any, *, grace: float) -> uvicorn.Config:
+    """How the application is served; when it is stopped, what is under way has ``grace`` seconds."""
+    return uvicorn.Config(
+        app,
+        http="h11",  # which bounds the size of headers
+        ws="none",
+        log_level="error",  # whoever sends what is no HTTP must not fill the log
+        access_log=False,
+        server_header=False,
+        limit_concurrency=_CONNECTIONS,
+        timeout_keep_alive=_IDLE,
+        timeout_graceful_shutdown=max(1, round(grace)),
+    )
+
+
+def run(app: Any, listening: socket.socket, *, grace: float) -> None:
+    """Answer until SIGTERM or SIGINT."""
+    _Server(configuration(app, grace=grace)).run(sockets=[listening])

@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 from kernfed.base.checks import FloatArray
 from kernfed.data.arrow import list_column
 from kernfed.errors import InputError
-from kernfed.serve.columns import Columns, check_words, prepared
-from kernfed.serve.requests import RequestError
+from kernfed.serve.requests import Columns, RequestError, check_words, prepared
 
 _PLACE = Path("the stream")
 
