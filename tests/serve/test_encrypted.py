@@ -16,7 +16,6 @@ from kernfed.errors import ProtocolError, RunFailed
 from kernfed.federation import Fault, Federation, FoldingLearner, Policy
 from kernfed.secure import KeyHolder, Server, Site
 from kernfed.secure.bundle import name_of_keys, pack_keys
-from kernfed.serve import encrypted
 from kernfed.serve.app import make_app
 from kernfed.serve.client import GatewayClient, Rows
 from kernfed.serve.gateway import Gateway
@@ -139,9 +138,13 @@ def test_keys_of_two_holders_are_refused(opened):
     assert "must be of one key holder" in reply.json()["error"]
 
 
-def test_the_oldest_keys_are_forgotten_and_others_are_refused(opened, monkeypatch):
-    monkeypatch.setattr(encrypted, "MOST_HOLDERS", 1)
-    running, _, X, _ = opened
+def test_the_oldest_keys_are_forgotten_and_others_are_refused():
+    federation, model, X = made()
+    with Running(make_app(Gateway(model, federation, limits=Limits(key_holders=1)))) as running:
+        _ask_with_keys_of_two(running, X)
+
+
+def _ask_with_keys_of_two(running, X):
     client = GatewayClient(running.url)
     sites, classes, _ = client.needs()
     assert (sites, classes.tolist()) == (3, ["ant", "bee", "cat"])

@@ -27,6 +27,10 @@ from kernfed.serve.rows import read_rows
 _COMMON = ("sites", "missing")
 #: Characters of the names of all callers of one scoring: sites keep so many.
 _LONGEST_NAMES = 200
+#: Seconds for which requests gather after several came together.
+_WINDOW = 0.003
+#: Seconds for which what is known of the sites is not asked again, and that one may take to say that it is there.
+_FRESH, _SOON = 5.0, 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,34 +44,27 @@ class Batcher:
     """Lets ``score(rows, callers)`` answer, in one thread, what has arrived meanwhile.
 
     A request that comes alone is scored at once. While one is scored others gather, and where several came together the
-    next ones are waited for ``window`` seconds. ``most_rows`` are scored at a time, at least one request; where
-    ``most_waiting`` numbers wait the next is refused. ``heard`` is told how many requests and rows each scoring has.
+    next ones are waited for ``_WINDOW`` seconds. ``limits.rows`` are scored at a time, at least one request; where
+    ``limits.waiting`` numbers wait the next is refused. ``count(requests, rows)`` is called for each scoring.
     """
 
     def __init__(
-        self,
-        score: Callable[[FloatArray, str], Answer],
-        *,
-        most_rows: int,
-        most_waiting: int,
-        heard: Callable[[int, int], None],
-        window: float = 0.003,
+        self, score: Callable[[FloatArray, str], Answer], limits: Limits, count: Callable[[int, int], None]
     ) -> None:
-        self._score, self._heard = score, heard
-        self._most_rows, self._most_waiting, self._window = most_rows, most_waiting, window
+        self._score, self._limits, self._count = score, limits, count
         self._queue: deque[_Waiting] = deque()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="scoring")
         self._working: asyncio.Task[None] | None = None
 
     async def ask(self, rows: FloatArray, caller: str) -> Answer:
         """The answer for rows (n, p)."""
-        if self._queue and sum(one.rows.size for one in self._queue) + rows.size > self._most_waiting:
+        if self._queue and sum(one.rows.size for one in self._queue) + rows.size > self._limits.waiting:
             raise RequestError(503, f"{len(self._queue):,} requests are waiting already; ask again later", wait=1.0)
-        own = _Waiting(rows, caller, asyncio.get_running_loop().create_future())
-        self._queue.append(own)
+        waiting = _Waiting(rows, caller, asyncio.get_running_loop().create_future())
+        self._queue.append(waiting)
         if self._working is None or self._working.done():
             self._working = asyncio.create_task(self._work())
-        return await own.answer
+        return await waiting.answer
 
     def close(self) -> None:
         """Let go of the thread."""
@@ -78,7 +75,7 @@ class Batcher:
         together = 1
         while self._queue:
             if together > 1:
-                await asyncio.sleep(self._window)
+                await asyncio.sleep(_WINDOW)
             batch = self._next()
             together = len(batch)
             if batch:
@@ -92,7 +89,7 @@ class Batcher:
         while self._queue:
             one = self._queue[0]
             named = callers | {one.caller}
-            if batch and (rows + len(one.rows) > self._most_rows or len(_listed(named)) > _LONGEST_NAMES):
+            if batch and (rows + len(one.rows) > self._limits.rows or len(_listed(named)) > _LONGEST_NAMES):
                 break
             self._queue.popleft()
             if not one.answer.done():
@@ -103,7 +100,7 @@ class Batcher:
     async def _answer(self, batch: Sequence[_Waiting]) -> None:
         """Answer a batch; where it cannot be scored for what is in it, each alone, for only one may be the reason."""
         rows = batch[0].rows if len(batch) == 1 else np.concatenate([one.rows for one in batch])
-        self._heard(len(batch), len(rows))
+        self._count(len(batch), len(rows))
         loop = asyncio.get_running_loop()
         try:
             names = _listed({one.caller for one in batch})
@@ -166,12 +163,8 @@ def abstained(model: Any, answer: Answer, rows: FloatArray, share: float, option
     p_value = model.conformal_.p_values(distances) if strangers else None
     if p_value is not None:
         unsure |= p_value <= share
-    own = {one.name: getattr(answer, one.name) for one in fields(Answer)}
-    return CoveredAnswer(**own, sets=sets, abstained=unsure, p_value=p_value)
-
-
-#: Seconds for which what is known of the sites is not asked again, and that one may take to say that it is there.
-_FRESH, _SOON = 5.0, 2.0
+    known = {one.name: getattr(answer, one.name) for one in fields(Answer)}
+    return CoveredAnswer(**known, sets=sets, abstained=unsure, p_value=p_value)
 
 
 class Gateway:
@@ -202,12 +195,12 @@ class Gateway:
             raise InputError("this model states no coverage, so that it cannot abstain: use kernfed conform first")
         self.limits = limits or Limits()
         self.columns = Columns.of(model)
+        #: Labels in the order of probabilities, as plain values; none of a regressor.
+        self.classes = np.asarray(getattr(model, "classes_", ())).tolist()
         self.metrics = Metrics()
         self.min_replies, self.timeout = min_replies, timeout
         self._options = {"min_replies": min_replies, "timeout": timeout} if self._asks else {}
-        self._batcher = Batcher(
-            self._score, most_rows=self.limits.rows, most_waiting=self.limits.waiting, heard=self.metrics.scored
-        )
+        self._batcher = Batcher(self._score, self.limits, self.metrics.scored)
         self._reading, self._looking = asyncio.Lock(), asyncio.Lock()
         self._sites: tuple[float, dict[str, float | None]] = (-math.inf, {})
 
@@ -216,12 +209,12 @@ class Gateway:
         async with self._reading:
             return await asyncio.to_thread(read_rows, body, kind, self.columns, self.limits.rows)
 
-    async def answer(self, rows: FloatArray, caller: str) -> Answer:
-        """What the model says of rows (n, p), asked by ``caller``."""
-        return await self._batcher.ask(rows, caller)
+    async def answer_values(self, rows: FloatArray, caller: str) -> dict[str, Any]:
+        """What the model says of rows (n, p), asked by ``caller``: one object per row, and which sites answered."""
+        return answer_values(await self._batcher.ask(rows, caller), self.classes)
 
     def _score(self, rows: FloatArray, callers: str) -> Answer:
-        """Score rows of these callers, whom the sites hear of as said by this gateway."""
+        """Score rows of these callers, whom this gateway names to the sites."""
         model = self.model
         if self.federation is not None:
             model = model.connect(self.federation.on_behalf_of(callers))
@@ -263,7 +256,7 @@ class Gateway:
             "version": __version__,
             "columns": list(self.columns.names),
             "width": self.columns.width,
-            "classes": plain_labels(getattr(model, "classes_", ())),
+            "classes": self.classes,
             "distance_unit": getattr(model, "distance_unit", None),
             "asks_sites": self.federation is not None,
             "sites": sites,
@@ -281,28 +274,23 @@ class Gateway:
 
 
 def answer_values(answer: Answer, classes: Sequence[Any]) -> dict[str, Any]:
-    """An answer in plain values: one object per row, and which sites spoke."""
+    """An answer in plain values: one object per row, and which sites answered."""
     columns: dict[str, list[Any]] = {"label": answer.labels.tolist()}
     if answer.probabilities is not None:
         names = [str(name) for name in classes]
-        columns["probabilities"] = [dict(zip(names, own, strict=True)) for own in answer.probabilities.tolist()]
+        columns["probabilities"] = [dict(zip(names, row, strict=True)) for row in answer.probabilities.tolist()]
     if isinstance(answer, CoveredAnswer):
         columns["label"] = [
             None if unsure else label for unsure, label in zip(answer.abstained, columns["label"], strict=True)
         ]
         columns["abstained"] = answer.abstained.tolist()
-        columns["set"] = [[label for label, inside in zip(classes, own, strict=True) if inside] for own in answer.sets]
+        columns["set"] = [[label for label, inside in zip(classes, row, strict=True) if inside] for row in answer.sets]
     for name in ("site", "batch", "part", "score", "distance", "p_value"):
         values = getattr(answer, name, None)
         if values is not None:
             columns[name] = [_plain(value) for value in values.tolist()]
     rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
     return {"answers": rows, "sites": list(answer.sites), "missing": dict(answer.missing)}
-
-
-def plain_labels(classes: Any) -> list[Any]:
-    """Labels as plain values."""
-    return list(classes.tolist()) if hasattr(classes, "tolist") else list(classes)
 
 
 def _plain(value: Any) -> Any:

@@ -30,7 +30,8 @@ class Limits:
 
     rows, bytes : of one request. rate : requests of one caller in a second, 0 for any number. waiting : numbers in rows
     that wait for their turn, over all callers. bodies : bytes of all requests that are being read. seconds : for a body
-    to arrive.
+    to arrive. encrypted_rows : of one request for an encrypted answer, a ciphertext holds 64 to 128. key_bytes,
+    key_seconds : of one upload of keys. key_holders : whose keys are remembered, each some 200 MB of memory.
     """
 
     rows: int = 10_000
@@ -39,6 +40,10 @@ class Limits:
     waiting: int = 20_000_000
     bodies: int = 64_000_000
     seconds: float = 30.0
+    encrypted_rows: int = 1024
+    key_bytes: int = 512_000_000
+    key_seconds: float = 300.0
+    key_holders: int = 4
 
 
 class Rate:
@@ -58,8 +63,11 @@ class Rate:
         left = min(self._most, left + (now - then) * self._rate)
         if left < 1.0:
             self._left[caller] = (left, now)
-            told = f"at most {self._rate:g} requests in a second are answered; send several rows in one request"
-            raise RequestError(429, told, wait=(1.0 - left) / self._rate)
+            raise RequestError(
+                429,
+                f"at most {self._rate:g} requests in a second are answered; send several rows in one request",
+                wait=(1.0 - left) / self._rate,
+            )
         self._left[caller] = (left - 1.0, now)
 
 
@@ -87,8 +95,9 @@ class Columns:
 def check_words(name: str, longest: int) -> None:
     """Refuse a column of text whose longest cell is too long."""
     if longest > MOST_CHARACTERS:
-        told = f"cells of column {name!r:.80} must have at most {MOST_CHARACTERS:,} characters, one has {longest:,}"
-        raise RequestError(422, told)
+        raise RequestError(
+            422, f"cells of column {name!r:.80} must have at most {MOST_CHARACTERS:,} characters, one has {longest:,}"
+        )
 
 
 def prepared(table: Any, preparation: Preparation) -> FloatArray:
