@@ -266,7 +266,7 @@ def model_card(model: Any, evidence: Evidence | None = None, *, title: str = "")
         *(_in_words(section) for section in page.sections),
         Section("Limits", points=tuple(_limits(model, known))),
     )
-    return render_markdown(page.title, page.lead, sections)
+    return render_markdown(replace(page, sections=sections))
 
 
 def _in_words(section: Section) -> Section:

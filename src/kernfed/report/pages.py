@@ -2,9 +2,10 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -46,8 +47,17 @@ def render_html(report: ReportData) -> str:
 
 
 def write_html(report: ReportData, path: str | os.PathLike[str]) -> None:
-    """Write the page, whole or not at all."""
-    text = render_html(report)
+    """Write the page as HTML, whole or not at all."""
+    write_text(render_html(report), path)
+
+
+def write_page(report: ReportData, path: Path) -> None:
+    """Write the page as HTML where the file is named ``.html``, otherwise as Markdown; whole or not at all."""
+    write_text(render_html(report) if path.suffix.lower() == ".html" else render_markdown(report), path)
+
+
+def write_text(text: str, path: str | os.PathLike[str]) -> None:
+    """Write a file of text, whole or not at all."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -172,10 +182,10 @@ def _kind(cells: list[str]) -> str:
 _SAFE = (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "'"))
 
 
-def render_markdown(title: str, line: str, sections: Sequence[Section]) -> str:
-    """A page of these sections, figures left out; ``line`` says it all in one."""
-    blocks = [f"# {_safe(title)}", f"**In one line.** {_safe(line)}"]
-    for section in sections:
+def render_markdown(report: ReportData) -> str:
+    """The page as Markdown, without facts and figures; the lead says it all in one line."""
+    blocks = [f"# {_safe(report.title)}", f"**In one line.** {_safe(report.lead)}"]
+    for section in report.sections:
         blocks += [f"## {_safe(section.title)}", *_blocks(section)]
     return "\n\n".join(blocks) + "\n"
 

@@ -5,7 +5,6 @@ from typing import Any
 
 from kernfed.privacy.roc import Attack
 from kernfed.report.content import Fact, PageTable, ReportData, Section
-from kernfed.report.pages import render_markdown
 from kernfed.site.verifying import BY_HASH, NOT_COMPARABLE, Verification
 from kernfed.testing.verify.inspect import REMAINING, Inspection, TaskLine, policy_lines
 
@@ -30,12 +29,6 @@ def site_report(inspection: Inspection) -> ReportData:
         facts,
         _inspection_sections(inspection),
     )
-
-
-def site_page(inspection: Inspection) -> str:
-    """The page as Markdown."""
-    page = site_report(inspection)
-    return render_markdown(page.title, page.lead, page.sections)
 
 
 def _inspection_sections(inspection: Inspection) -> tuple[Section, ...]:
@@ -118,12 +111,6 @@ def forgetting_report(verification: Verification, attacks: Mapping[str, tuple[At
     )
     title = f"What site {verification.site!r} has forgotten"
     return ReportData("forgetting", title, lead, facts, _sections(verification, attacks))
-
-
-def forgetting_page(verification: Verification, attacks: Mapping[str, tuple[Attack, Attack]]) -> str:
-    """The page as Markdown."""
-    page = forgetting_report(verification, attacks)
-    return render_markdown(page.title, page.lead, page.sections)
 
 
 def _sections(verification: Verification, attacks: Mapping[str, tuple[Attack, Attack]]) -> tuple[Section, ...]:
