@@ -15,7 +15,7 @@ import numpy as np
 import kernfed as kf
 from kernfed.federation import Federation, LocalEngine, Policy, Refusal, Site
 from kernfed.federation.preparing import agree
-from kernfed.kernels.fourier import FourierFeatures
+from kernfed.kernels.features import FourierFeatures
 from kernfed.site.protocol.message import Payload, Question, decode_question, decode_reply, encode_question
 from kernfed.site.protocol.task import task_names
 

@@ -30,7 +30,7 @@ from kernfed.errors import DatasetNotFoundError
 from kernfed.federation import Federation, FoldingLearner
 from kernfed.kahm import KAHM, MEASURES, KAHMClassifier, WideKAHM
 from kernfed.kahm.bank import Bank, fit_machines
-from kernfed.kahm.batches import split_rows
+from kernfed.kahm.choice import split_rows
 from kernfed.kahm.machine import layer_kernel
 
 Rows = npt.NDArray[np.float32]

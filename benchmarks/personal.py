@@ -18,8 +18,7 @@ from timing import Comparison, interleave, machine_facts, report
 from kernfed.federation import Federation
 from kernfed.federation.personal.learner import PersonalLearner
 from kernfed.personal.prior import ridge_alone
-from kernfed.personal.simplex import minimise_on_simplex
-from kernfed.personal.weights import EmbeddingKernel, compare, linear_terms
+from kernfed.personal.weights import EmbeddingKernel, compare, linear_terms, minimise_on_simplex
 
 HERE = Path(__file__).resolve().parent
 Sites = dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]

@@ -28,7 +28,7 @@ from kernfed.federation.folding.machines import fit_batches, folding_handle, mac
 from kernfed.federation.folding.membership import attack_forgetting
 from kernfed.files import content_digest, labels_to_values
 from kernfed.kahm.model import FoldingParameters
-from kernfed.kahm.packing import pack_machines
+from kernfed.kahm.model_file import pack_machines
 from kernfed.site.receipts import PendingReceipt
 from kernfed.site.verifying import SAME, verify
 

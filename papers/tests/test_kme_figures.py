@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from kernfed.personal.weighted import PENALTIES, effective_rows
+from kernfed.personal.prior import PENALTIES, effective_rows
 from kernfed_papers.experiments import kme_figure_1, kme_figure_2, kme_figure_3
 from kernfed_papers.experiments.kme_data import concept_shift, covariate_shift
 from kernfed_papers.experiments.kme_styles import Styles

@@ -18,8 +18,8 @@ from kernfed._version import __version__
 from kernfed.errors import TooFewReplies
 from kernfed.federation import Engine, Fault, Federation, FoldingLearner, Payload, Policy
 from kernfed.kahm.bank import fit_machines
-from kernfed.kahm.batches import split_rows
-from kernfed.kahm.packing import pack_machines
+from kernfed.kahm.choice import split_rows
+from kernfed.kahm.model_file import pack_machines
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.secure import Committee, classify
 from kernfed.site.protocol.message import (

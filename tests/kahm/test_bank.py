@@ -11,7 +11,7 @@ from kernfed import KAHM
 from kernfed.base.threads import resolve_jobs, single_blas_thread
 from kernfed.kahm.bank import BLOCK, Bank, fit_machines
 from kernfed.kahm.machine import explicit_images, fit_machine, recover_rows
-from kernfed.kahm.packing import pack_machines, unpack_machines
+from kernfed.kahm.model_file import pack_machines, unpack_machines
 from kernfed.kahm.products import gram_matrix, multiply, multiply_rows
 from kernfed.kahm.tile import group_machines
 from oracles.kahm import literal_kahm

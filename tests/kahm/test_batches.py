@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernfed.kahm.batches import split_rows
+from kernfed.kahm.choice import split_rows
 
 
 @pytest.mark.parametrize("partition", ["order", "random", "kmeans"])

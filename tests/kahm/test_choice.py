@@ -6,8 +6,8 @@ import kernfed as kf
 from kernfed.base.random import generator
 from kernfed.errors import InputError
 from kernfed.kahm.choice import Candidate, Chosen, Tally, candidates, usual
-from kernfed.kahm.trying import Machines, leave_out, sample, try_candidates
-from kernfed.kernels.scaling import ColumnStatistics
+from kernfed.kahm.left_out import Machines, leave_out, sample, try_candidates
+from kernfed.kernels.rows import ColumnStatistics
 
 MACHINES = Machines("distance", n_jobs=1)
 

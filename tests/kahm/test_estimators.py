@@ -18,15 +18,15 @@ from kernfed.base.random import generator
 from kernfed.errors import FileFormatError
 from kernfed.files import Record, from_record, load, to_record
 from kernfed.kahm.bank import Bank
-from kernfed.kahm.calibration import (
+from kernfed.kahm.classifier import EXPECTED_FAILED_CHECKS
+from kernfed.kahm.folding import MEASURES, folding
+from kernfed.kahm.left_out import (
     fit_temperature,
     left_out_scores,
     softmin,
     temperature_losses,
     usual_temperature,
 )
-from kernfed.kahm.classifier import EXPECTED_FAILED_CHECKS
-from kernfed.kahm.folding import MEASURES, folding
 from kernfed.kahm.machine import explicit_images, fit_machine
 from kernfed.kahm.spectrum import regularization
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from kernfed.kahm.aggregate import AGGREGATES
 from kernfed.kahm.bank import Bank, fit_machines
+from kernfed.kahm.members import AGGREGATES
 from kernfed.kahm.model import FoldingModel, FoldingParameters, Member
 
 CLASSES = np.array(["a", "b", "c"])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import pairwise
 
+from kernfed.kernels import features as module
 from kernfed.kernels import (
     gaussian_gram,
     median_bandwidth,
@@ -11,7 +12,6 @@ from kernfed.kernels import (
     quadratic_features,
     squared_distances,
 )
-from kernfed.kernels import gram as module
 from oracles import kernels as oracle
 
 TOLERANCE = {np.float32: 1e-6, np.float64: 1e-12}

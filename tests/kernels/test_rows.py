@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernfed.kernels import row_blocks
-from kernfed.kernels._rows import feature_rows, plain_scalar, stable_mean, working_vector
+from kernfed.kernels.rows import feature_rows, plain_scalar, stable_mean, working_vector
 
 
 @pytest.mark.parametrize(("n", "block_rows"), [(0, 3), (1, 3), (3, 3), (7, 3), (7, 100)])

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from kernfed.errors import InputError
-from kernfed.kernels.scaling import ColumnStatistics, Scaling, typical_statistics
+from kernfed.kernels.rows import ColumnStatistics, Scaling, typical_statistics
 
 
 def test_statistics_of_parts_add_up_to_those_of_all_rows(rng):

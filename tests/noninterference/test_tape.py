@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernfed.kernels.fourier import FourierFeatures
+from kernfed.kernels.features import FourierFeatures
 from kernfed.privacy import (
     ElementLaplace,
     ElementStaircase,

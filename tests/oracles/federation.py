@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed.kahm.batches import split_rows
+from kernfed.kahm.choice import split_rows
 from kernfed.kahm.compose import KAHM
 from kernfed.kahm.folding import ABSENT
 

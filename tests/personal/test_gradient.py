@@ -3,7 +3,7 @@ import pytest
 from scipy.optimize import minimize
 
 from kernfed.personal.gradient import descend, exponentiated_gradient, minimise, printed_rates, weighted_risks
-from kernfed.personal.simplex import minimise_on_simplex
+from kernfed.personal.weights import minimise_on_simplex
 
 
 def quadratic(rng, width):

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from kernfed.personal import groups as module
-from kernfed.personal.evidence import LEVELS, Spectra
 from kernfed.personal.groups import find_groups, group_coefficients, group_weights, no_group
 from kernfed.personal.prior import ridge_alone
-from kernfed.personal.statistics import Coordinates, SiteStatistics
+from kernfed.personal.statistics import LEVELS, Coordinates, SiteStatistics, Spectra
 from oracles import personal as oracle
 
 

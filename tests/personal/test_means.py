@@ -6,7 +6,7 @@ import pytest
 import kernfed as kf
 from kernfed.errors import MissingSites
 from kernfed.kernels import MeanEmbedding
-from kernfed.personal.means import mean_groups
+from kernfed.personal.groups import mean_groups
 from kernfed.personal.weights import EmbeddingKernel
 from kernfed_papers.experiments.kme_data import covariate_shift
 

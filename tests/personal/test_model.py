@@ -20,8 +20,7 @@ from kernfed.personal.fit import (
 from kernfed.personal.groups import find_groups, group_coefficients
 from kernfed.personal.model import PersonalModel, SiteModel, weight_clusters
 from kernfed.personal.prior import SitePrior, cross_fitted_gain, group_prior, ridge_alone
-from kernfed.personal.problem import Problem
-from kernfed.personal.statistics import Coordinates, SiteStatistics
+from kernfed.personal.statistics import Coordinates, Problem, SiteStatistics
 from kernfed.personal.weights import EmbeddingKernel
 from oracles import personal as oracle
 

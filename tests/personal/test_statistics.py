@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from kernfed.kernels import FourierFeatures, Moments
+from kernfed.personal.prior import common_regularization, effective_rows, own_penalty, weighted_ridge
 from kernfed.personal.statistics import Coordinates, SiteStatistics
-from kernfed.personal.weighted import common_regularization, effective_rows, own_penalty, weighted_ridge
 from oracles import personal as oracle
 
 
@@ -150,7 +150,7 @@ def test_weights_that_are_not_on_the_simplex_are_refused(rng, weights, message):
 
 
 def test_the_own_penalty_leaves_rows_out_one_by_one(rng):
-    from kernfed.personal.weighted import PENALTIES
+    from kernfed.personal.prior import PENALTIES
 
     X, Y = site_rows(rng, 8, p=3)
     unit = np.square(X).sum() / 8

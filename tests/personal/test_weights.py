@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from kernfed.kernels import gaussian_gram, polynomial_gram
-from kernfed.kernels.simplex import project_on_simplex
-from kernfed.personal.simplex import minimise_on_simplex
+from kernfed.kernels.predictor import project_on_simplex
 from kernfed.personal.weights import (
     EmbeddingKernel,
     aggregate,
@@ -15,6 +14,7 @@ from kernfed.personal.weights import (
     compare_rows,
     embedding_bounds,
     linear_terms,
+    minimise_on_simplex,
     penalty_constants,
 )
 from oracles import personal as oracle

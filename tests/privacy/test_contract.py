@@ -13,7 +13,7 @@ import kernfed.privacy
 from contracts.mechanisms import FAR, WIDTH, MechanismContract, N, Rows
 from kernfed.abstain.ladder import BITS, PLACES, sensitivity
 from kernfed.errors import InputError
-from kernfed.kernels.fourier import FourierFeatures
+from kernfed.kernels.features import FourierFeatures
 from kernfed.privacy import (
     ElementLaplace,
     ElementStaircase,

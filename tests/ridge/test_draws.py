@@ -8,8 +8,8 @@ import pytest
 
 import kernfed as kf
 from kernfed.files import load
-from kernfed.kernels import fourier
-from kernfed.personal.problem import Problem
+from kernfed.kernels import features as fourier
+from kernfed.personal.statistics import Problem
 from kernfed.personal.weights import EmbeddingKernel
 from kernfed.ridge import RidgeModel, RidgeParameters
 from oracles.federation import sites_data

@@ -13,10 +13,9 @@ from kernfed.ridge.heterogeneity import (
     model_heterogeneity,
     probe_spectrum,
 )
-from kernfed.ridge.local import fit_local
-from kernfed.ridge.objective import average
+from kernfed.ridge.local import fit_local, leave_one_out_losses
 from kernfed.ridge.parameters import RidgeParameters
-from kernfed.ridge.path import leave_one_out_losses
+from kernfed.ridge.solvers import average
 from oracles import ridge as oracle
 
 VALUE = 0.05

@@ -15,9 +15,8 @@ from kernfed.ridge.leave_one_out import (
     left_out,
     rule,
 )
-from kernfed.ridge.means import centred_features, centred_targets, row_means
 from kernfed.ridge.parameters import RidgeParameters
-from kernfed.ridge.sums import weighted_moments
+from kernfed.ridge.sums import centred_features, centred_targets, row_means, weighted_moments
 from oracles import ridge as oracle
 
 PATH = (1e-4, 1e-2, 1.0)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from kernfed.ridge.exact import minimise
 from kernfed.ridge.local import DualFactor, LocalRidge, PrimalFactor, SpectralFactor, fit_local
 from kernfed.ridge.parameters import RidgeParameters, check_path
+from kernfed.ridge.solvers import minimise
 from kernfed.ridge.sums import weighted_moments
 from oracles import ridge as oracle
 

@@ -5,7 +5,7 @@ import pytest
 
 from kernfed.errors import FileFormatError
 from kernfed.files import Record, from_record, load, to_record
-from kernfed.kernels.simplex import project_on_simplex
+from kernfed.kernels.predictor import project_on_simplex
 from kernfed.ridge import Heterogeneity, RidgeModel, RidgeParameters, RidgeRound, SiteHeterogeneity
 
 

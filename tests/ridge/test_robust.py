@@ -8,7 +8,6 @@ import pytest
 
 from kernfed.kernels import Moments
 from kernfed.ridge.leave_one_out import TEMPERATURES, LeftOut
-from kernfed.ridge.means import Means, moved
 from kernfed.ridge.robust import (
     CAP,
     capped,
@@ -20,6 +19,7 @@ from kernfed.ridge.robust import (
     typical_errors,
     weighted_median,
 )
+from kernfed.ridge.sums import Means, moved
 from oracles import robust as oracle
 
 TOLERANCE = 1e-9

@@ -7,12 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from kernfed.ridge.conjugate import conjugate_step, start_conjugate
 from kernfed.ridge.first_order import descend, proximal_minimiser, site_objective
 from kernfed.ridge.local import fit_local
-from kernfed.ridge.newton import newton_step, start_newton
-from kernfed.ridge.objective import average, first_iterate
 from kernfed.ridge.parameters import RidgeParameters
+from kernfed.ridge.solvers import average, conjugate_step, first_iterate, newton_step, start_conjugate, start_newton
 from oracles import ridge as oracle
 
 

@@ -12,7 +12,7 @@ from kernfed.federation import Federation, FoldingLearner, Payload, Policy, Ridg
 from kernfed.federation.folding.machines import folding_handle
 from kernfed.files import to_record
 from kernfed.kahm.model import FoldingParameters
-from kernfed.personal.problem import Problem
+from kernfed.personal.statistics import Problem
 from kernfed.personal.weights import EmbeddingKernel
 from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.parameters import RidgeParameters

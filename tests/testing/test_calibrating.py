@@ -9,7 +9,7 @@ import scipy.optimize
 from sklearn.metrics import log_loss
 
 import kernfed as kf
-from kernfed.kahm.calibration import softmin, temperature_losses
+from kernfed.kahm.left_out import softmin, temperature_losses
 from kernfed.site.policy import Policy
 from kernfed.site.protocol.message import Payload
 from kernfed.testing import calibrating

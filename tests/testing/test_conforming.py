@@ -9,7 +9,7 @@ import pytest
 import kernfed as kf
 from kernfed.abstain import BINS, RATIO_BINS, probability_bins, ratio_bins
 from kernfed.errors import InputError, NotConnected, TooFewReplies
-from kernfed.kahm.calibration import softmin
+from kernfed.kahm.left_out import softmin
 from kernfed.site.policy import Policy
 from kernfed.site.protocol.message import Payload
 from kernfed.testing import conforming

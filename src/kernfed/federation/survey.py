@@ -16,7 +16,7 @@ from kernfed.errors import InputError, Refused, SitesLost, TooFewReplies
 from kernfed.federation.asking import Federation, agreeing, leave_out
 from kernfed.federation.shares import MAX_SHARE, outsized
 from kernfed.kernels import median_bandwidth
-from kernfed.kernels.problem import TASKS, FeatureProblem
+from kernfed.kernels.predictor import TASKS, FeatureProblem
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.replies import Replies
 from kernfed.site.protocol.schema import Schema, agree

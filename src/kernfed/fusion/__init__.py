@@ -18,7 +18,7 @@ _HOMES = {
     "Visit": "parts",
 }
 #: The module of every file format of this package.
-FORMATS = {"FusionModel": "kernfed.fusion.model_file", "FusionClassifier": "kernfed.fusion.classifier_file"}
+FORMATS = {"FusionModel": "kernfed.fusion.model_file", "FusionClassifier": "kernfed.fusion.classifier"}
 formats_from(lambda: FORMATS)
 
 __all__ = ["FusionChoice", "FusionClassifier", "FusionExplanation", "FusionModel", "Visit"]

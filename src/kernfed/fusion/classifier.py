@@ -18,11 +18,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kernfed.base.answer import Answer, answer_of_scores
 from kernfed.base.checks import FloatArray, check_choice, check_count, check_number
-from kernfed.base.prior import Prior, check_prior, log_ratio, weighted_shares
+from kernfed.base.plain import check_classes_sorted, read_columns
+from kernfed.base.prior import Prior, check_prior, log_ratio, prior_from_values, prior_to_values, weighted_shares
 from kernfed.base.random import generator
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
-from kernfed.files import Savable
+from kernfed.files import Record, Savable, labels_from_values, labels_to_values, register
 from kernfed.fusion.combination import (
     USUAL_TEMPERATURE,
     USUAL_WEIGHT,
@@ -31,8 +32,10 @@ from kernfed.fusion.combination import (
     left_out_values,
     probabilities,
 )
-from kernfed.kahm.calibration import LeftOutRows
+from kernfed.fusion.model_file import nested, unnested
 from kernfed.kahm.classifier import KAHMClassifier
+from kernfed.kahm.left_out import LeftOutRows
+from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.single import SingleHead, fit_single
 
 #: Left-out rows that the weight is fitted to, about.
@@ -188,3 +191,46 @@ class FusionClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore
         """Logits times the temperature (n, C); for two classes the difference in favour of the second, (n,)."""
         fused = self._fused(X, None)
         return fused[:, 1] - fused[:, 0] if len(self.classes_) == 2 else fused
+
+
+def _dump_classifier(model: FusionClassifier) -> Record:
+    check_is_fitted(model, "head_")
+    parts = nested({"machines": model.machines_, "head": model.head_})
+    settings = {name: value for name, value in model.get_params().items() if name != "prior"}
+    if isinstance(model.class_weight, Mapping):
+        settings["class_weight"] = [[label, weight] for label, weight in model.class_weight.items()]
+    values = {
+        **parts.values,
+        "settings": settings,
+        "prior": prior_to_values(model.prior, model.classes_),
+        "classes": labels_to_values(model.classes_),
+        "columns": list(getattr(model, "feature_names_in_", ())),
+        "weight": model.weight_,
+        "temperature": model.temperature_,
+    }
+    return Record(parts.arrays, values)
+
+
+def _load_classifier(record: Record) -> FusionClassifier:
+    values = record.values
+    machines, head = unnested(record, "machines", KAHMClassifier), unnested(record, "head", RidgeModel)
+    classes = check_classes_sorted(labels_from_values(values["classes"]))
+    if machines is None or head is None or {len(head.classes_), len(machines.classes_)} != {len(classes)}:
+        raise InputError(f"machines and head must have {len(classes)} classes")
+    if head.n_features_in_ != machines.n_features_in_:
+        raise InputError("machines and head must have the same columns")
+    settings = dict(values["settings"])
+    if isinstance(settings.get("class_weight"), list):
+        settings["class_weight"] = dict(settings["class_weight"])
+    model = FusionClassifier(**settings, prior=prior_from_values(values["prior"], classes))
+    model.machines_, model.head_, model.classes_ = machines, head, classes
+    model.n_features_in_ = head.n_features_in_
+    columns = read_columns(values["columns"], model.n_features_in_)
+    if columns:
+        model.feature_names_in_ = np.array(columns, dtype=object)
+    model.weight_ = check_number(values["weight"], "weight", at_least=0)
+    model.temperature_ = check_number(values["temperature"], "temperature", above=0)
+    return model
+
+
+register("FusionClassifier", 1, FusionClassifier, _dump_classifier, _load_classifier)

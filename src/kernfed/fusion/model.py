@@ -16,8 +16,7 @@ from kernfed.data.preparation import Preparation
 from kernfed.errors import InputError, NotConnected
 from kernfed.files import Savable
 from kernfed.fusion.combination import fused_values, probabilities
-from kernfed.fusion.connection import Connection
-from kernfed.fusion.parts import FusedParts, FusionChoice, FusionExplanation, Visit
+from kernfed.fusion.parts import Connection, FusedParts, FusionChoice, FusionExplanation, Visit
 from kernfed.kahm.model import FoldingModel, Member
 from kernfed.kahm.projection import project
 from kernfed.kernels.head import Head

@@ -1,14 +1,31 @@
-"""What a fusion tells of its two parts: how they were weighed, which queries travel, and what each says."""
+"""What a fusion says of its two parts, and what it needs of its sites to change."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray
 from kernfed.kahm.members import SiteScores
+
+if TYPE_CHECKING:
+    from kernfed.fusion.model import FusionModel
+
+
+class Connection(Protocol):
+    """What a model needs of a federation; ``kernfed.federation.fusion.connection`` provides it."""
+
+    def forget(self, model: "FusionModel", site: str, rows: Sequence[int] | None, *, rechoose: bool) -> "FusionModel":
+        """Model without a site, or without some of its rows."""
+
+    def add_site(self, model: "FusionModel", site: str, data: Any) -> "FusionModel":
+        """Model with another site."""
+
+    def add_rows(self, model: "FusionModel", site: str, X: Any, y: Any, ids: Any) -> "FusionModel":
+        """Model with further rows at a site."""
+
 
 #: When queries go to the sites: always, or only those of which the head is not sure.
 VISITS = ("always", "unsure")

@@ -11,7 +11,7 @@ from kernfed.kahm.folding import MEASURES, matching_score, membership_probabilit
 
 if TYPE_CHECKING:
     from kernfed.kahm.bank import Bank, fit_machines
-    from kernfed.kahm.batches import split_rows
+    from kernfed.kahm.choice import split_rows
     from kernfed.kahm.classifier import KAHMClassifier
     from kernfed.kahm.compose import KAHM, DeepKAHM, WideKAHM
     from kernfed.kahm.machine import fit_machine
@@ -43,7 +43,7 @@ _HOMES = {
     "KAHMRegressor": "regressor",
     "fit_machine": "machine",
     "fit_machines": "bank",
-    "split_rows": "batches",
+    "split_rows": "choice",
 }
 #: The module of every file format of this package.
 FORMATS = {

@@ -23,13 +23,11 @@ from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
 from kernfed.files import Savable
 from kernfed.kahm.bank import Bank, BankScores, fit_machines
-from kernfed.kahm.batches import split_rows
-from kernfed.kahm.calibration import fit_temperature, left_out_scores, softmin
-from kernfed.kahm.choice import AUTO, Candidate, Chosen, candidates, scaled
+from kernfed.kahm.choice import AUTO, Candidate, Chosen, candidates, scaled, split_rows
 from kernfed.kahm.folding import MEASURES
+from kernfed.kahm.left_out import Machines, fit_temperature, left_out_scores, softmin, try_candidates
 from kernfed.kahm.spectrum import DTYPES, check_subspace_dim
-from kernfed.kahm.trying import Machines, try_candidates
-from kernfed.kernels.scaling import ColumnStatistics, Scaling
+from kernfed.kernels.rows import ColumnStatistics, Scaling
 
 #: Checks of scikit-learn's ``check_estimator`` that fail, with the reason. None does.
 EXPECTED_FAILED_CHECKS: dict[str, str] = {}

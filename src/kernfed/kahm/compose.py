@@ -18,12 +18,11 @@ from kernfed.base.checks import FloatArray, check_choice, check_count, check_row
 from kernfed.base.random import generator
 from kernfed.files import Savable
 from kernfed.kahm.bank import Bank, fit_machines
-from kernfed.kahm.batches import split_rows
-from kernfed.kahm.choice import AUTO, candidates, hull_scaling, scaled, usual
+from kernfed.kahm.choice import AUTO, candidates, hull_scaling, scaled, split_rows, usual
 from kernfed.kahm.folding import MEASURES
 from kernfed.kahm.machine import Machine, explicit_images
 from kernfed.kahm.spectrum import DTYPES, check_subspace_dim
-from kernfed.kernels.scaling import Scaling
+from kernfed.kernels.rows import Scaling
 
 
 class _Hull(Savable, BaseEstimator):  # type: ignore[misc]

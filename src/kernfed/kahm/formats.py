@@ -23,10 +23,10 @@ from kernfed.kahm.choice import (
 from kernfed.kahm.classifier import KAHMClassifier
 from kernfed.kahm.compose import KAHM, DeepKAHM, WideKAHM
 from kernfed.kahm.folding import MEASURES
-from kernfed.kahm.packing import pack_machines, unpack_machines
+from kernfed.kahm.model_file import pack_machines, unpack_machines
 from kernfed.kahm.regressor import Branch, KAHMRegressor
 from kernfed.kahm.spectrum import DTYPES, check_subspace_dim
-from kernfed.kernels.scaling import Scaling
+from kernfed.kernels.rows import Scaling
 
 
 def _dump_hull(model: Any) -> Record:

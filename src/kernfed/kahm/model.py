@@ -16,22 +16,26 @@ from kernfed.base.prior import Prior, adjusted_scores, check_prior, log_ratio, w
 from kernfed.data.preparation import Preparation, prepared_rows
 from kernfed.errors import InputError, NotConnected
 from kernfed.files import Savable
-from kernfed.kahm.aggregate import (
+from kernfed.kahm.bank import Bank
+from kernfed.kahm.choice import Chosen
+from kernfed.kahm.folding import ABSENT
+from kernfed.kahm.left_out import softmin
+from kernfed.kahm.members import (
+    TRUST,
+    Connection,
     Explanation,
+    FoldingParameters,
+    Member,
+    SiteScores,
     Trusted,
     combine,
     deciding,
     exposure,
     is_trusted,
+    place_classes,
     protects,
     unprotected,
 )
-from kernfed.kahm.bank import Bank
-from kernfed.kahm.calibration import softmin
-from kernfed.kahm.choice import Chosen
-from kernfed.kahm.connection import Connection
-from kernfed.kahm.folding import ABSENT
-from kernfed.kahm.members import TRUST, FoldingParameters, Member, SiteScores, place_classes
 from kernfed.kahm.projection import project
 from kernfed.promise import Terms
 

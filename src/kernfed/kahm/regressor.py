@@ -14,12 +14,11 @@ from kernfed.base.random import generator
 from kernfed.base.threads import single_blas_thread
 from kernfed.files import Savable
 from kernfed.kahm.bank import Bank, fit_machines
-from kernfed.kahm.batches import split_rows
-from kernfed.kahm.choice import AUTO, FEWEST_ROWS, Candidate, candidates, scaled, usual
+from kernfed.kahm.choice import AUTO, FEWEST_ROWS, Candidate, candidates, scaled, split_rows, usual
+from kernfed.kahm.left_out import sample
 from kernfed.kahm.machine import FALLBACK_RATIO, Layer, Machine, hull_weights, layer_kernel
 from kernfed.kahm.spectrum import check_subspace_dim, regularization
-from kernfed.kahm.trying import sample
-from kernfed.kernels.scaling import ColumnStatistics
+from kernfed.kernels.rows import ColumnStatistics
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,9 @@
 """Kernels and what is computed from them: Gram matrices, random features, moments, mean embeddings."""
 
 from kernfed.base.threads import single_blas_thread
-from kernfed.kernels._rows import FeatureMap, row_blocks
 from kernfed.kernels.embedding import MeanEmbedding, mmd_squared, mmd_squared_gram, mmd_squared_rows
-from kernfed.kernels.fourier import FourierFeatures
-from kernfed.kernels.gram import (
+from kernfed.kernels.features import (
+    FourierFeatures,
     column_bandwidths,
     gaussian_gram,
     median_bandwidth,
@@ -13,6 +12,7 @@ from kernfed.kernels.gram import (
     squared_distances,
 )
 from kernfed.kernels.moments import Moments
+from kernfed.kernels.rows import FeatureMap, row_blocks
 
 __all__ = [
     "FeatureMap",

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray, check_number
 from kernfed.errors import InputError
-from kernfed.kernels._rows import (
+from kernfed.kernels.moments import Moments
+from kernfed.kernels.rows import (
     BLOCK_ROWS,
     FeatureMap,
     Float64Array,
@@ -25,7 +26,6 @@ from kernfed.kernels._rows import (
     working_rows,
     working_vector,
 )
-from kernfed.kernels.moments import Moments
 
 Kernel = Callable[[FloatArray, FloatArray], FloatArray]
 

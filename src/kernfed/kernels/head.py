@@ -19,7 +19,7 @@ from kernfed._version import __version__
 from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError
 from kernfed.files import atomic_path
-from kernfed.kernels.fourier import FourierFeatures
+from kernfed.kernels.features import FourierFeatures
 
 #: Versions of the operators and of the file that are written: onnxruntime reads them from 1.13 on.
 _OPERATORS, _FILE = 17, 8

@@ -16,7 +16,7 @@ import scipy  # its parts are loaded when they are used
 from kernfed.base.checks import FloatArray, check_count
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
-from kernfed.kernels._rows import (
+from kernfed.kernels.rows import (
     BLOCK_ROWS,
     FeatureMap,
     Float64Array,

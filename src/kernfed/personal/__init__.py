@@ -14,13 +14,12 @@ if TYPE_CHECKING:
         printed_rates,
         weighted_risks,
     )
-    from kernfed.personal.groups import find_groups, group_coefficients, group_weights
+    from kernfed.personal.groups import find_groups, group_coefficients, group_weights, mean_groups
     from kernfed.personal.logistic import LogisticRisk, n_parameters, probabilities
-    from kernfed.personal.means import mean_groups
     from kernfed.personal.model import PersonalModel
     from kernfed.personal.network import NetworkRisk, initial_parameters, outputs, relu_network, require_torch
+    from kernfed.personal.prior import PENALTIES, effective_rows, weighted_moments, weighted_ridge
     from kernfed.personal.statistics import Coordinates, SiteStatistics
-    from kernfed.personal.weighted import PENALTIES, effective_rows, weighted_moments, weighted_ridge
     from kernfed.personal.weights import (
         Comparison,
         Constants,
@@ -39,20 +38,20 @@ _HOMES = {
     "EmbeddingKernel": "weights",
     "LogisticRisk": "logistic",
     "NetworkRisk": "network",
-    "PENALTIES": "weighted",
+    "PENALTIES": "prior",
     "PersonalModel": "model",
     "SiteStatistics": "statistics",
     "aggregate": "weights",
     "compare": "weights",
     "descend": "gradient",
-    "effective_rows": "weighted",
+    "effective_rows": "prior",
     "exponentiated_gradient": "gradient",
     "find_groups": "groups",
     "group_coefficients": "groups",
     "group_weights": "groups",
     "initial_parameters": "network",
     "linear_terms": "weights",
-    "mean_groups": "means",
+    "mean_groups": "groups",
     "minimise": "gradient",
     "n_parameters": "logistic",
     "outputs": "network",
@@ -61,8 +60,8 @@ _HOMES = {
     "probabilities": "logistic",
     "relu_network": "network",
     "require_torch": "network",
-    "weighted_moments": "weighted",
-    "weighted_ridge": "weighted",
+    "weighted_moments": "prior",
+    "weighted_ridge": "prior",
     "weighted_risks": "gradient",
 }
 __all__ = [

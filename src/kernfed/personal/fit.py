@@ -8,13 +8,18 @@ import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray, check_number
 from kernfed.base.threads import single_blas_thread
-from kernfed.personal.evidence import Spectra
 from kernfed.personal.groups import Groups, find_groups, group_coefficients, group_weights, no_group, source_shares
 from kernfed.personal.model import GroupKnowledge, PersonalModel
-from kernfed.personal.prior import SitePrior, group_prior, weighted_prior
-from kernfed.personal.problem import Problem
-from kernfed.personal.statistics import Coordinates, SiteStatistics
-from kernfed.personal.weighted import check_weights, common_regularization, own_penalty, weighted_ridge
+from kernfed.personal.prior import (
+    SitePrior,
+    check_weights,
+    common_regularization,
+    group_prior,
+    own_penalty,
+    weighted_prior,
+    weighted_ridge,
+)
+from kernfed.personal.statistics import Coordinates, Problem, SiteStatistics, Spectra
 from kernfed.personal.weights import Constants, EmbeddingKernel, aggregate, compare, embedding_bounds
 
 Statistics = Mapping[str, SiteStatistics]

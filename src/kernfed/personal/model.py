@@ -23,8 +23,7 @@ from kernfed.kernels.predictor import Predictor, ProblemModel
 from kernfed.personal.gradient import check_simplex
 from kernfed.personal.logistic import probabilities
 from kernfed.personal.prior import Gain, SitePrior
-from kernfed.personal.problem import Problem
-from kernfed.personal.statistics import Coordinates, SiteStatistics
+from kernfed.personal.statistics import Coordinates, Problem, SiteStatistics
 from kernfed.promise import Terms
 
 #: "ridge": coefficients (d, q) on features; "logistic": (P,); "network": (P,) of a ReLU network; "none": weights only.

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from kernfed.base.checks import check_rows
 from kernfed.errors import InputError
 from kernfed.kernels.embedding import MeanEmbedding
-from kernfed.kernels.fourier import FourierFeatures
+from kernfed.kernels.features import FourierFeatures
 from kernfed.privacy.accounting import Event
 from kernfed.privacy.generator import NoiseGenerator, check_generator
 from kernfed.privacy.ledger import Ledger

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray, check_count, check_number, check_rows
 from kernfed.errors import InputError
-from kernfed.kernels.fourier import FourierFeatures
+from kernfed.kernels.features import FourierFeatures
 from kernfed.privacy.noise import Floats
 
 #: Radii, bounds, bandwidths and the like: products of a few of them stay far inside float64.

@@ -16,7 +16,7 @@ from kernfed.base.checks import FloatArray, check_count, check_number, check_row
 from kernfed.base.random import generator
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
-from kernfed.kahm.batches import split_rows
+from kernfed.kahm.choice import split_rows
 from kernfed.kahm.machine import EXTRA_ROWS, explicit_images, fit_machine
 from kernfed.kahm.spectrum import check_subspace_dim
 

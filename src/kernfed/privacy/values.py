@@ -8,7 +8,7 @@ import numpy as np
 
 from kernfed.base.checks import check_count
 from kernfed.errors import InputError
-from kernfed.kernels.fourier import FourierFeatures
+from kernfed.kernels.features import FourierFeatures
 from kernfed.privacy.labels import RandomizedLabels
 from kernfed.privacy.limits import MOST_NUMBERS
 from kernfed.privacy.names import MECHANISMS, mechanism_class, mechanism_name

@@ -9,8 +9,7 @@ import numpy as np
 from kernfed.base.checks import FloatArray
 from kernfed.base.random import generator
 from kernfed.base.threads import single_blas_thread
-from kernfed.ridge.conjugate import conjugate_step, start_conjugate
-from kernfed.ridge.objective import System, average
+from kernfed.ridge.solvers import System, average, conjugate_step, start_conjugate
 
 
 @dataclass(frozen=True)

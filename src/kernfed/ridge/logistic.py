@@ -19,9 +19,8 @@ from kernfed.base.checks import FloatArray
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
 from kernfed.kernels import Moments
-from kernfed.ridge.means import Means, centred_features
 from kernfed.ridge.parameters import RidgeParameters
-from kernfed.ridge.sums import over_blocks
+from kernfed.ridge.sums import Means, centred_features, over_blocks
 
 
 @dataclass(frozen=True, eq=False)

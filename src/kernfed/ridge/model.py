@@ -19,9 +19,8 @@ from kernfed.kernels import row_blocks
 from kernfed.kernels.head import Head
 from kernfed.kernels.predictor import Predictor
 from kernfed.promise import Terms, read_terms_of_0_1
-from kernfed.ridge.choices import RidgeChoices
 from kernfed.ridge.heterogeneity import Heterogeneity, SiteHeterogeneity
-from kernfed.ridge.parameters import RidgeParameters
+from kernfed.ridge.parameters import RidgeChoices, RidgeParameters
 from kernfed.ridge.robust import FEWEST_SITES
 
 METHODS = ("conjugate", "newton", "exact", "dkrr", "fedavg", "fedprox")

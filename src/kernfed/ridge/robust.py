@@ -29,10 +29,8 @@ from kernfed.base.checks import FloatArray
 from kernfed.base.threads import single_blas_thread
 from kernfed.kernels import Moments
 from kernfed.ridge.leave_one_out import LeftOut
-from kernfed.ridge.means import Means, moved
+from kernfed.ridge.sums import Means, moved
 
-#: Ways to put sites' sums together.
-AGGREGATES = ("sum", "median")
 #: How many times the median site one may weigh.
 CAP = 1.5
 #: Of fewer sites one is no minority.

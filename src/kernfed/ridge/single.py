@@ -7,9 +7,7 @@ import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray
 from kernfed.kernels import Moments, median_bandwidth
-from kernfed.kernels.scaling import ColumnStatistics
-from kernfed.ridge.choices import RidgeChoices
-from kernfed.ridge.exact import minimise
+from kernfed.kernels.rows import ColumnStatistics
 from kernfed.ridge.leave_one_out import (
     ALL_STEPS,
     TRIAL_STEPS,
@@ -19,12 +17,12 @@ from kernfed.ridge.leave_one_out import (
     grid,
     left_out,
     rule,
+    trial_problems,
 )
-from kernfed.ridge.means import Means, centred_features, centred_targets, row_means
 from kernfed.ridge.model import RidgeModel
-from kernfed.ridge.parameters import RidgeParameters
-from kernfed.ridge.sums import weighted_moments
-from kernfed.ridge.widths import trial_problems
+from kernfed.ridge.parameters import RidgeChoices, RidgeParameters
+from kernfed.ridge.solvers import minimise
+from kernfed.ridge.sums import Means, centred_features, centred_targets, row_means, weighted_moments
 
 #: Rows whose median distance is the middle of the bandwidths that are tried.
 _MEDIAN_ROWS = 300

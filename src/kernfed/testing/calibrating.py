@@ -15,7 +15,7 @@ from kernfed.errors import InputError, Refused
 from kernfed.federation.asking import Federation, leave_out
 from kernfed.federation.shares import MAX_SHARE, outsized
 from kernfed.files import labels_from_values, labels_to_values
-from kernfed.kahm.calibration import temperature_losses
+from kernfed.kahm.left_out import temperature_losses
 from kernfed.kahm.model import FoldingModel
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.task import task

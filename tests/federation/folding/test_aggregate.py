@@ -9,7 +9,7 @@ import kernfed as kf
 from contracts.engines import lying
 from kernfed.errors import InputError, MissingSites, UnprotectedClasses
 from kernfed.federation import Fault, Federation, FoldingLearner, LocalEngine, Payload
-from kernfed.kahm.aggregate import (
+from kernfed.kahm.members import (
     AGGREGATES,
     Explanation,
     check_trusted,

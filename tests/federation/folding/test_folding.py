@@ -13,7 +13,7 @@ from kernfed.federation import Federation, FoldingLearner, LocalEngine, Payload,
 from kernfed.federation.folding import questions as folding_questions
 from kernfed.federation.folding.questions import query_chunks
 from kernfed.kahm.folding import MEASURES
-from kernfed.kahm.packing import pack_machines
+from kernfed.kahm.model_file import pack_machines
 from oracles.federation import Data, scores_by_hand, sites_data
 
 

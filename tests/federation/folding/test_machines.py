@@ -12,10 +12,10 @@ from kernfed.federation import Policy, Site, SiteStore
 from kernfed.federation.folding import machines as tasks
 from kernfed.federation.folding.machines import SiteMachines, divide, fit_batches, read_machines, write_machines
 from kernfed.files import labels_to_values
-from kernfed.kahm.batches import PARTITIONS
+from kernfed.kahm.choice import PARTITIONS
 from kernfed.kahm.machine import recover_rows
 from kernfed.kahm.model import FoldingParameters
-from kernfed.kahm.packing import pack_machines
+from kernfed.kahm.model_file import pack_machines
 from kernfed.site.protocol.message import Payload, Question, decode_reply, digest, encode_question
 from oracles.federation import sites_data
 

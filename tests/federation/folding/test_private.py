@@ -21,8 +21,8 @@ from kernfed.federation.folding.planning import plan_folding
 from kernfed.federation.folding.recipe import Recipe
 from kernfed.federation.personal.learner import PersonalLearner
 from kernfed.kahm.model import FoldingParameters
-from kernfed.kahm.packing import pack_machines
-from kernfed.kernels.fourier import FourierFeatures
+from kernfed.kahm.model_file import pack_machines
+from kernfed.kernels.features import FourierFeatures
 from kernfed.privacy import (
     ElementLaplace,
     ElementStaircase,

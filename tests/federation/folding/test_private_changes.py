@@ -12,7 +12,7 @@ from kernfed.federation.folding.machines import fit_batches, read_machines
 from kernfed.federation.folding.recipe import Recipe
 from kernfed.files import labels_to_values
 from kernfed.kahm.model import FoldingModel
-from kernfed.kahm.packing import pack_machines
+from kernfed.kahm.model_file import pack_machines
 from kernfed.privacy import RandomizedLabels, RecordGaussian, RecordMoments
 from kernfed.site.release.kept import FOLDER
 from kernfed.site.release.permit import open_ledger

@@ -11,7 +11,7 @@ from kernfed.federation.personal import sites as personal_sites
 from kernfed.federation.personal.learner import PersonalLearner
 from kernfed.kernels import FourierFeatures
 from kernfed.personal.fit import aggregation_weights, fit_groups, site_statistics
-from kernfed.personal.problem import Problem
+from kernfed.personal.statistics import Problem
 from kernfed.personal.weights import EmbeddingKernel, penalty_constants
 from kernfed.privacy import RecordEmbedding, RecordGaussian
 from oracles import personal as oracle

@@ -7,7 +7,7 @@ import kernfed as kf
 from contracts.engines import lying
 from kernfed.federation import Federation, RidgeLearner
 from kernfed.ridge import RidgeModel
-from kernfed.ridge.widths import FACTORS
+from kernfed.ridge.leave_one_out import FACTORS
 from oracles import ridge as oracle
 from oracles.ridge_sites import class_sites, features_of, value_sites
 

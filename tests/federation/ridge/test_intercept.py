@@ -14,7 +14,7 @@ from kernfed.files import Record, from_record, load, to_record
 from kernfed.privacy import RecordRidge
 from kernfed.ridge import METHODS, RidgeModel, RidgeParameters
 from kernfed.ridge.local import fit_local
-from kernfed.ridge.means import row_means
+from kernfed.ridge.sums import row_means
 from oracles import ridge as oracle
 from oracles.ridge_sites import Data, class_sites, features_of, fit, value_sites
 

@@ -7,8 +7,8 @@ import pytest
 
 from kernfed.errors import InputError
 from kernfed.federation import Federation, Policy
-from kernfed.kernels.fourier import FourierFeatures
-from kernfed.personal.problem import Problem
+from kernfed.kernels.features import FourierFeatures
+from kernfed.personal.statistics import Problem
 from kernfed.personal.weights import EmbeddingKernel
 from kernfed.privacy import RecordEmbedding, RecordGaussian, RecordMoments, RecordRidge
 from kernfed.privacy.limits import check_basis

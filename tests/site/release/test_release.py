@@ -13,7 +13,7 @@ from kernfed.errors import Refused
 from kernfed.federation import Policy, Site, SiteStore
 from kernfed.federation.folding.recipe import noise_deviation
 from kernfed.files import Record
-from kernfed.kernels.fourier import FourierFeatures
+from kernfed.kernels.features import FourierFeatures
 from kernfed.privacy import (
     ElementLaplace,
     ElementStaircase,

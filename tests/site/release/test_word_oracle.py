@@ -21,8 +21,8 @@ from kernfed.federation.folding.machines import folding_handle
 from kernfed.federation.folding.recipe import Recipe
 from kernfed.files import Record
 from kernfed.kahm.model import FoldingParameters
-from kernfed.kernels.fourier import FourierFeatures
-from kernfed.personal.problem import Problem
+from kernfed.kernels.features import FourierFeatures
+from kernfed.personal.statistics import Problem
 from kernfed.personal.weights import EmbeddingKernel
 from kernfed.privacy import (
     ElementLaplace,

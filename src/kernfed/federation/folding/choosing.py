@@ -17,9 +17,9 @@ from kernfed.errors import InputError, MissingSites, Refused
 from kernfed.federation.asking import Federation
 from kernfed.federation.folding.machines import refuse_fractions
 from kernfed.kahm.choice import Candidate, Chosen, Tally, candidate_from_values, candidate_values, usual
+from kernfed.kahm.left_out import Machines, try_candidates
 from kernfed.kahm.model import FoldingParameters
-from kernfed.kahm.trying import Machines, try_candidates
-from kernfed.kernels.scaling import ColumnStatistics, Scaling, typical_statistics
+from kernfed.kernels.rows import ColumnStatistics, Scaling, typical_statistics
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.schema import Schema
 from kernfed.site.protocol.task import task

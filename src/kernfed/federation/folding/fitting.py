@@ -25,7 +25,7 @@ from kernfed.federation.folding.recipe import Recipe, read_recipe
 from kernfed.federation.folding.released import fingerprint, fit_released, labelled_rows, releasing_by
 from kernfed.files import labels_to_values
 from kernfed.kahm.bank import Bank
-from kernfed.kahm.calibration import fit_temperature, left_out_scores
+from kernfed.kahm.left_out import fit_temperature, left_out_scores
 from kernfed.kahm.model import FoldingParameters
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.task import task

@@ -15,11 +15,11 @@ from kernfed.federation.folding.recipe import Recipe
 from kernfed.federation.folding.warn import warn_if_exposed
 from kernfed.federation.learner import Learner
 from kernfed.files import labels_from_values
-from kernfed.kahm.aggregate import Trusted, check_trusted, deciding
 from kernfed.kahm.choice import AUTO, Candidate, candidates, usual
+from kernfed.kahm.members import Trusted, check_trusted, deciding
 from kernfed.kahm.model import TRUST, FoldingModel, FoldingParameters, place_classes
 from kernfed.kahm.spectrum import check_subspace_dim
-from kernfed.kernels.scaling import Scaling
+from kernfed.kernels.rows import Scaling
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.replies import Replies
 from kernfed.site.protocol.schema import Schema, check_classes

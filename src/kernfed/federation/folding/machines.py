@@ -17,10 +17,10 @@ from kernfed.base.threads import single_blas_thread
 from kernfed.errors import Refused
 from kernfed.files import Record, labels_from_values, labels_to_values
 from kernfed.kahm.bank import Bank, fit_machines
-from kernfed.kahm.batches import split_rows
+from kernfed.kahm.choice import split_rows
 from kernfed.kahm.machine import Machine
 from kernfed.kahm.model import FoldingParameters
-from kernfed.kahm.packing import pack_machines, unpack_machines
+from kernfed.kahm.model_file import pack_machines, unpack_machines
 from kernfed.site.environment import fingerprint
 from kernfed.site.protocol.message import digest
 from kernfed.site.protocol.schema import fraction_reason

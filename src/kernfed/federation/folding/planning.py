@@ -12,12 +12,11 @@ from kernfed.federation.folding.learner import FoldingLearner
 from kernfed.federation.folding.machines import folding_handle
 from kernfed.federation.folding.questions import Training, query_chunks, schema_question, scores_question
 from kernfed.files import labels_to_values
-from kernfed.kahm.batches import batch_count
-from kernfed.kahm.choice import USUAL_UNIT, Candidate
+from kernfed.kahm.choice import USUAL_UNIT, Candidate, batch_count
 from kernfed.kahm.model import FoldingParameters
-from kernfed.kahm.packing import machine_size
+from kernfed.kahm.model_file import machine_size
 from kernfed.kahm.spectrum import MAX_SUBSPACE_DIM
-from kernfed.kernels.scaling import Scaling
+from kernfed.kernels.rows import Scaling
 from kernfed.site.protocol.message import Payload, Question, Reply, digest, encode_question, encode_reply
 from kernfed.site.protocol.schema import Schema
 from kernfed.site.protocol.task import find_task

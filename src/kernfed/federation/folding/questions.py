@@ -13,7 +13,7 @@ from kernfed.federation.asking import Federation
 from kernfed.files import labels_from_values
 from kernfed.kahm.bank import Bank
 from kernfed.kahm.model import FoldingModel, FoldingParameters
-from kernfed.kahm.packing import unpack_machines
+from kernfed.kahm.model_file import unpack_machines
 from kernfed.promise import Terms
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.replies import Replies

@@ -21,7 +21,7 @@ from kernfed.federation.folding.recipe import Recipe, read_recipe
 from kernfed.federation.folding.released import fabricated_rows, fingerprint
 from kernfed.files import Record, content_digest, labels_from_values
 from kernfed.kahm.model import FoldingModel
-from kernfed.kahm.packing import pack_machines
+from kernfed.kahm.model_file import pack_machines
 from kernfed.privacy import RecordMoments
 from kernfed.site.receipts import Kept, ReceiptBook, Trace
 from kernfed.site.release.kept import read_release

@@ -17,7 +17,7 @@ from kernfed.base.threads import resolve_jobs
 from kernfed.errors import InputError, Refused
 from kernfed.kahm.choice import USUAL_UNIT
 from kernfed.kahm.model import FoldingParameters
-from kernfed.kernels.scaling import Scaling
+from kernfed.kernels.rows import Scaling
 from kernfed.privacy import (
     DiscreteStaircase,
     ElementLaplace,

@@ -13,7 +13,7 @@ from kernfed.errors import Refused
 from kernfed.federation.folding.machines import SiteMachines, bank_of, read_machines
 from kernfed.federation.folding.warn import KEEP_MACHINES
 from kernfed.files import labels_to_values
-from kernfed.kahm.packing import pack_machines
+from kernfed.kahm.model_file import pack_machines
 from kernfed.site.authorise import check_mechanism, check_record
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.task import task

@@ -5,11 +5,10 @@ from typing import Any
 
 from kernfed.errors import InputError
 from kernfed.federation.summing.settings import SUM
-from kernfed.kahm.aggregate import ALL
-from kernfed.kahm.batches import PARTITIONS
-from kernfed.kahm.choice import AUTO
+from kernfed.kahm.choice import AUTO, PARTITIONS
 from kernfed.kahm.folding import MEASURES
-from kernfed.kernels.scaling import SCALES
+from kernfed.kahm.members import ALL
+from kernfed.kernels.rows import SCALES
 from kernfed.site.fields import Given, LearnerSettings, Setting, plain_arguments
 from kernfed.site.release.settings import PRIVACY, declared_classes, release_arguments
 

@@ -15,7 +15,7 @@ from kernfed.federation.folding.machines import SiteMachines, divide, fit_batche
 from kernfed.federation.folding.recipe import Recipe
 from kernfed.federation.summing.released import gather_shares, promised, send_share
 from kernfed.files import labels_from_values, labels_to_values
-from kernfed.kahm.calibration import fit_temperature, left_out_scores
+from kernfed.kahm.left_out import fit_temperature, left_out_scores
 from kernfed.kahm.model import FoldingModel, FoldingParameters, Member
 from kernfed.privacy import RecordMoments, fabricate_rows
 from kernfed.privacy.generator import Ints

@@ -18,7 +18,7 @@ from kernfed.federation.folding.machines import SiteMachines, bank_of
 from kernfed.federation.folding.scoring import machines_of
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.fusion.combination import FusionLosses, VisitCounts, fused_values, left_out_values, probabilities
-from kernfed.kahm.calibration import LeftOutRows
+from kernfed.kahm.left_out import LeftOutRows
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.task import task
 from kernfed.site.site import Site

@@ -21,8 +21,7 @@ from kernfed.personal.fit import (
     oracle_weights,
     site_prior,
 )
-from kernfed.personal.groups import Groups
-from kernfed.personal.means import mean_groups
+from kernfed.personal.groups import Groups, mean_groups
 from kernfed.personal.model import PersonalModel
 from kernfed.personal.prior import Gain
 from kernfed.personal.statistics import Coordinates

@@ -10,7 +10,7 @@ from kernfed.base.checks import check_choice, check_count, check_number
 from kernfed.errors import InputError
 from kernfed.federation.survey import ASKED_TASKS, Bandwidth, Participants, check_bandwidth
 from kernfed.personal.gradient import check_simplex
-from kernfed.personal.problem import FEATURES, Problem
+from kernfed.personal.statistics import FEATURES, Problem
 from kernfed.personal.weights import KERNELS, EmbeddingKernel, check_columns, penalty_constants
 from kernfed.site.release.asked import check_kind
 

@@ -6,7 +6,7 @@ from kernfed.errors import InputError, Refused
 from kernfed.federation.personal.tasks import read_kernel, read_problem
 from kernfed.federation.survey import check_rows_of, read_targets
 from kernfed.files import Record
-from kernfed.personal.problem import Problem
+from kernfed.personal.statistics import Problem
 from kernfed.personal.weights import EmbeddingKernel
 from kernfed.privacy.embedding import RecordEmbedding
 from kernfed.privacy.ledger import Ledger

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kernfed.errors import InputError
-from kernfed.kernels.problem import FEATURES
+from kernfed.kernels.predictor import FEATURES
 from kernfed.personal.weights import KERNELS
 from kernfed.site.fields import LearnerSettings, Setting, read_bandwidth, read_number, read_yes
 from kernfed.site.release.settings import MECHANISM

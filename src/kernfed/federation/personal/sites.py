@@ -15,10 +15,9 @@ from kernfed.federation.survey import Survey, ask_all, check_arrays
 from kernfed.kernels import MeanEmbedding
 from kernfed.personal import logistic
 from kernfed.personal.gradient import Slopes, descend, minimise, weighted_risks
-from kernfed.personal.means import Halves
+from kernfed.personal.groups import Halves
 from kernfed.personal.prior import Gain, SitePrior
-from kernfed.personal.problem import Problem
-from kernfed.personal.statistics import Coordinates, SiteStatistics
+from kernfed.personal.statistics import Coordinates, Problem, SiteStatistics
 from kernfed.personal.weights import EmbeddingKernel
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.replies import Replies

@@ -22,8 +22,7 @@ from kernfed.federation.survey import PUBLIC, answer_survey, check_rows_of, read
 from kernfed.personal.fit import row_penalty, site_statistics
 from kernfed.personal.logistic import LogisticRisk
 from kernfed.personal.prior import SitePrior, cross_fitted_gain
-from kernfed.personal.problem import Problem
-from kernfed.personal.statistics import Coordinates
+from kernfed.personal.statistics import Coordinates, Problem
 from kernfed.personal.weights import EmbeddingKernel
 from kernfed.site.protocol.message import Payload, digest
 from kernfed.site.protocol.task import task

@@ -18,10 +18,20 @@ from kernfed.federation.ridge.options import RidgeOptions
 from kernfed.federation.ridge.pooling import Pooled, ask_left_out, ask_trials, rows_that_count
 from kernfed.federation.ridge.system import Sites
 from kernfed.federation.survey import Bandwidth
-from kernfed.kernels.scaling import ColumnStatistics, typical_statistics
-from kernfed.ridge.leave_one_out import TRIAL_STEPS, LeftOut, Spectrum, column_penalty, grid, rule
+from kernfed.kernels.rows import ColumnStatistics, typical_statistics
+from kernfed.ridge.leave_one_out import (
+    TRIAL_STEPS,
+    LeftOut,
+    Spectrum,
+    column_penalty,
+    column_units,
+    grid,
+    plain_bandwidth,
+    rule,
+    scale_of,
+    trial_problems,
+)
 from kernfed.ridge.parameters import RidgeParameters
-from kernfed.ridge.widths import column_units, plain_bandwidth, scale_of, trial_problems
 from kernfed.site.protocol.message import Payload
 
 

@@ -13,11 +13,11 @@ from kernfed.errors import Refused
 from kernfed.federation.ridge.pooling import unprefixed
 from kernfed.federation.ridge.tasks import allow_problem, moments_of, read_parameters
 from kernfed.federation.survey import check_rows_of, read_targets
-from kernfed.kernels.scaling import ColumnStatistics
+from kernfed.kernels.rows import ColumnStatistics
 from kernfed.ridge.leave_one_out import Spectrum, left_out
 from kernfed.ridge.logistic import logistic_sums
-from kernfed.ridge.means import Means
 from kernfed.ridge.parameters import RidgeParameters
+from kernfed.ridge.sums import Means
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.task import task
 from kernfed.site.site import Site

@@ -17,10 +17,9 @@ from kernfed.federation.ridge.pooling import check_majority, counted_classes, co
 from kernfed.federation.ridge.system import Recorder, Sites
 from kernfed.federation.shares import MAX_SHARE
 from kernfed.federation.survey import Bandwidth, Participants, ask_survey
-from kernfed.ridge.choices import RidgeChoices
 from kernfed.ridge.heterogeneity import Heterogeneity
 from kernfed.ridge.model import RidgeModel
-from kernfed.ridge.parameters import RidgeParameters
+from kernfed.ridge.parameters import RidgeChoices, RidgeParameters
 from kernfed.site.protocol.schema import check_classes
 from kernfed.site.release.kept import warn_if_forgotten
 

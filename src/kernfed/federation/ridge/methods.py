@@ -18,15 +18,11 @@ from kernfed.federation.ridge.ranges import Range
 from kernfed.federation.ridge.summed import solve_shares, sum_pooled
 from kernfed.federation.ridge.system import Recorder, RidgeSystem, Sites
 from kernfed.promise import Terms
-from kernfed.ridge.choices import RidgeChoices
-from kernfed.ridge.conjugate import conjugate_step, start_conjugate
-from kernfed.ridge.exact import minimise
 from kernfed.ridge.heterogeneity import Heterogeneity, measure_heterogeneity
 from kernfed.ridge.logistic import LogisticProblem, LogisticState, logistic_step
-from kernfed.ridge.means import Means
-from kernfed.ridge.newton import newton_step, start_newton
-from kernfed.ridge.objective import diverged
-from kernfed.ridge.parameters import RidgeParameters
+from kernfed.ridge.parameters import RidgeChoices, RidgeParameters
+from kernfed.ridge.solvers import conjugate_step, diverged, minimise, newton_step, start_conjugate, start_newton
+from kernfed.ridge.sums import Means
 
 #: How to start, how to go on, and what it means that a method cannot.
 _SECOND_ORDER: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {

@@ -8,8 +8,7 @@ from kernfed.base.checks import check_choice, check_count, check_number
 from kernfed.errors import InputError
 from kernfed.federation.survey import Bandwidth, check_bandwidth
 from kernfed.ridge.model import HEADS, METHODS
-from kernfed.ridge.parameters import FEATURES, TASKS, RidgeParameters, check_flag, check_path
-from kernfed.ridge.robust import AGGREGATES
+from kernfed.ridge.parameters import AGGREGATES, FEATURES, TASKS, RidgeParameters, check_flag, check_path
 from kernfed.secure.committee.setting import Committee, read_setting
 from kernfed.site.protocol.schema import Schema
 from kernfed.site.release.asked import check_kind

@@ -19,8 +19,8 @@ from kernfed.federation.shares import far_above
 from kernfed.federation.survey import Survey
 from kernfed.kernels import Moments
 from kernfed.ridge.logistic import LogisticSums
-from kernfed.ridge.means import Means
 from kernfed.ridge.parameters import RidgeParameters
+from kernfed.ridge.sums import Means
 
 #: What rounding may do, relative to the size of what is compared.
 _ROUNDING = 1e-6

@@ -22,9 +22,9 @@ from kernfed.federation.survey import Survey
 from kernfed.kernels import Moments
 from kernfed.ridge.leave_one_out import LeftOut, Spectrum, effective_rows
 from kernfed.ridge.logistic import LogisticSums
-from kernfed.ridge.means import Means, moved
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.ridge.robust import FEWEST_SITES, Part, capped, robust_sums, typical_errors
+from kernfed.ridge.sums import Means, moved
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.replies import Replies
 

@@ -8,7 +8,7 @@ from kernfed.errors import InputError, Refused
 from kernfed.federation.ridge.tasks import read_parameters
 from kernfed.federation.survey import check_rows_of, read_targets
 from kernfed.files import Record
-from kernfed.kernels.fourier import FourierFeatures
+from kernfed.kernels.features import FourierFeatures
 from kernfed.privacy.ledger import Ledger
 from kernfed.privacy.limits import check_features, saturate
 from kernfed.privacy.ridge import RecordRidge

@@ -3,9 +3,9 @@
 from kernfed.errors import InputError
 from kernfed.federation.ridge.options import SCALES
 from kernfed.federation.summing.settings import SUM
-from kernfed.kernels.problem import FEATURES, TASKS
+from kernfed.kernels.predictor import FEATURES, TASKS
 from kernfed.ridge.model import HEADS, METHODS
-from kernfed.ridge.robust import AGGREGATES
+from kernfed.ridge.parameters import AGGREGATES
 from kernfed.site.fields import LearnerSettings, Setting
 from kernfed.site.release.settings import MECHANISM
 

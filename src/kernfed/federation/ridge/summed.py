@@ -24,9 +24,8 @@ from kernfed.privacy.shares import sum_deviation
 from kernfed.privacy.values import mechanism_to_values
 from kernfed.promise import Terms
 from kernfed.ridge.leave_one_out import rule
-from kernfed.ridge.means import Means, row_means
 from kernfed.ridge.parameters import RidgeParameters
-from kernfed.ridge.sums import weighted_moments
+from kernfed.ridge.sums import Means, row_means, weighted_moments
 from kernfed.secure.committee.setting import Committee
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.task import task

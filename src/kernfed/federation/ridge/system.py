@@ -25,10 +25,10 @@ from kernfed.federation.ridge.plausible import (
 from kernfed.federation.ridge.ranges import Range, common_range, range_values, read_range
 from kernfed.federation.shares import far_above
 from kernfed.federation.survey import Survey, ask_all, check_arrays
-from kernfed.ridge.means import Means, problem_values
 from kernfed.ridge.model import RidgeRound
-from kernfed.ridge.objective import average
 from kernfed.ridge.parameters import RidgeParameters
+from kernfed.ridge.solvers import average
+from kernfed.ridge.sums import Means, problem_values
 from kernfed.site.protocol.message import Payload, digest
 from kernfed.site.protocol.replies import Replies
 
@@ -129,7 +129,7 @@ class Sites:
 
 @dataclass(frozen=True, eq=False)
 class RidgeSystem:
-    """``H W = b`` over sites whose parts are factored: ``kernfed.ridge.objective.System``.
+    """``H W = b`` over sites whose parts are factored: ``kernfed.ridge.solvers.System``.
 
     position : which of the candidate regularisations is meant. latest : what was multiplied last, and by whom to what.
     range : of values to regress, None where it is not known.

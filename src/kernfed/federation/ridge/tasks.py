@@ -19,11 +19,9 @@ from kernfed.federation.ridge.ranges import range_arrays
 from kernfed.federation.survey import PUBLIC, answer_survey, check_rows_of, read_targets
 from kernfed.files import Record
 from kernfed.ridge.first_order import descend, proximal_minimiser, site_objective
-from kernfed.ridge.local import LocalRidge, fit_local
-from kernfed.ridge.means import Means, centred_features, centred_targets, problem_values, row_means
+from kernfed.ridge.local import LocalRidge, fit_local, leave_one_out_losses
 from kernfed.ridge.parameters import RidgeParameters
-from kernfed.ridge.path import leave_one_out_losses
-from kernfed.ridge.sums import weighted_moments
+from kernfed.ridge.sums import Means, centred_features, centred_targets, problem_values, row_means, weighted_moments
 from kernfed.site.protocol.message import Payload, digest
 from kernfed.site.protocol.task import task
 from kernfed.site.rows import Rows

@@ -11,10 +11,10 @@ from kernfed.federation.asking import Federation
 from kernfed.federation.ridge.pooling import pool_parts, read_part
 from kernfed.federation.ridge.system import Sites
 from kernfed.federation.survey import ask_survey
-from kernfed.ridge.exact import minimise
 from kernfed.ridge.leave_one_out import column_penalty
 from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.robust import Part
+from kernfed.ridge.solvers import minimise
 from kernfed.site.protocol.message import Payload
 
 #: How far weights that are made again may be from those of the model, relative to their norm.

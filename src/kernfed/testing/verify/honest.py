@@ -20,7 +20,7 @@ from kernfed.federation.engines.local import LocalEngine
 from kernfed.federation.folding.learner import FoldingLearner
 from kernfed.federation.personal.learner import PersonalLearner
 from kernfed.federation.ridge.learner import RidgeLearner
-from kernfed.kernels.fourier import FourierFeatures
+from kernfed.kernels.features import FourierFeatures
 from kernfed.privacy import (
     ElementLaplace,
     ElementStaircase,
