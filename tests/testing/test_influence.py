@@ -14,7 +14,6 @@ from kernfed.federation import Federation, LocalEngine, Payload, Policy
 from kernfed.federation.fusion.connection import recorded_learner
 from kernfed.federation.ridge.without import ask_site_sums
 from kernfed.files import to_record
-from kernfed.fusion.without import probabilities_without
 from kernfed.testing.influence import measure_influence
 
 LIAR, PARTNER = "site-2", "site-5"
@@ -59,7 +58,7 @@ def test_machines_without_a_site_are_those_of_the_others(rows: Any, aggregate: s
     learner = kf.FoldingLearner(aggregate=aggregate, **FOLDING)
     model = replace(learner.fit(federation(rows)), calibrated_=0.3)
     queries = rows["site-0"][0][:30]
-    likely = probabilities_without(model, queries, [(LIAR,), (LIAR, PARTNER)])
+    likely = model.probabilities_without(queries, [(LIAR,), (LIAR, PARTNER)])
     np.testing.assert_array_equal(likely[0], model.predict_proba(queries))
     for number, left in enumerate([(LIAR,), (LIAR, PARTNER)], 1):
         others = federation({name: own for name, own in rows.items() if name not in left})
@@ -90,7 +89,7 @@ def test_a_fusion_without_a_site_is_that_of_the_others(rows: Any) -> None:
     data, queries = federation(rows), rows["site-0"][0][:30]
     model = LEARNERS["fusion"]().fit(data)
     heads = [ask_site_sums(data, model.ridge).without([LIAR])]
-    likely = probabilities_without(model, queries, [(LIAR,), (PARTNER,)], heads)
+    likely = model.probabilities_without(queries, [(LIAR,), (PARTNER,)], heads)
     np.testing.assert_array_equal(likely[0], model.predict_proba(queries))
     kept = [name for name in data.sites if name != LIAR]
     machines = kf.FoldingLearner(**FOLDING).fit(data.only(kept))

@@ -1,7 +1,7 @@
 """What classifiers with a coverage have in common."""
 
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from abc import abstractmethod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +9,7 @@ import numpy.typing as npt
 from kernfed.abstain.bins import probability_bins
 from kernfed.abstain.coverage import Coverage
 from kernfed.base.checks import FloatArray, check_number
+from kernfed.base.model import Model
 from kernfed.base.prior import Prior
 from kernfed.errors import InputError
 
@@ -18,23 +19,13 @@ _NOT_CONFORMED = (
 )
 
 
-class Abstaining(ABC):
+class Abstaining(Model):
     """What classifiers with a coverage have in common; ``kernfed.conform`` makes their ``conformal_``."""
 
-    if TYPE_CHECKING:  # fields of some models and properties of others
-
-        @property
-        def conformal_(self) -> Coverage | None:
-            """Histograms that the coverage is from; None where no coverage is stated."""
-
-        @property
-        def classes_(self) -> npt.NDArray[Any]:
-            """Labels (C,)."""
-
     @property
-    def tells_strangers(self) -> bool:
-        """Whether the model has machines, by which it can tell what is unlike everything."""
-        return False
+    def can_conform(self) -> bool:
+        """Whether it has classes: a coverage is that of sets of these."""
+        return self.is_classifier
 
     @property
     def distance_unit(self) -> float:

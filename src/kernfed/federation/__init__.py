@@ -10,6 +10,7 @@ from kernfed.files import load, save
 from kernfed.site.protocol import task as _tasks  # noqa: F401  # with it come the formats of all methods
 
 if TYPE_CHECKING:
+    from kernfed.base.model import Model
     from kernfed.federation.asking import Federation, warn_missing
     from kernfed.federation.engines.engine import Engine
     from kernfed.federation.engines.local import Fault, LocalEngine
@@ -41,6 +42,7 @@ _HOMES = {
     "FoldingLearner": "kernfed.federation.folding.learner",
     "FusionLearner": "kernfed.federation.fusion.learner",
     "Learner": "kernfed.federation.learner",
+    "Model": "kernfed.base.model",
     "LocalEngine": "kernfed.federation.engines.local",
     "Method": "kernfed.site.protocol.task",
     "Payload": "kernfed.site.protocol.message",
@@ -72,6 +74,7 @@ __all__ = [
     "Learner",
     "LocalEngine",
     "Method",
+    "Model",
     "Payload",
     "PersonalLearner",
     "Policy",

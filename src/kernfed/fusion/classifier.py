@@ -18,12 +18,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kernfed.base.answer import Answer, answer_of_scores
 from kernfed.base.checks import FloatArray, check_choice, check_count, check_number
+from kernfed.base.model import Model
 from kernfed.base.plain import check_classes_sorted, read_columns
 from kernfed.base.prior import Prior, check_prior, log_ratio, prior_from_values, prior_to_values, weighted_shares
 from kernfed.base.random import generator
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
-from kernfed.files import Record, Savable, labels_from_values, labels_to_values, register
+from kernfed.files import Record, labels_from_values, labels_to_values, register
 from kernfed.fusion.combination import (
     USUAL_TEMPERATURE,
     USUAL_WEIGHT,
@@ -44,7 +45,7 @@ _SAMPLE_ROWS = 1000
 _FEWEST_COMPONENTS, _MOST_COMPONENTS = 200, 2000
 
 
-class FusionClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class FusionClassifier(ClassifierMixin, Model, BaseEstimator):  # type: ignore[misc]
     """Kernel affine hull machines and a ridge head together; the twin of ``FusionLearner`` for rows in one place.
 
     Parameters
@@ -64,6 +65,9 @@ class FusionClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore
     weight_, temperature_ : of ``kernfed.fusion.combination``
     n_features_in_, feature_names_in_ : as everywhere in scikit-learn
     """
+
+    classes_: npt.NDArray[Any]
+    n_features_in_: int
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The model that machines and a head make together."""
+"""The model that machines and a head make together: one logit per class of both."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -11,21 +11,25 @@ import numpy.typing as npt
 from kernfed.abstain import Abstaining, Coverage, strangeness
 from kernfed.base.answer import Answer
 from kernfed.base.checks import FloatArray
-from kernfed.base.prior import Prior, check_prior, log_ratio, weighted_shares
+from kernfed.base.model import Model, SiteSet
+from kernfed.base.prior import Prior, check_prior, log_ratio
 from kernfed.data.preparation import Preparation
 from kernfed.errors import InputError, NotConnected
-from kernfed.files import Savable
 from kernfed.fusion.combination import fused_values, probabilities
 from kernfed.fusion.parts import Connection, FusedParts, FusionChoice, FusionExplanation, Visit
+from kernfed.kahm.left_out import even_if_unknown
 from kernfed.kahm.model import FoldingModel, Member
 from kernfed.kahm.projection import project
 from kernfed.kernels.head import Head
 from kernfed.promise import Terms
 from kernfed.ridge.model import RidgeModel
 
+#: How the weight came about, by ``FusionChoice.how`` where it was not chosen by rows.
+_HOW = {"default": "by default, no site let rows travel", "given": "given"}
+
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FusionModel(Savable, Abstaining):
+class FusionModel(Abstaining):
     """Machines of the sites and a ridge head of all rows, one logit per class of both.
 
     Where ``folding`` is None the head answers alone, as it does to regress; where ``ridge`` is None the machines do,
@@ -35,8 +39,8 @@ class FusionModel(Savable, Abstaining):
     rows kept aside; it goes when rows or sites come or go.
     """
 
-    folding: FoldingModel | None
-    ridge: RidgeModel | None
+    folding: FoldingModel | None = field()
+    ridge: RidgeModel | None = field()
     weight_: float = 1.0
     temperature_: float = 1.0
     choice_: FusionChoice = field(default_factory=FusionChoice)
@@ -48,6 +52,8 @@ class FusionModel(Savable, Abstaining):
     fused: Connection | None = field(default=None, compare=False)
     conformal_: Coverage | None = None
 
+    can_change = can_leave_out_sites = True
+
     def __post_init__(self) -> None:
         if self.folding is None and self.ridge is None:
             raise InputError("a FusionModel needs machines or a head, got neither")
@@ -56,12 +62,10 @@ class FusionModel(Savable, Abstaining):
         return {**self.__dict__, "fused": None}
 
     def __str__(self) -> str:
-        size = f"{len(self.classes_)} classes" if len(self.classes_) else "values"
+        size = f"{len(self.classes_)} classes" if self.is_classifier else "values"
         lines = [f"FusionModel of {size} from {self.n_features_in_} columns"]
         if self.folding is not None and self.ridge is not None:
-            told = f"{self.choice_.rows} left-out rows of {len(self.choice_.sites)} site(s)"
-            how = {"rows": told, "default": "by default, no site let rows travel", "given": "given"}[self.choice_.how]
-            lines.append(f"weight {self.weight_:.3g} ({how}), temperature {self.temperature_:.3g}")
+            lines.append(f"weight {self.weight_:.3g} ({self._weighed_by()}), temperature {self.temperature_:.3g}")
         if self.ridge is None:
             lines.append("machines alone: no site allowed sums for a head")
         elif self.folding is None:
@@ -75,100 +79,134 @@ class FusionModel(Savable, Abstaining):
             )
         if self.exchanges_:
             lines.append(f"{self.exchanges_} exchanges")
-        parts = [str(part) for part in (self.folding, self.ridge) if part is not None]
-        return "\n".join([*lines, *(f"  {line}" for part in parts for line in part.splitlines())])
+        return "\n".join([*lines, *(f"  {line}" for part in self.parts().values() for line in str(part).splitlines())])
 
     __repr__ = __str__
 
-    # What models have in common ------------------------------------------------------------------------------------
+    def _weighed_by(self) -> str:
+        counted = f"{self.choice_.rows} left-out rows of {len(self.choice_.sites)} site(s)"
+        return _HOW.get(self.choice_.how, counted)
+
+    # Of its parts --------------------------------------------------------------------------------------------------
+
+    def parts(self) -> Mapping[str, Model]:
+        """Machines and head, as far as there are both."""
+        both: dict[str, Model | None] = {"folding": self.folding, "ridge": self.ridge}
+        return {name: part for name, part in both.items() if part is not None}
 
     @property
-    def _any(self) -> Any:
-        return self.folding if self.folding is not None else self.ridge
+    def _first(self) -> FoldingModel | RidgeModel:
+        """The machines, or the head where it answers alone."""
+        return self.folding or self._head
+
+    @property
+    def _head(self) -> RidgeModel:
+        assert self.ridge is not None
+        return self.ridge
 
     @property
     def n_features_in_(self) -> int:
-        """Columns of X."""
-        return int(self._any.n_features_in_)
+        """Number of columns of X."""
+        return self._first.n_features_in_
 
     @property
     def feature_names_in_(self) -> tuple[str, ...]:
         """Names of the columns, where they have any."""
-        names: tuple[str, ...] = self._any.feature_names_in_
-        return names
+        return self._first.feature_names_in_
 
     @property
     def preparation(self) -> Preparation | None:
         """What becomes of raw columns, where the sites had a table of them."""
-        own: Preparation | None = self._any.preparation
-        return own
+        return self._first.preparation
 
     @property
     def classes_(self) -> npt.NDArray[Any]:
         """Labels (C,) of both parts, sorted; empty to regress."""
-        known = [part.classes_ for part in (self.folding, self.ridge) if part is not None]
+        known = [part.classes_ for part in self.parts().values()]
         return known[0] if len(known) == 1 else np.union1d(known[0], known[1])
 
     @property
     def sites(self) -> tuple[str, ...]:
         """Sites whose machines answer, sorted; none where the head answers alone."""
-        return () if self.folding is None else self.folding.sites
+        return self._first.sites
 
     @property
     def members_(self) -> Mapping[str, Member]:
-        """What the sites hold."""
-        return {} if self.folding is None else self.folding.members_
+        """What every site with machines holds."""
+        return self._first.members_
 
     @property
     def hold(self) -> str:
         """Where the machines are: "sites", or "machines" for a model that needs nobody."""
-        return "machines" if self.folding is None else self.folding.hold
+        return self._first.hold
 
     @property
     def connection(self) -> Any:
         """The sites behind the machines, None for a whole model."""
-        return None if self.folding is None else self.folding.connection
+        return self._first.connection
 
     @property
     def privacy(self) -> Terms | None:
         """Under which terms everything in the model was released: one release for both parts."""
-        terms: Terms | None = self._any.privacy
-        return terms
+        return self._first.privacy
+
+    def with_privacy(self, terms: Terms) -> "FusionModel":
+        """The same model with both parts under these terms."""
+        folding = self.folding and self.folding.with_privacy(terms)
+        return replace(self, folding=folding, ridge=self.ridge and self.ridge.with_privacy(terms))
+
+    @property
+    def distance_unit(self) -> float:
+        """Temperature of the machines at their sites, 1 where the head answers alone."""
+        return self._first.distance_unit
+
+    @property
+    def mapped_features(self) -> int:
+        """Number of features of the head."""
+        return 0 if self.ridge is None else self.ridge.mapped_features
 
     def exposure(self) -> str | None:
-        """What wrong sites can do to the machines' part, in words; None if that is nothing."""
-        told = (part.exposure() for part in (self.folding, self.ridge) if part is not None)
-        return "; ".join(text for text in told if text is not None) or None
+        """What wrong sites can do to either part, in words; None if that is nothing."""
+        return "; ".join(text for part in self.parts().values() if (text := part.exposure()) is not None) or None
 
-    def connect(self, federation: Any) -> "FusionModel":
-        """The same model, answered by the sites of ``federation``."""
-        connected: FusionModel = federation.connect(self)
-        return connected
+    def settings(self) -> Mapping[str, Any]:
+        """Weight and temperature, and the settings of each part under its name."""
+        between = {"weight": self.weight_, "temperature": self.temperature_}
+        return between | {name: part.settings() for name, part in self.parts().items()}
+
+    def chosen_by(self) -> Mapping[str, str]:
+        """What the parts chose, and how the weight between them came about."""
+        chosen = {name: how for part in self.parts().values() for name, how in part.chosen_by().items()}
+        return chosen if len(self.parts()) < 2 else {**chosen, "weight": self._weighed_by()}
 
     # Answers -------------------------------------------------------------------------------------------------------
 
     def answer(self, X: npt.ArrayLike, *, prior: Prior = None, **options: Any) -> Answer:
         """Labels, probabilities, scores and who came nearest; ``options`` as in ``FoldingModel.site_scores``."""
         if self.folding is None:
-            assert self.ridge is not None
-            return self.ridge.answer(X, prior=self._asked(prior))
-        parts = self._parts(X, prior, explain=True, **options)
-        scores, likely = self.scored(parts, prior)
+            return self._head.answer(X, prior=self._asked(prior))
+        parts = self._score_parts(X, prior, explain=True, **options)
+        scores, likely = self._combine(parts, prior)
         winners = scores.argmin(axis=1)
         site, batch = self._nearest(parts, winners)
-        answered = () if parts.by_site is None else parts.by_site.sites
-        missing = {} if parts.by_site is None else parts.by_site.missing
-        best = scores[np.arange(len(winners)), winners]
-        part = None if self.ridge is None else self._deciding(parts, winners)
-        far = parts.scores.min(axis=1)
-        return Answer(self.classes_[winners], likely, scores, site, batch, best, answered, missing, part, far)
+        return Answer(
+            self.classes_[winners],
+            likely,
+            scores,
+            site,
+            batch,
+            scores[np.arange(len(winners)), winners],
+            () if parts.by_site is None else parts.by_site.sites,
+            {} if parts.by_site is None else parts.by_site.missing,
+            None if self.ridge is None else parts.decided_by(winners),
+            parts.scores.min(axis=1),
+        )
 
     def scores(self, X: npt.ArrayLike, *, prior: Prior = None, **options: Any) -> FloatArray:
         """Scores (n, C) in the order of ``classes_``: SMALLER is better; negative logits times the temperature."""
         if self.folding is None:
-            assert self.ridge is not None
-            return self.ridge.scores(X)
-        return self.scored(self._parts(X, prior, **options), prior)[0]
+            return self._head.scores(X)
+        return self._combine(self._score_parts(X, prior, **options), prior)[0]
 
     def predict(
         self, X: npt.ArrayLike, *, prior: Prior = None, abstain: float | None = None, **options: Any
@@ -180,16 +218,14 @@ class FusionModel(Savable, Abstaining):
         if abstain is not None:
             return self.abstaining(X, abstain, prior, **options)
         if self.folding is None:
-            assert self.ridge is not None
-            return self.ridge.predict(X, prior=self._asked(prior))
+            return self._head.predict(X, prior=self._asked(prior))
         return np.asarray(self.classes_[self.scores(X, prior=prior, **options).argmin(axis=1)])
 
     def predict_proba(self, X: npt.ArrayLike, *, prior: Prior = None, **options: Any) -> FloatArray:
         """Probabilities (n, C), fitted to rows that neither part saw."""
         if self.folding is None:
-            assert self.ridge is not None
-            return self.ridge.predict_proba(X, prior=self._asked(prior))
-        return self.scored(self._parts(X, prior, **options), prior)[1]
+            return self._head.predict_proba(X, prior=self._asked(prior))
+        return self._combine(self._score_parts(X, prior, **options), prior)[1]
 
     def conforming(self, X: npt.ArrayLike, **options: Any) -> tuple[FloatArray, FloatArray | None]:
         """Probabilities (n, C) of both parts, whatever ``visit_`` is, and the strangeness (n,) by the machines."""
@@ -197,49 +233,38 @@ class FusionModel(Savable, Abstaining):
         whole = replace(self, visit_=Visit(), prior=prior)
         if self.folding is None:
             return whole.predict_proba(X, **options), None
-        parts = whole._parts(X, None, **options)
-        return whole.scored(parts, None)[1], strangeness(parts.scores)
-
-    @property
-    def tells_strangers(self) -> bool:
-        """By its machines, where it has some."""
-        return self.folding is not None
-
-    @property
-    def distance_unit(self) -> float:
-        """That of the machines."""
-        return 1.0 if self.folding is None else self.folding.distance_unit
-
-    def score(self, X: npt.ArrayLike, y: npt.ArrayLike, **options: Any) -> float:
-        """Accuracy, or the coefficient of determination R^2 to regress."""
-        from sklearn.metrics import accuracy_score, r2_score  # here, for nothing else needs scikit-learn
-
-        measure = accuracy_score if len(self.classes_) else r2_score
-        return float(measure(np.asarray(y), self.predict(X, **options)))
+        parts = whole._score_parts(X, None, **options)
+        return whole._combine(parts, None)[1], strangeness(parts.scores)
 
     def explain(self, X: npt.ArrayLike, *, prior: Prior = None, **options: Any) -> FusionExplanation:
         """Which part decided each query, and what each part would say alone."""
         if self.folding is None or self.ridge is None:
             raise InputError("only a model of machines and a head has two parts to compare; use answer")
-        parts = self._parts(X, prior, explain=True, **options)
-        winners = self.scored(parts, prior)[0].argmin(axis=1)
-        head, machines = self._alone(parts)
-        site, _ = self._nearest(parts, winners)
+        parts = self._score_parts(X, prior, explain=True, **options)
+        winners = self._combine(parts, prior)[0].argmin(axis=1)
+        head, machines = parts.winners()
         labels = self.classes_
-        part = self._deciding(parts, winners)
-        return FusionExplanation(labels[winners], part, labels[head], labels[machines], site)
+        site, _ = self._nearest(parts, winners)
+        return FusionExplanation(labels[winners], parts.decided_by(winners), labels[head], labels[machines], site)
 
-    def _alone(self, parts: FusedParts) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-        """Classes (n,) that the head would say alone, and the machines, which say the same where nobody asked them."""
-        head = parts.values.argmax(axis=1)
-        return head, np.where(parts.travelled, parts.scores.argmin(axis=1), head)
+    def probabilities_without(
+        self, X: npt.ArrayLike, sets: Sequence[SiteSet], heads: Sequence[RidgeModel] = (), **options: Any
+    ) -> FloatArray:
+        """Probabilities (1 + V, n, C) from one scoring of the machines and one computation of the features.
 
-    def _deciding(self, parts: FusedParts, winners: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
-        """Which part (n,) the classes come from: one of ``PARTS``."""
-        head, machines = self._alone(parts)
-        agree = 2 * (head == winners).astype(int) + (machines == winners)
-        part = np.array(["together", "machines", "head", "both"])[agree]
-        return np.where(parts.travelled, part, "head")
+        The temperature, the weight of the parts and the prior are those of the model.
+        """
+        if self.folding is None:
+            return replace(self._head, prior=self.prior).probabilities_without(X, sets, heads)
+        queries = self.folding.checked_rows(X)
+        by_site = self.folding.site_scores(queries, **options)
+        values = self._values_by(queries, heads)
+        likely = []
+        for number, left in enumerate([(), *sets]):
+            head = number if 0 < number <= len(heads) else 0
+            parts = FusedParts.of(values[head], self._placed_scores(self.folding.combined(by_site, left)))
+            likely.append(even_if_unknown(self._combine(parts, None)[1]))
+        return np.stack(likely)
 
     def to_onnx(self, path: str | os.PathLike[str], *, part: str | None = None) -> None:
         """Write the head as an ONNX file; ``part="head"`` where there are machines too, which stay behind.
@@ -264,85 +289,62 @@ class FusionModel(Savable, Abstaining):
         offset = offset if shift is None else offset + T * shift
         features = self.ridge.parameters.feature_map()
         head = Head(self.ridge.weights_, offset, features, self.folding.basis, self.classes_, T)
-        columns = self.feature_names_in_ if self.preparation is None else self.preparation.columns
-        head.to_onnx(path, columns)
+        head.to_onnx(path, self.feature_names_in_ if self.preparation is None else self.preparation.columns)
 
-    def _asked(self, prior: Prior) -> Prior:
-        if not len(self.classes_):
-            return prior
-        return self.prior if prior is None else prior
+    # The two parts -------------------------------------------------------------------------------------------------
 
-    def _parts(self, X: npt.ArrayLike, prior: Prior, *, explain: bool = False, **options: Any) -> FusedParts:
-        """Both parts' word on queries; with ``visit_`` "unsure" only the doubtful ones go to the sites."""
+    def _score_parts(self, X: npt.ArrayLike, prior: Prior, *, explain: bool = False, **options: Any) -> FusedParts:
+        """What each part says of queries; with ``visit_`` "unsure" only the doubtful ones go to the sites."""
         assert self.folding is not None
-        queries = self._rows(X)
-        n, labels = len(queries), self.classes_
-        values = self.head_values(queries)
-        travelled = np.ones(n, dtype=bool)
+        queries = self.folding.checked_rows(X)
+        parts = FusedParts.of(self.head_values(queries), np.full((len(queries), len(self.classes_)), np.inf))
         if self.ridge is not None and self.visit_.when == "unsure":
-            sure = self._head_probabilities(values, prior).max(axis=1, initial=0.0) >= self.visit_.threshold
-            travelled = ~sure
-        if not travelled.any():
-            return FusedParts(values, np.full((n, len(labels)), np.inf), None, travelled)
-        by_site = self.folding.site_scores(queries[travelled], explain=explain, **options)
-        scores = np.full((n, len(labels)), np.inf)
-        places = np.searchsorted(labels, self.folding.classes_)
-        scores[np.ix_(travelled, places)] = self.folding.combined(by_site)
-        return FusedParts(values, scores, by_site, travelled)
-
-    def _rows(self, X: npt.ArrayLike) -> FloatArray:
-        assert self.folding is not None
-        return self.folding.checked_rows(X)
+            sure = self._head_probabilities(parts.values, prior).max(axis=1, initial=0.0) >= self.visit_.threshold
+            parts = replace(parts, travelled=~sure)
+        if not parts.travelled.any():
+            return parts
+        by_site = self.folding.site_scores(queries[parts.travelled], explain=explain, **options)
+        parts.scores[parts.travelled] = self._placed_scores(self.folding.combined(by_site))
+        return replace(parts, by_site=by_site)
 
     def head_values(self, queries: FloatArray) -> FloatArray:
-        """Values (n, C) of the head for checked rows (n, p).
+        """Values (n, C) of the head for checked rows (n, p); zeros without a head."""
+        return self._values_by(queries, ())[0]
 
-        A class that it does not know is as unlikely as the least likely that it does.
+    def _values_by(self, queries: FloatArray, heads: Sequence[RidgeModel]) -> list[FloatArray]:
+        """Values (n, C) of the head, and of each of ``heads`` on its features, for checked rows (n, p).
+
+        A class that a head does not know is as unlikely as the least likely that it does.
         """
+        labels = self.classes_
         if self.ridge is None:
-            return np.zeros((len(queries), len(self.classes_)))
+            return [np.zeros((len(queries), len(labels)))]
         if self.folding is not None:
             queries = project(queries, self.folding.basis)
         plain = replace(self.ridge, preparation=None, feature_names_in_=())
-        return self.placed_values(plain.decision_function(queries))
+        places = np.searchsorted(labels, self.ridge.classes_)
+        placed = []
+        for known in plain.values_by([plain, *heads], queries):
+            values = np.repeat(known.min(axis=1, keepdims=True), len(labels), axis=1)
+            values[:, places] = known
+            placed.append(values)
+        return placed
 
-    def placed_values(self, own: FloatArray) -> FloatArray:
-        """Values (n, C) in the classes of the model, from those of the head's own classes."""
-        assert self.ridge is not None
-        labels = self.classes_
-        values = np.repeat(own.min(axis=1, keepdims=True), len(labels), axis=1)
-        values[:, np.searchsorted(labels, self.ridge.classes_)] = own
-        return values
-
-    def _shift(self, prior: Prior) -> FloatArray | None:
-        """``log(pi' / pi)`` (C,) for the prior asked for; None where nothing moves."""
-        asked = self.prior if prior is None else check_prior(prior, self.classes_)
-        if asked is None:
-            return None
-        counts = () if self.ridge is None else self.ridge.class_counts_
-        if self.ridge is not None and len(self.ridge.classes_) != len(self.classes_):
-            counts = ()
-        weights = None if self.ridge is None else self.ridge.parameters.class_weights
-        training = weighted_shares(counts)
-        made = training if weights is None or training is None else weighted_shares(counts, weights)
-        if asked == "training" and training is None:
-            return None
-        return log_ratio(asked, self.classes_, made=made, training=training)
-
-    def _head_probabilities(self, values: FloatArray, prior: Prior) -> FloatArray:
-        assert self.ridge is not None
-        shift = self._shift(prior)
-        T = self.ridge.temperature_ or self.temperature_
-        return probabilities(values if shift is None else values + T * shift, T)
-
-    def scored(self, parts: FusedParts, prior: Prior) -> tuple[FloatArray, FloatArray]:
-        """Scores (n, C), SMALLER is better, and probabilities (n, C), both for the prior asked for."""
-        shift = self._shift(prior)
+    def _placed_scores(self, known: FloatArray) -> FloatArray:
+        """Scores (n, C) in the classes of the model, infinite for those that the machines do not know."""
         assert self.folding is not None
+        scores = np.full((len(known), len(self.classes_)), np.inf)
+        scores[:, np.searchsorted(self.classes_, self.folding.classes_)] = known
+        return scores
+
+    def _combine(self, parts: FusedParts, prior: Prior) -> tuple[FloatArray, FloatArray]:
+        """Scores (n, C), SMALLER is better, and probabilities (n, C), both for the prior asked for."""
         if self.ridge is None:
+            assert self.folding is not None
             fused, T = -parts.scores, self.folding.temperature_
         else:
             fused, T = fused_values(parts.values, parts.scores, self.weight_), self.temperature_
+        shift = self._shift(prior)
         fused = fused if shift is None else fused + T * shift
         likely = probabilities(fused, T)
         if self.ridge is not None and not parts.travelled.all():
@@ -352,26 +354,32 @@ class FusionModel(Savable, Abstaining):
                 fused[stayed] = T * np.log(likely[stayed])
         return -fused, likely
 
+    def _head_probabilities(self, values: FloatArray, prior: Prior) -> FloatArray:
+        """Probabilities (n, C) of the head's values alone, for the prior asked for."""
+        shift, T = self._shift(prior), self._head.temperature_ or self.temperature_
+        return probabilities(values if shift is None else values + T * shift, T)
+
+    def _asked(self, prior: Prior) -> Prior:
+        return self.prior if prior is None and self.is_classifier else prior
+
+    def _shift(self, prior: Prior) -> FloatArray | None:
+        """``log(pi' / pi)`` (C,) for the prior asked for; None where nothing moves."""
+        asked = self.prior if prior is None else check_prior(prior, self.classes_)
+        if self.ridge is None or len(self.ridge.classes_) != len(self.classes_):
+            return log_ratio(asked, self.classes_, made=None, training=None)
+        return self.ridge.shift(asked)
+
     def _nearest(
         self, parts: FusedParts, winners: npt.NDArray[np.intp]
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.intp]]:
         """Site (n,) and batch (n,) that came nearest in the class that won; "" and -1 where nobody was asked."""
-        assert self.folding is not None
         site, batch = np.full(len(winners), "", dtype=object), np.full(len(winners), -1, dtype=np.intp)
-        if parts.by_site is None or not parts.travelled.any():
-            return site.astype(str), batch
-        asked = np.flatnonzero(parts.travelled)
-        place = {label: number for number, label in enumerate(self.folding.classes_.tolist())}
-        columns = np.array([place.get(label, -1) for label in self.classes_[winners[asked]].tolist()])
-        known = columns >= 0
-        asked, columns, every = asked[known], columns[known], np.flatnonzero(known)
-        values = parts.by_site.values[:, every, columns]
-        held = parts.by_site.batches[:, every, columns] >= 0
-        own = np.where(held, values, np.inf)
-        nearest = own.argmin(axis=0)
-        some = held.any(axis=0)
-        site[asked[some]] = np.array(parts.by_site.sites, dtype=object)[nearest[some]]
-        batch[asked[some]] = parts.by_site.batches[nearest, every, columns][some]
+        if parts.by_site is not None and self.folding is not None:
+            known = self.folding.classes_
+            asked = np.flatnonzero(parts.travelled)
+            rows = np.flatnonzero(np.isin(self.classes_[winners[asked]], known))
+            columns = np.searchsorted(known, self.classes_[winners[asked[rows]]])
+            site[asked[rows]], batch[asked[rows]], _ = parts.by_site.nearest(rows, columns)
         return site.astype(str), batch
 
     # Changes -------------------------------------------------------------------------------------------------------

@@ -83,3 +83,20 @@ class FusedParts:
     scores: FloatArray
     by_site: SiteScores | None
     travelled: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, values: FloatArray, scores: FloatArray) -> "FusedParts":
+        """Values (n, C) and scores (n, C) of queries that all travel."""
+        return cls(values, scores, None, np.ones(len(values), dtype=bool))
+
+    def winners(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """Classes (n,) that the head would say alone, and the machines, which say the same where nobody asked them."""
+        head = self.values.argmax(axis=1)
+        return head, np.where(self.travelled, self.scores.argmin(axis=1), head)
+
+    def decided_by(self, winners: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+        """Which part (n,) the classes ``winners`` (n,) come from: one of ``PARTS``."""
+        head, machines = self.winners()
+        agree = 2 * (head == winners).astype(int) + (machines == winners)
+        part = np.array(["together", "machines", "head", "both"])[agree]
+        return np.where(self.travelled, part, "head")

@@ -17,11 +17,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kernfed.base.answer import Answer, answer_of_scores
 from kernfed.base.checks import FloatArray, check_choice, check_count
+from kernfed.base.model import Model
 from kernfed.base.prior import Prior, adjusted_scores, check_prior, log_ratio, weighted_shares
 from kernfed.base.random import generator
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
-from kernfed.files import Savable
 from kernfed.kahm.bank import Bank, BankScores, fit_machines
 from kernfed.kahm.choice import AUTO, Candidate, Chosen, candidates, scaled, split_rows
 from kernfed.kahm.folding import MEASURES
@@ -33,7 +33,7 @@ from kernfed.kernels.rows import ColumnStatistics, Scaling
 EXPECTED_FAILED_CHECKS: dict[str, str] = {}
 
 
-class KAHMClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class KAHMClassifier(ClassifierMixin, Model, BaseEstimator):  # type: ignore[misc]
     """Each class modelled by (wide, deep) kernel affine hull machines; the class with the smallest measure wins.
 
     DP-KAHM Definition 7 with ``measure="distance"``, the space folding classifier SFM (118) with the others. There is
@@ -64,6 +64,9 @@ class KAHMClassifier(Savable, ClassifierMixin, BaseEstimator):  # type: ignore[m
     temperature_ : temperature of ``predict_proba``, fitted on scores of left-out rows
     n_features_in_, feature_names_in_ : as everywhere in scikit-learn
     """
+
+    classes_: npt.NDArray[Any]
+    n_features_in_: int
 
     def __init__(
         self,

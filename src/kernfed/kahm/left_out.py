@@ -138,6 +138,11 @@ def softmin(scores: FloatArray, temperature: float) -> FloatArray:
     return probabilities
 
 
+def even_if_unknown(probabilities: FloatArray) -> FloatArray:
+    """Probabilities (n, C), all alike where nobody is left to tell the classes apart (NaN)."""
+    return np.where(np.isnan(probabilities), 1 / probabilities.shape[1], probabilities)
+
+
 def fit_temperature(scores: FloatArray, labels: npt.NDArray[np.intp]) -> float:
     """Temperature that makes ``softmin(scores)`` most likely for the class numbers ``labels`` (m,).
 

@@ -262,6 +262,23 @@ class SiteScores:
     sites: tuple[str, ...]
     missing: Mapping[str, str] = field(default_factory=dict)
 
+    def nearest(
+        self, rows: npt.NDArray[np.intp], columns: npt.NDArray[np.intp]
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.intp], FloatArray]:
+        """Site, batch and score (n,) that came nearest to ``rows`` (n,) in the classes of ``columns`` (n,).
+
+        The batches must have been asked for. A class that no site holds has the site "", batch -1 and infinity.
+        """
+        batches = self.batches[:, rows, columns]
+        scores = np.where(batches >= 0, self.values[:, rows, columns], np.inf)
+        first, every = scores.argmin(axis=0), np.arange(len(rows))
+        held = (batches >= 0).any(axis=0)
+        return (
+            np.where(held, np.array(self.sites, dtype=object)[first], ""),
+            np.where(held, batches[first, every], -1),
+            scores[first, every],
+        )
+
 
 class Connection(Protocol):
     """What a model needs of a federation; ``kernfed.federation.folding.connection`` provides it."""

@@ -12,14 +12,14 @@ from kernfed.abstain import Abstaining, Coverage, strangeness
 from kernfed.base.answer import Answer
 from kernfed.base.checks import FloatArray, check_rows
 from kernfed.base.median import median_by_rows
+from kernfed.base.model import SiteSet
 from kernfed.base.prior import Prior, adjusted_scores, check_prior, log_ratio, weighted_shares
 from kernfed.data.preparation import Preparation, prepared_rows
 from kernfed.errors import InputError, NotConnected
-from kernfed.files import Savable
 from kernfed.kahm.bank import Bank
 from kernfed.kahm.choice import Chosen
 from kernfed.kahm.folding import ABSENT
-from kernfed.kahm.left_out import softmin
+from kernfed.kahm.left_out import even_if_unknown, softmin
 from kernfed.kahm.members import (
     TRUST,
     Connection,
@@ -46,7 +46,7 @@ _LARGE_SHARE = 0.9
 
 
 @dataclass(frozen=True)
-class FoldingModel(Savable, Abstaining):
+class FoldingModel(Abstaining):
     """Global classifier SFM (118), GIKM (56): the class with the smallest measure over all sites.
 
     ``hold="sites"``: the machines stay where their rows are and queries travel to them; the file holds a handle and no
@@ -68,7 +68,7 @@ class FoldingModel(Savable, Abstaining):
     handle: str
     classes_: npt.NDArray[Any]
     n_features_in_: int
-    members_: Mapping[str, Member]
+    members_: Mapping[str, Member] = field()
     missing_: Mapping[str, str] = field(default_factory=dict)
     feature_names_in_: tuple[str, ...] = ()
     banks_: Mapping[str, Bank] | None = None
@@ -81,6 +81,8 @@ class FoldingModel(Savable, Abstaining):
     chosen: Chosen | None = None
     prior: Prior = "training"
     conformal_: Coverage | None = None
+
+    can_change = can_calibrate = can_leave_out_sites = True
 
     def __str__(self) -> str:
         where = "at the sites" if self.banks_ is None else "in this model"
@@ -97,6 +99,19 @@ class FoldingModel(Savable, Abstaining):
     def sites(self) -> tuple[str, ...]:
         """Names of the sites that take part, sorted."""
         return tuple(sorted(self.members_))
+
+    @property
+    def folding(self) -> "FoldingModel":
+        """The model itself."""
+        return self
+
+    def settings(self) -> Mapping[str, Any]:
+        """What all sites do alike, as plain values."""
+        return self.parameters.to_values()
+
+    def chosen_by(self) -> Mapping[str, str]:
+        """Scale and division of rows, where sites chose them."""
+        return {} if self.chosen is None else {"scale and division": str(self.chosen)}
 
     @property
     def hold(self) -> str:
@@ -161,11 +176,6 @@ class FoldingModel(Savable, Abstaining):
         if self.banks_ is None and self.connection is not None:
             self.connection.saved(self, path)
 
-    def connect(self, federation: Any) -> "FoldingModel":
-        """The same model, answered by the sites of ``federation``."""
-        connected: FoldingModel = federation.connect(self)
-        return connected
-
     def answer(self, X: npt.ArrayLike, *, prior: Prior = None, **options: Any) -> Answer:
         """Labels, probabilities, scores and who decided, from one scoring; ``options`` as in ``site_scores``.
 
@@ -175,16 +185,14 @@ class FoldingModel(Savable, Abstaining):
         plain = self.combined(by_site)
         scores = self._moved(plain, prior)
         winners = scores.argmin(axis=1)
-        every = np.arange(len(winners))
-        own = np.where(self._holds(by_site.sites)[:, winners], by_site.values[:, every, winners], np.inf)
-        nearest = own.argmin(axis=0)
+        site, batch, score = by_site.nearest(np.arange(len(winners)), winners)
         return Answer(
             self.classes_[winners],
             softmin(scores, self.temperature_),
             scores,
-            np.array(by_site.sites)[nearest],
-            by_site.batches[nearest, every, winners],
-            own[nearest, every],
+            site.astype(str),
+            batch,
+            score,
             by_site.sites,
             by_site.missing,
             distance=plain.min(axis=1),
@@ -257,24 +265,27 @@ class FoldingModel(Savable, Abstaining):
         return softmin(plain._moved(scores, None), plain.temperature_), strangeness(scores)
 
     @property
-    def tells_strangers(self) -> bool:
-        """By its machines."""
-        return True
-
-    @property
     def distance_unit(self) -> float:
         """The temperature of the sites: a third of the usual deviation of scores."""
         return replace(self, calibrated_=None).temperature_
 
-    def score(self, X: npt.ArrayLike, y: npt.ArrayLike, **options: Any) -> float:
-        """Accuracy on rows X (n, p) with labels y (n,)."""
-        from sklearn.metrics import accuracy_score  # here, for nothing else needs scikit-learn
-
-        return float(accuracy_score(np.asarray(y), self.predict(X, **options)))
-
     def explain(self, X: npt.ArrayLike, **options: Any) -> Explanation:
         """Per query the label, and which site and which of its batches came nearest in that class."""
         return Explanation.of(self.answer(X, **options))
+
+    def probabilities_without(
+        self,
+        X: npt.ArrayLike,
+        sets: Sequence[SiteSet],
+        heads: Sequence[Any] = (),  # noqa: ARG002  of models with a head
+        **options: Any,
+    ) -> FloatArray:
+        """Probabilities (1 + V, n, C) from one scoring: machines combine by a minimum, so a site is left out of it.
+
+        All classes are alike where nobody is left to tell them apart.
+        """
+        by_site = self.site_scores(X, **options)
+        return np.stack([even_if_unknown(self.probabilities_of(self.combined(by_site, s))) for s in ((), *sets)])
 
     def local(self, site: str) -> "FoldingModel":
         """Local classifier, GIKM Definition 5 (57), of one site: only its machines answer, and they are trusted."""

@@ -8,11 +8,10 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from kernfed.base.answer import Answer
 from kernfed.base.checks import FloatArray
+from kernfed.base.model import Model
 from kernfed.base.random import generator
 from kernfed.base.threads import single_blas_thread
-from kernfed.files import Savable
 from kernfed.kahm.bank import Bank, fit_machines
 from kernfed.kahm.choice import AUTO, FEWEST_ROWS, Candidate, candidates, scaled, split_rows, usual
 from kernfed.kahm.left_out import sample
@@ -44,7 +43,7 @@ class Branch:
         return predicted
 
 
-class KAHMRegressor(Savable, MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class KAHMRegressor(MultiOutputMixin, RegressorMixin, Model, BaseEstimator):  # type: ignore[misc]
     """Responses combined with the weights of a kernel affine hull machine (DP-KAHM (32)).
 
     The regulariser is the fixed point (27)-(28) of the responses. Rows are divided into machines as in ``WideKAHM``,
@@ -83,6 +82,11 @@ class KAHMRegressor(Savable, MultiOutputMixin, RegressorMixin, BaseEstimator):  
         self.random_state = random_state
         self.scale = scale
 
+    @property
+    def classes_(self) -> npt.NDArray[np.generic]:
+        """Empty: it predicts values."""
+        return np.zeros(0)
+
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
         """Fit on rows X (N, p) with responses y (N,) or (N, q)."""
         tried = candidates(self.scale, self.batch_size, self.partition)
@@ -103,10 +107,6 @@ class KAHMRegressor(Savable, MultiOutputMixin, RegressorMixin, BaseEstimator):  
         rows, draws = scaled(rows, self.scaling_), generator(seed, "divide")
         self.bank_, self.branches_ = _fit_branches(rows, table, self.chosen_, draws, dim, self.n_jobs)
         return self
-
-    def answer(self, X: npt.ArrayLike) -> Answer:
-        """Predicted responses as an ``Answer``, which has no more than these."""
-        return Answer(self.predict(X))
 
     def predict(self, X: npt.ArrayLike) -> FloatArray:
         """Predicted responses, (n,) or (n, q)."""

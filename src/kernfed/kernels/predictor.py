@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from kernfed.base.answer import Answer, answer_of_scores
 from kernfed.base.checks import FloatArray, IntArray, check_rows, class_numbers
+from kernfed.base.model import Model
 from kernfed.base.prior import Prior, check_prior, log_ratio
 from kernfed.data.preparation import Preparation, prepared_rows
 from kernfed.errors import InputError
-from kernfed.files import Savable, labels_from_values, labels_to_values
+from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kernels.features import FourierFeatures
 from kernfed.kernels.head import Head
 
@@ -83,6 +84,10 @@ class FeatureProblem(ABC):
         hot[np.arange(len(y)), self.numbers(y)] = 1.0
         return hot
 
+    @abstractmethod
+    def to_values(self) -> dict[str, Any]:
+        """Plain values for messages and files."""
+
     def shared_values(self) -> dict[str, Any]:
         """The fields named above as plain values for messages and files."""
         return {
@@ -125,7 +130,7 @@ def project_on_simplex(rows: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(rows - shift, 0.0))
 
 
-class ProblemModel(Savable, ABC):
+class ProblemModel(Model):
     """Base of models of one problem: what scikit-learn calls columns and classes."""
 
     feature_names_in_: tuple[str, ...]
@@ -145,6 +150,15 @@ class ProblemModel(Savable, ABC):
     def classes_(self) -> npt.NDArray[Any]:
         """Labels (C,) in the order of the columns; empty to regress."""
         return self._solved().labels
+
+    @property
+    def mapped_features(self) -> int:
+        """Number of features M of the problem."""
+        return self._solved().n_features
+
+    def settings(self) -> Mapping[str, Any]:
+        """The problem, as plain values."""
+        return self._solved().to_values()
 
     def _rows(self, X: npt.ArrayLike) -> FloatArray:
         rows = prepared_rows(self.preparation, X)
@@ -181,8 +195,13 @@ class Predictor(ProblemModel):
         return None
 
     def _made_for(self) -> FloatArray | None:
-        """Shares (C,) of classes that the values are for."""
-        return self._training_shares()
+        """Shares (C,) of classes that the values are for; None where these are those in training."""
+        return None
+
+    def shift(self, prior: Prior) -> FloatArray | None:
+        """``log(pi'_c / pi_c)`` (C,) from the shares that values are for to a checked ``prior``; None for no move."""
+        training, made = self._training_shares(), self._made_for()
+        return log_ratio(prior, self.classes_, made=training if made is None else made, training=training)
 
     def _probabilities(self, values: FloatArray) -> FloatArray:
         if self._temperature is None:
@@ -207,8 +226,7 @@ class Predictor(ProblemModel):
                 raise InputError(f"prior is for a model made with task='classify', got {prior!r}")
             return values
         asked = self.prior if prior is None else check_prior(prior, self.classes_)
-        training, made = self._training_shares(), self._made_for()
-        shift = log_ratio(asked, self.classes_, made=training if made is None else made, training=training)
+        shift = self.shift(asked)
         if shift is None:
             return values
         if self._temperature is not None:
@@ -233,9 +251,7 @@ class Predictor(ProblemModel):
         """Head of values ``phi weights + offset``, with the labels and the prior of this model."""
         if self._solved().task != "classify":
             return Head(weights, offset, features, bounds=self._bounds)
-        training, made = self._training_shares(), self._made_for()
-        shift = log_ratio(self.prior, self.classes_, made=training if made is None else made, training=training)
-        T = self._temperature
+        shift, T = self.shift(self.prior), self._temperature
         if T is not None and shift is not None:
             return Head(weights, offset + T * shift, features, None, self.classes_, T)
         factors = None if shift is None else np.exp(shift - shift.max())
@@ -272,10 +288,3 @@ class Predictor(ProblemModel):
     def predict(self, X: npt.ArrayLike, *, prior: Prior = None) -> npt.NDArray[Any]:
         """Labels, or values, (n,); see the class for ``prior``."""
         return self._labels(self._adjusted(self._values(self._rows(X)), prior))
-
-    def score(self, X: npt.ArrayLike, y: npt.ArrayLike, *, prior: Prior = None) -> float:
-        """Accuracy to classify, coefficient of determination R^2 to regress."""
-        from sklearn.metrics import accuracy_score, r2_score  # here, for nothing else needs scikit-learn
-
-        measure = r2_score if self._solved().task == "regress" else accuracy_score
-        return float(measure(np.asarray(y), self.predict(X, prior=prior)))

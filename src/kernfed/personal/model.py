@@ -115,7 +115,7 @@ class PersonalModel(ProblemModel):
     """
 
     problem: Problem
-    sites: tuple[str, ...]
+    sites: tuple[str, ...] = field()
     kind: str
     coordinates_: Coordinates
     coefficients_: FloatArray
@@ -129,6 +129,8 @@ class PersonalModel(ProblemModel):
     privacy: Terms | None = None
     preparation: Preparation | None = None
     prior: Prior = "training"
+
+    is_personal = True
 
     def __str__(self) -> str:
         groups = len(set(self.groups_.values()))

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from kernfed.abstain import Abstaining, Coverage, read_coverage
 from kernfed.base.checks import FloatArray, check_choice, check_count, check_number
+from kernfed.base.model import SiteSet
 from kernfed.base.plain import read_columns, read_entry, read_reasons, read_text
 from kernfed.base.prior import Prior, prior_from_values, prior_to_values, weighted_shares
 from kernfed.base.threads import in_threads
@@ -84,6 +85,8 @@ class RidgeModel(Predictor, Abstaining):
     conformal_: Coverage | None = None
     range_: tuple[float, float] | None = None
 
+    can_leave_out_sites = True
+
     def __str__(self) -> str:
         what = f"{len(self.classes_)} classes" if self.parameters.task == "classify" else "values"
         last = self.history_[-1] if self.history_ else None
@@ -104,6 +107,16 @@ class RidgeModel(Predictor, Abstaining):
 
     def _solved(self) -> RidgeParameters:
         return self.parameters
+
+    @property
+    def ridge(self) -> "RidgeModel":
+        """The model itself."""
+        return self
+
+    def chosen_by(self) -> Mapping[str, str]:
+        """By whom regularisation and bandwidth were chosen, where nobody gave them."""
+        found = {"regularization": self.choices_.regularization, "bandwidth": self.choices_.bandwidth}
+        return {name: how for name, how in found.items() if how != "given"}
 
     @property
     def _temperature(self) -> float | None:
@@ -164,6 +177,13 @@ class RidgeModel(Predictor, Abstaining):
     def _head(self) -> Head:
         offset = np.zeros(self.weights_.shape[1]) if self.intercept_ is None else self.intercept_
         return self._made_head(self.weights_, offset, self.parameters.feature_map())
+
+    def probabilities_without(
+        self, X: npt.ArrayLike, sets: Sequence[SiteSet], heads: "Sequence[RidgeModel]" = (), **_: Any
+    ) -> FloatArray:
+        """Probabilities (1 + V, n, C) by this head and by ``heads`` on its features, which are computed once."""
+        likely = [self.probabilities_of(values) for values in self.values_by([self, *heads], X)]
+        return np.stack([*likely, *[likely[0]] * (len(sets) - len(heads))])
 
     def history_table(self) -> dict[str, list[Any]]:
         """The history by column, as plotting libraries and data frames take it."""

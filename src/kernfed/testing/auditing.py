@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray
+from kernfed.base.model import Model, as_model
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation
 from kernfed.federation.folding.learner import FoldingLearner
@@ -106,9 +107,10 @@ def audit_model(
     model: Any, inside: Labelled, outside: Labelled, *, confidence: float = 0.95, seed: int = 0
 ) -> AuditReport:
     """Attack the answers of a classifier that was made of ``inside``; its own statement says what it promises."""
-    if not hasattr(model, "scores") or not hasattr(model, "classes_"):
+    if not (isinstance(model, Model) or hasattr(model, "predict")) or not as_model(model).has_scores:
         raise InputError(f"model must be a classifier with scores, got {type(model).__name__}")
-    if getattr(model, "hold", "machines") == "sites" and model.connection is None:
+    model = as_model(model)
+    if model.needs_connection:
         raise InputError("the machines of this model are at its sites; audit it there, or make it with hold='machines'")
     element, record = _stated(model)
     total = _spent(model)
@@ -119,7 +121,7 @@ def audit_model(
 
 
 def _stated(model: Any) -> tuple[Guarantee, Guarantee]:
-    terms = getattr(model, "privacy", None)
+    terms = model.privacy
     if terms is None:
         return (
             Guarantee(math.inf, 0.0, "element", "one element changing by any amount"),
@@ -130,7 +132,7 @@ def _stated(model: Any) -> tuple[Guarantee, Guarantee]:
 
 def _spent(model: Any) -> Guarantee | None:
     """What the ledger of the site that spent most has come to, all its releases together; None where none is told."""
-    terms = getattr(model, "privacy", None)
+    terms = model.privacy
     if terms is None or not terms.spent:
         return None
     epsilon, delta = max(terms.spent.values())

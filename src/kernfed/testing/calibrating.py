@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from kernfed.base.checks import FloatArray, check_finite
+from kernfed.base.model import as_model
 from kernfed.errors import InputError, Refused
 from kernfed.federation.asking import Federation, leave_out
 from kernfed.federation.shares import MAX_SHARE, outsized
@@ -55,7 +56,7 @@ def calibrate(
     ``sum`` ("secure" or a ``kernfed.secure.Committee``, for machines held in the model) only the sum of all losses is
     seen, and nobody can check or limit a site's own.
     """
-    if not isinstance(model, FoldingModel):
+    if not as_model(model).can_calibrate:
         raise InputError(f"only the probabilities of a FoldingModel have a temperature, got a {type(model).__name__}")
     if model.privacy is not None:
         raise InputError(
@@ -160,7 +161,7 @@ def calibrate_model(site: Site, payload: Payload) -> Payload:
     """Losses of a model that came with the question, on the held-out rows, at every temperature."""
     arrays = {name: array for name, array in payload.arrays.items() if name != "temperatures"}
     model = read_model(site, arrays, payload.values["model"], len(site.held_out().y))
-    if not isinstance(model, FoldingModel) or model.banks_ is None:
+    if not model.can_calibrate or model.hold != "machines":
         raise Refused("bad question", f"a {type(model).__name__} has no temperature to find here")
     rows = labelled_rows(site, model.classes_)
     scores = row_scores(model.scores, rows.X, 0.0)  # absent classes score infinity

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed.abstain import BINS, RATIO_BINS, Abstaining, Conformal, count_scores, probability_bins, read_counts
+from kernfed.abstain import BINS, RATIO_BINS, Conformal, count_scores, probability_bins, read_counts
 from kernfed.base.checks import FloatArray, IntArray, check_column_names
+from kernfed.base.model import as_model
 from kernfed.data.preparation import prepared_rows
 from kernfed.errors import InputError, NotConnected, Refused
 from kernfed.federation.asking import Federation, leave_out
@@ -31,7 +32,7 @@ from kernfed.testing.held_out import (
     labelled_rows,
     row_scores,
 )
-from kernfed.testing.predictors import NOTHING_ASIDE, is_regressor, model_questions, read_model
+from kernfed.testing.predictors import NOTHING_ASIDE, model_questions, read_model
 
 #: More rows than this are a lie; sums of them stay exact.
 _MOST_ROWS = 2**40
@@ -118,7 +119,7 @@ def sure_columns(
     """
     if coverage is None and abstain is None:
         return {}
-    if getattr(model, "conformal_", None) is None:
+    if model.conformal_ is None:
         raise InputError(
             f"this {type(model).__name__} states no coverage: run kernfed conform on it, or kernfed.conform, with rows "
             "that it was not trained on"
@@ -139,7 +140,7 @@ def sure_columns(
 
 
 def _check_model(model: Any) -> None:
-    if not isinstance(model, Abstaining) or is_regressor(model):
+    if not as_model(model).can_conform:
         raise InputError(
             f"sets of classes are for a FoldingModel, a RidgeModel or a FusionModel that classifies, got a "
             f"{type(model).__name__}"
@@ -183,8 +184,8 @@ def _count_here(model: Any, holdout: Mapping[str, Any]) -> Counts:
     counted = {}
     for name in sorted(holdout):
         X, y = holdout[name][:2]
-        X = prepared_rows(getattr(model, "preparation", None), X)
-        check_column_names(X, getattr(model, "feature_names_in_", ()), f"X of site {name!r}")
+        X = prepared_rows(model.preparation, X)
+        check_column_names(X, model.column_names, f"X of site {name!r}")
         rows = check_site_rows(X, y, None, name)
         check_labels_alike(model.classes_, rows, name)
         counted[name] = _count(model, rows)
@@ -201,7 +202,7 @@ def _count(model: Any, rows: Rows) -> tuple[IntArray, IntArray]:
 
     # A row without scores is in no set of classes, and as strange as a row can be: the safe side of both.
     made = row_scores(score, rows.X, [*[0.0] * len(model.classes_), np.inf], low=0.0)
-    ratios = made[:, -1] if model.tells_strangers else None
+    ratios = made[:, -1] if model.has_machines else None
     return count_scores(class_numbers(model.classes_, rows.y), made[:, :-1], ratios)
 
 
@@ -276,7 +277,7 @@ def _told(counts: IntArray, nearest: IntArray) -> Payload:
 def conform_model(site: Site, payload: Payload) -> Payload:
     """Histograms of the held-out rows, scored by a model that came with the question."""
     model = read_model(site, payload.arrays, payload.values["model"], len(site.held_out().y))
-    if not isinstance(model, Abstaining) or is_regressor(model) or getattr(model, "hold", "machines") != "machines":
+    if not model.can_conform or model.hold != "machines":
         raise Refused("bad question", f"a {type(model).__name__} has no sets of classes here")
     return _told(*_count(model, labelled_rows(site, model.classes_)))
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed.abstain import Abstaining, NoisyConformal, probability_bins, ratio_bins
+from kernfed.abstain import NoisyConformal, probability_bins, ratio_bins
 from kernfed.abstain.ladder import PLACES, odds_places, ratio_places
 from kernfed.abstain.noisy import LARGEST_OF_SITE, read_sums
 from kernfed.base.checks import FloatArray, check_count
@@ -43,7 +43,7 @@ from kernfed.site.release.permit import releasing, statement
 from kernfed.site.rows import Rows
 from kernfed.site.site import Site
 from kernfed.testing.evaluation import whole_question
-from kernfed.testing.predictors import is_regressor, read_model
+from kernfed.testing.predictors import read_model
 
 #: More rows than this at a site are a lie; sums of them stay exact.
 _MOST_ROWS = 2**36
@@ -58,12 +58,11 @@ def _question(site: Site, payload: Payload) -> tuple[RecordHistogram, Any]:
     try:
         arrays = {name: array for name, array in payload.arrays.items() if name != TERMS}
         model = read_model(site, arrays, payload.values["model"], 1)
-        whole = isinstance(model, Abstaining) and getattr(model, "hold", "machines") == "machines"
-        if not whole or is_regressor(model):
+        if not model.can_conform or model.hold != "machines":
             raise InputError(f"a {type(model).__name__} has no sets of classes here")
         if model.n_features_in_ != site.width:
             raise InputError(f"the model is for {model.n_features_in_} columns, and the site has {site.width}")
-        if mechanism.strangers and not model.tells_strangers:
+        if mechanism.strangers and not model.has_machines:
             raise InputError("a model without machines tells no strangers")
         with np.errstate(all="ignore"):
             model.conforming(np.zeros((1, site.width)))  # what it cannot answer for any row is said before there is one
@@ -165,7 +164,7 @@ def conform_privately(
             "noise is for counts of a model that is whole (ridge, or hold='machines'): of one whose machines are at "
             "their sites, the rows kept aside would travel as they are"
         )
-    if mechanism.strangers and not bare.tells_strangers:
+    if mechanism.strangers and not bare.has_machines:
         raise InputError("strangers are told by machines, and this model has none: leave strangers=True out")
     bare.conforming(np.zeros((1, bare.n_features_in_)))  # raises here, and not at every site, what has no probabilities
     warn_if_forgotten(federation.engine)
@@ -247,8 +246,4 @@ def _with_charges(model: Any, told: Mapping[str, Any]) -> Any:
     if model.privacy is None:
         return model
     known = {site: pairs for site, pairs in told.items() if site in model.privacy.spent}
-    terms = model.privacy.with_told(known)
-    parts = {name: part for name in ("folding", "ridge") if (part := getattr(model, name, None)) is not None}
-    if parts:  # a fusion has the terms of its parts
-        return replace(model, **{name: replace(part, privacy=terms) for name, part in parts.items()})
-    return replace(model, privacy=terms)
+    return model.with_privacy(model.privacy.with_told(known))

@@ -103,7 +103,7 @@ def _evaluate(
         return evaluate_regressor(model, federation, **options, max_share=max_share)
     if holdout is not None:
         return evaluate_rows(model, holdout)
-    if getattr(model, "connection", None) is not None:
+    if model.connection is not None:
         return _evaluate_by_scores(model, federation, options)
     questions, missing = model_questions(model, federation.sites)
     replies = federation.ask("evaluate", questions, check=_checker(len(model.classes_)), **options)
@@ -135,7 +135,7 @@ def _evaluate_sum(model: Any, federation: Federation, holdout: Any, committee: A
 def whole_question(model: Any, federation: Federation, holdout: Any = None) -> Payload:
     """The question that brings a classifier to all sites alike, which is what counts can be added up for."""
     questions, _ = model_questions(model, federation.sites) if not is_regressor(model) else ({}, {})
-    if holdout is not None or getattr(model, "connection", None) is not None or not isinstance(questions, Payload):
+    if holdout is not None or model.connection is not None or not isinstance(questions, Payload):
         raise InputError(
             "counts are added up for a classifier that is whole and the same at all sites: ridge, or machines held in "
             "the model; leave sum out otherwise"

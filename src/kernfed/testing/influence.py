@@ -15,14 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray, check_number
+from kernfed.base.model import Model, as_model
 from kernfed.data.preparation import prepared_rows
 from kernfed.errors import InputError, NotConnected, Refused
 from kernfed.federation.asking import Federation
 from kernfed.federation.ridge.without import ask_site_sums
 from kernfed.files import labels_from_values, labels_to_values, to_record
-from kernfed.fusion.model import FusionModel
-from kernfed.fusion.without import probabilities_without, values_without
-from kernfed.kahm.model import FoldingModel
 from kernfed.ridge.model import RidgeModel
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.task import task
@@ -46,7 +44,7 @@ class _Plan:
     counts : rows (C,) of every class at each site, as far as told. scale : of squared errors, to regress.
     """
 
-    model: Any
+    model: Model
     sets: tuple[SiteSet, ...]
     heads: tuple[RidgeModel, ...]
     counts: Mapping[str, FloatArray]
@@ -77,12 +75,12 @@ class _Plan:
         ]
         worst = sorted(sites, key=lambda own: (-own.z, own.sites))
         masked = sorted(hidden, key=lambda own: (-own.z, own.sites))
-        head = bool(self.heads) or _head_of(self.model) is None
+        head = bool(self.heads) or self.model.ridge is None
         return Influences(tuple(worst), tuple(masked), self.liars, head, missing or {})
 
 
 def measure_influence(
-    model: Any,
+    model: Model,
     federation: Federation,
     *,
     liars: int = 1,
@@ -95,7 +93,7 @@ def measure_influence(
     ``scale`` is the mean squared error of a regressor, the unit of its losses.
     """
     _check_model(model)
-    head = _head_of(model)
+    head = model.ridge
     names = _sites_of(model, federation)
     sets = (*((name,) for name in names), *_pairs(model, names))
     heads: tuple[RidgeModel, ...] = ()
@@ -107,9 +105,9 @@ def measure_influence(
         counts = counts or sums.counts
     plan = _Plan(model, sets, heads, counts, liars, scale)
     options: Any = {"min_replies": min_replies, "timeout": timeout}
-    if getattr(model, "connection", None) is not None:
+    if model.connection is not None:
         return _by_scores(plan, federation, options)
-    classes, count = max(1, len(_classes(model))), len(plan.sets)
+    classes, count = max(1, len(model.classes_)), len(plan.sets)
 
     def check(_: str, payload: Payload) -> None:
         LossSums.from_arrays(payload.arrays, count, classes)
@@ -119,14 +117,13 @@ def measure_influence(
     return plan.judged({site: LossSums.from_arrays(p.arrays, count, classes) for site, p in replies}, missing)
 
 
-def influence_rows(model: Any, holdout: Mapping[str, Any], *, liars: int = 0) -> Influences:
+def influence_rows(model: Model, holdout: Mapping[str, Any], *, liars: int = 0) -> Influences:
     """Influence of every site whose machines answer for ``model``, on rows that are here: {name: (X, y)}.
 
     A head stays that of all sites: only they can tell the sums of the others. To sites such rows are queries as any.
     """
     _check_model(model)
-    machines = model.folding if isinstance(model, FusionModel) else model
-    if not isinstance(machines, FoldingModel):
+    if not model.has_machines:
         raise InputError(
             "only machines can be left out here: ask the sites with kernfed.evaluate(model, federation, influence=True)"
         )
@@ -138,7 +135,7 @@ def influence_rows(model: Any, holdout: Mapping[str, Any], *, liars: int = 0) ->
         rows = check_site_rows(prepared_rows(model.preparation, X), y, None, name)
         check_labels_alike(model.classes_, rows, name)
         if len(rows.y):
-            likely = probabilities_without(model, rows.X, plan.sets)
+            likely = model.probabilities_without(rows.X, plan.sets)
             told[name] = LossSums.of_labels(class_numbers(model.classes_, rows.y), likely)
     return plan.judged(told)
 
@@ -149,7 +146,7 @@ def _by_scores(plan: _Plan, federation: Federation, options: Any) -> Influences:
 
     def answer(rows: FloatArray, **asked: Any) -> FloatArray:
         # All machines must answer, whoever sends rows: a site that is silent for the test would come out clean.
-        likely = probabilities_without(model, rows, plan.sets, plan.heads, timeout=asked["timeout"])
+        likely = model.probabilities_without(rows, plan.sets, plan.heads, timeout=asked["timeout"])
         return np.ascontiguousarray(likely.transpose(1, 0, 2), dtype=np.float32)
 
     answered, missing = ask_held_out(model, federation, answer, options)
@@ -171,8 +168,8 @@ def _by_scores(plan: _Plan, federation: Federation, options: Any) -> Influences:
     return plan.judged(told, missing)
 
 
-def _check_model(model: Any) -> None:
-    if not isinstance(model, (FoldingModel, RidgeModel, FusionModel)):
+def _check_model(model: Model) -> None:
+    if not as_model(model).can_leave_out_sites:
         raise InputError(
             f"the influence of sites is measured for a FoldingModel, a RidgeModel or a FusionModel, got a "
             f"{type(model).__name__}"
@@ -182,9 +179,9 @@ def _check_model(model: Any) -> None:
             "this model is made of what sites released once, and their influence would need their rows: look at each "
             "site's release instead, before it is used"
         )
-    if getattr(model, "hold", "machines") == "sites" and getattr(model, "connection", None) is None:
+    if model.needs_connection:
         raise NotConnected("the machines of this model are at its sites: use model.connect(federation) first")
-    head = _head_of(model)
+    head = model.ridge
     if head is not None and (head.head != "squared" or head.method != "exact"):
         raise InputError(
             f"sites are left out of a squared head by method='exact', which is made of their sums alone; this one is "
@@ -192,32 +189,25 @@ def _check_model(model: Any) -> None:
         )
 
 
-def _head_of(model: Any) -> RidgeModel | None:
-    """The head that a model has, or is."""
-    head: RidgeModel | None = model if isinstance(model, RidgeModel) else getattr(model, "ridge", None)
-    return head
-
-
-def _sites_of(model: Any, federation: Federation) -> tuple[str, ...]:
+def _sites_of(model: Model, federation: Federation) -> tuple[str, ...]:
     """Sites that the model is made of; a head does not name them, so they are those that are not missing."""
-    own: tuple[str, ...] = getattr(model, "sites", ())
-    return own or tuple(site for site in federation.sites if site not in model.missing_)
+    return model.sites or tuple(site for site in federation.sites if site not in model.missing_)
 
 
-def _pairs(model: Any, names: Sequence[str]) -> list[SiteSet]:
+def _pairs(model: Model, names: Sequence[str]) -> list[SiteSet]:
     """Pairs that may hide each other, where the sites are few enough: of machines under a minimum, or in a head."""
-    machines = model.folding if isinstance(model, FusionModel) else model
-    lowest = isinstance(machines, FoldingModel) and machines.parameters.aggregate == "min"
-    most = MOST_PAIRED if lowest else MOST_PAIRED_HEADS if _head_of(model) is not None else 0
+    machines = model.folding
+    lowest = machines is not None and machines.parameters.aggregate == "min"
+    most = MOST_PAIRED if lowest else MOST_PAIRED_HEADS if model.ridge is not None else 0
     return list(combinations(names, 2)) if 3 < len(names) <= most else []
 
 
-def _class_counts(model: Any) -> dict[str, FloatArray]:
+def _class_counts(model: Model) -> dict[str, FloatArray]:
     """Rows (C,) of every class at each site of machines, as they told when these were made; 0 of one that did not."""
-    machines = model.folding if isinstance(model, FusionModel) else model
-    if not isinstance(machines, FoldingModel):
+    machines = model.folding
+    if machines is None:
         return {}
-    place = {label: number for number, label in enumerate(_classes(model).tolist())}
+    place = {label: number for number, label in enumerate(model.classes_.tolist())}
     told: dict[str, FloatArray] = {}
     for site, member in machines.members_.items():
         held, told[site] = member.held(machines.classes_), np.zeros(len(place))
@@ -227,10 +217,6 @@ def _class_counts(model: Any) -> dict[str, FloatArray]:
             if label in place:
                 told[site][place[label]] = count
     return told
-
-
-def _classes(model: Any) -> npt.NDArray[Any]:
-    return np.asarray(getattr(model, "classes_", ()))
 
 
 def _part(sums: LossSums, start: int, stop: int | None) -> LossSums:
@@ -262,9 +248,9 @@ def _read_sets(values: Any) -> list[SiteSet]:
     return [tuple(own) for own in values]
 
 
-def _read_heads(model: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> list[RidgeModel]:
+def _read_heads(model: Model, arrays: Mapping[str, npt.NDArray[Any]]) -> list[RidgeModel]:
     """Heads on the features of the model's own, with weights (V, M, C) and intercepts (V, C) of the question."""
-    weights, head = arrays.get("weights"), _head_of(model)
+    weights, head = arrays.get("weights"), model.ridge
     if weights is None:
         return []
     offsets = arrays.get("intercepts")
@@ -288,11 +274,11 @@ def influence_of_model(site: Site, payload: Payload) -> Payload:
     own = {name.removeprefix(start): array for name, array in payload.arrays.items() if name.startswith(start)}
     held = len(site.held_out().y)
     model = read_model(site, own, payload.values["model"], held)
-    if not isinstance(model, (FoldingModel, RidgeModel, FusionModel)) or getattr(model, "hold", "machines") == "sites":
+    if not model.can_leave_out_sites or model.hold == "sites":
         raise Refused("bad question", f"sites cannot be left out of a {type(model).__name__} here")
     site.allow(numbers=sum(int(array.size) for array in payload.arrays.values()))
     sets, heads = _read_sets(payload.values.get("sets")), _read_heads(model, payload.arrays)
-    site.allow(numbers=(1 + len(sets)) * held * max(1, len(_classes(model))))
+    site.allow(numbers=(1 + len(sets)) * held * max(1, len(model.classes_)))
     if len(heads) > len(sets):
         raise Refused("bad question", "there are more heads than sets")
     if is_regressor(model):
@@ -300,18 +286,18 @@ def influence_of_model(site: Site, payload: Payload) -> Payload:
     rows = labelled_rows(site, model.classes_)
     if not len(rows.y):
         return Payload(_no_sums(len(sets), len(model.classes_)).to_arrays())
-    likely = probabilities_without(model, rows.X, sets, heads)
+    likely = model.probabilities_without(rows.X, sets, heads)
     return Payload(LossSums.of_labels(class_numbers(model.classes_, rows.y), likely).to_arrays())
 
 
-def _value_sums(site: Site, model: Any, heads: Sequence[RidgeModel], values: Mapping[str, Any]) -> LossSums:
-    rows, head = site.held_out(), _head_of(model)
+def _value_sums(site: Site, model: Model, heads: Sequence[RidgeModel], values: Mapping[str, Any]) -> LossSums:
+    rows, head = site.held_out(), model.ridge
     scale = check_number(values["scale"], "scale", above=0)
     if head is None or rows.y.dtype.kind not in "biuf":
         raise Refused("bad question", "a regressor is tested on numbers")
     if not len(rows.y):
         return _no_sums(len(heads), 1)
-    predicted = values_without(head, rows.X, heads)[:, :, 0]
+    predicted = np.stack(head.values_by([head, *heads], rows.X))[:, :, 0]
     return LossSums.of_values(rows.y.astype(np.float64), predicted, scale)
 
 

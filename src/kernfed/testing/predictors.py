@@ -6,6 +6,7 @@ from typing import Any
 import numpy.typing as npt
 
 from kernfed.base.answer import Answer
+from kernfed.base.model import Model, as_model
 from kernfed.errors import InputError
 from kernfed.files import Record, from_record, to_record
 from kernfed.site.protocol.message import Payload
@@ -20,12 +21,12 @@ NOTHING_ASIDE = (
 
 def is_regressor(model: Any) -> bool:
     """Whether a model predicts values, not labels: it has no classes."""
-    return len(getattr(model, "classes_", ())) == 0
+    return not as_model(model).is_classifier
 
 
 def is_personal(model: Any) -> bool:
     """Whether a model has a predictor for each of its sites, and none for all."""
-    return hasattr(model, "for_site")
+    return as_model(model).is_personal
 
 
 def predictor_for(model: Any, site: str, option: str) -> Any:
@@ -33,7 +34,7 @@ def predictor_for(model: Any, site: str, option: str) -> Any:
 
     ``option`` is how the user names it, for what is refused.
     """
-    sites = _listed(getattr(model, "sites", ()))
+    sites = _listed(as_model(model).sites)
     if not is_personal(model):
         if site:
             told = f" of the sites {sites}" if sites else ""
@@ -70,8 +71,6 @@ def site_predictors(model: Any, sites: Iterable[str]) -> tuple[dict[str, Any], d
     It is the model itself at all of them unless it is personalised. Where no site has one the model is refused.
     """
     if not is_personal(model):
-        if not hasattr(model, "predict"):
-            raise InputError(f"a {type(model).__name__} cannot be tested, expected a model that predicts")
         return dict.fromkeys(sites, model), {}
     _check_predicts(model)
     predictors: dict[str, Any] = {}
@@ -97,15 +96,14 @@ def model_questions(model: Any, sites: Sequence[str]) -> tuple[Payload | dict[st
     return {site: _question(predictor) for site, predictor in predictors.items()}, missing
 
 
-def read_model(site: Site, arrays: Mapping[str, npt.NDArray[Any]], values: Any, rows: int) -> Any:
+def read_model(site: Site, arrays: Mapping[str, npt.NDArray[Any]], values: Any, rows: int) -> Model:
     """The model in a question that is to predict so many ``rows``, if the site's policy allows one of its size."""
     site.allow(numbers=sum(int(array.size) for array in arrays.values()))
     model = from_record(Record(arrays, values))
-    problem = getattr(model, "problem", getattr(model, "parameters", None))
-    features = int(getattr(problem, "n_features", 0))
-    site.allow(features=features, numbers=(rows + int(getattr(problem, "width", 0))) * features)
-    hidden = getattr(model, "hidden", ())
-    site.allow(features=max(hidden, default=0), steps=len(hidden))
+    if not isinstance(model, Model):
+        raise InputError(f"a {type(model).__name__} cannot be tested, expected a model that predicts")
+    features = model.mapped_features
+    site.allow(features=features, numbers=(rows + model.n_features_in_) * features)
     return model
 
 

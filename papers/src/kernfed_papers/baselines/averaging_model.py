@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,8 @@ import scipy  # its parts are loaded when they are used
 
 from kernfed.data import check_rows
 from kernfed.errors import InputError
-from kernfed.files import Record, Savable, labels_from_values, labels_to_values, register
+from kernfed.federation import Model
+from kernfed.files import Record, labels_from_values, labels_to_values, register
 from kernfed.kernels import single_blas_thread
 from kernfed_papers.arrays import FloatArray
 from kernfed_papers.baselines.network import Weights, layer_sizes, logits, weight_shapes
@@ -92,12 +93,11 @@ class AveragingRound:
 
 
 @dataclass(frozen=True, eq=False)
-class AveragingModel(Savable):
+class AveragingModel(Model):
     """Softmax classifier with averaged weights (W1, b1[, W2, b2]) of standardized features.
 
     classes_ : (C,) sorted labels. n_features_in_, feature_names_in_ : number and names of the columns. history_ : what
-    happened in each round. missing_ : sites that took no part, and why. privacy : none, as sites tell their weights
-    without noise.
+    happened in each round. missing_ : sites that took no part, and why.
     """
 
     parameters: AveragingParameters
@@ -108,7 +108,14 @@ class AveragingModel(Savable):
     history_: tuple[AveragingRound, ...] = ()
     missing_: Mapping[str, str] = field(default_factory=dict)
     feature_names_in_: tuple[str, ...] = ()
-    privacy: ClassVar[None] = None
+
+    def settings(self) -> Mapping[str, Any]:
+        """How the weights were trained."""
+        return self.parameters.to_values()
+
+    def scores(self, X: npt.ArrayLike) -> FloatArray:
+        """Negative outputs (n, C): SMALLER is better."""
+        return -self._logits(X)
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         """Label with the largest output, (n,); ties go to the first class."""
