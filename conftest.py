@@ -16,7 +16,6 @@ NEEDS = {
     "src/kernfed/serve/encrypted.py": "prometheus_client",
     "src/kernfed/serve/gateway.py": "prometheus_client",
     "src/kernfed/serve/metrics.py": "prometheus_client",
-    "src/kernfed/serve/running.py": "uvicorn",
     "src/kernfed/export/mlflow.py": "mlflow",
     "tests/federation/flower_grid.py": "flwr",
     "tests/federation/hub_server.py": "nats",

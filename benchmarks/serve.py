@@ -34,8 +34,8 @@ from timing import machine_facts
 
 from kernfed.cli.console import format_seconds, note
 from kernfed.federation import Federation, FoldingLearner
+from kernfed.serve.requests import new_token
 from kernfed.serve.rows import ARROW, JSON
-from kernfed.serve.tokens import new_token
 
 HERE = Path(__file__).resolve().parent
 PARTS = ("answers", "load", "hostile", "idle")

@@ -16,7 +16,7 @@ pytest.importorskip("fastapi", reason="needs the extra serve: pip install -e '.[
 
 from kernfed.cli import app
 from kernfed.federation import Federation, FoldingLearner, PersonalLearner, RidgeLearner
-from kernfed.serve.tokens import Tokens
+from kernfed.serve.requests import Tokens
 
 
 def run(*words: Any, code: int = 0) -> Any:

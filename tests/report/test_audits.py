@@ -9,9 +9,8 @@ import pytest
 
 from kernfed.report.audits import audit_from_json, audit_report
 from kernfed.report.content import Bars
-from kernfed.report.html import render_html
-from kernfed.report.markdown import officer_page
-from kernfed.report.officer import officer_sections
+from kernfed.report.officer import officer_page, officer_sections
+from kernfed.report.pages import render_html
 
 
 def test_an_audit_survives_its_json(small_audit):

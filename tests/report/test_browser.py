@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernfed.report import audit_report, gather_evidence, model_report, write_html
-from kernfed.report.bars import panels
+from kernfed.report.charts import panels
 from kernfed.report.content import (
     PUBLISHED,
     SHARE,
@@ -23,7 +23,7 @@ from kernfed.report.content import (
     Series,
     site_table,
 )
-from kernfed.report.maps import labels_map
+from kernfed.report.sections import labels_map
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import pytest
 
 import kernfed as kf
 from kernfed.guarantees import conformal_miscoverage
-from kernfed.report.coverage import coverage_section
+from kernfed.report.assurance import coverage_section
 from kernfed.report.models import model_report
 
 

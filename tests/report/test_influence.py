@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
+from kernfed.report.assurance import influence_fact, influence_section
 from kernfed.report.evidence import Evidence
-from kernfed.report.influence import influence_fact, influence_section
 from kernfed.testing.harm import Influence, Influences
 from kernfed.testing.outcomes import Evaluation, count_outcomes
 

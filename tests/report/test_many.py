@@ -5,14 +5,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from kernfed.report.bars import END, panels
+from kernfed.report.charts import END, draw, is_wide, panels
 from kernfed.report.content import Bars, HeatMap, PageTable, ReportData, Section, figure_table, site_table
 from kernfed.report.evidence import Evidence
 from kernfed.report.heat import heat_map_width
-from kernfed.report.html import render_html
-from kernfed.report.maps import error_tables, labels_map
-from kernfed.report.plots import draw, is_wide
-from kernfed.report.sections import accuracy_section
+from kernfed.report.pages import render_html
+from kernfed.report.sections import accuracy_section, error_tables, labels_map
 from kernfed.testing.outcomes import Evaluation, count_outcomes
 
 SITES = tuple(f"site {place:02d}" for place in range(40))

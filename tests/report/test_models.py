@@ -10,8 +10,7 @@ from kernfed.guarantees import heldout_bounds
 from kernfed.report import gather_evidence, model_report, render_html
 from kernfed.report.content import Bars, Curves, HeatMap
 from kernfed.report.evidence import Evidence, check_traffic, count_unbounded, model_labels
-from kernfed.report.maps import MOST_DRAWN, MOST_TOLD, labels_map, winners_map
-from kernfed.report.sections import traffic_section
+from kernfed.report.sections import MOST_DRAWN, MOST_TOLD, labels_map, traffic_section, winners_map
 from kernfed.testing.evaluation import evaluate_rows
 
 

@@ -125,8 +125,8 @@ def test_page_says_what_attacks_alone_cannot_show(epsilon, words):
     ("report", "traffic", "message"),
     [
         ("x", None, "report must be an AuditReport"),
-        (report_of(), [{"site": "a"}], "traffic must be mappings with the keys"),
-        (report_of(), ["a"], "traffic must be mappings"),
+        (report_of(), [{"site": "a"}], "traffic must be a list of objects with the keys"),
+        (report_of(), ["a"], "traffic must be a list of objects"),
     ],
 )
 def test_what_is_no_audit_or_no_traffic_is_refused(report, traffic, message):

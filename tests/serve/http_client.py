@@ -10,7 +10,7 @@ from typing import Any
 
 import uvicorn
 
-from kernfed.serve.running import bind, configuration
+from kernfed.serve.app import bind, configuration
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from kernfed.errors import InputError, NotConnected, TooFewReplies
 from kernfed.federation import Fault, Federation, FoldingLearner, conform
 from kernfed.serve.app import make_app
 from kernfed.serve.gateway import Gateway
-from kernfed.serve.requests import Limits
+from kernfed.serve.requests import Limits, Tokens, new_token, revoke_token
 from kernfed.serve.rows import ARROW
-from kernfed.serve.tokens import Tokens, new_token, revoke_token
 from serve.http_client import Running
 
 

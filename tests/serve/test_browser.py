@@ -12,7 +12,7 @@ pytest.importorskip("fastapi", reason="needs the extra serve: pip install -e '.[
 
 from kernfed.serve.app import make_app
 from kernfed.serve.gateway import Gateway
-from kernfed.serve.tokens import Tokens, new_token
+from kernfed.serve.requests import Tokens, new_token
 from serve.http_client import Running
 
 pytestmark = pytest.mark.slow

@@ -16,12 +16,10 @@ from kernfed.errors import ProtocolError, RunFailed
 from kernfed.federation import Fault, Federation, FoldingLearner, Policy
 from kernfed.secure import KeyHolder, Server, Site
 from kernfed.secure.protocol import name_of_keys, pack_keys
-from kernfed.serve import encrypted
 from kernfed.serve.app import make_app
 from kernfed.serve.client import GatewayClient, Rows
 from kernfed.serve.gateway import Gateway
-from kernfed.serve.requests import Limits
-from kernfed.serve.tokens import Tokens, new_token
+from kernfed.serve.requests import Limits, Tokens, new_token
 from serve.conftest import blobs
 from serve.http_client import Running
 
@@ -140,9 +138,13 @@ def test_keys_of_two_holders_are_refused(opened):
     assert "must be of one key holder" in reply.json()["error"]
 
 
-def test_the_oldest_keys_are_forgotten_and_others_are_refused(opened, monkeypatch):
-    monkeypatch.setattr(encrypted, "MOST_HOLDERS", 1)
-    running, _, X, _ = opened
+def test_the_oldest_keys_are_forgotten_and_others_are_refused():
+    federation, model, X = made()
+    with Running(make_app(Gateway(model, federation, limits=Limits(key_holders=1)))) as running:
+        _ask_with_keys_of_two(running, X)
+
+
+def _ask_with_keys_of_two(running, X):
     client = GatewayClient(running.url)
     sites, classes, _ = client.needs()
     assert (sites, classes.tolist()) == (3, ["ant", "bee", "cat"])

@@ -14,7 +14,7 @@ from kernfed.federation import Federation, FoldingLearner, Policy, Site, SiteSto
 from kernfed.federation.engines.nats_site import SiteService
 from kernfed.serve.app import make_app
 from kernfed.serve.gateway import Gateway
-from kernfed.serve.tokens import Tokens, new_token
+from kernfed.serve.requests import Tokens, new_token
 from serve.http_client import Running
 
 

@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 
 from kernfed.data import Preparation
-from kernfed.serve.columns import MOST_CHARACTERS, Columns
-from kernfed.serve.requests import RequestError
-from kernfed.serve.rows import ARROW, CSV, JSON, read_rows
+from kernfed.serve.requests import MOST_CHARACTERS, Columns, RequestError
+from kernfed.serve.rows import ARROW, CSV, JSON, content_kind, read_rows
 
 ABC = Columns(("a", "b", "c"), 3)
 NAMELESS = Columns((), 2)
@@ -78,7 +77,6 @@ def test_raw_columns_are_prepared_alike_from_every_form():
     ("body", "kind", "wanted", "status", "words"),
     [
         (b"", JSON, ABC, 422, "no body"),
-        (b"{}", "text/plain", ABC, 415, "content type must be one of"),
         (b"{", JSON, ABC, 400, "must be JSON"),
         (b"\xff\xfe", JSON, ABC, 400, "must be JSON"),
         (b"[" * 100_000, JSON, ABC, 400, "nested too deeply"),
@@ -114,6 +112,8 @@ def test_raw_columns_are_prepared_alike_from_every_form():
         (stream(pa.table({"a": [1.0], "b": ["x"], "c": [1.0]})), ARROW, ABC, 422, "must hold numbers"),
         (stream(pa.table({"a": [1.0], "b": [1.0], "c": [1.0]}), compression="zstd"), ARROW, ABC, 415, "compressed"),
         (stream(pa.table({"a": pa.array([], pa.float64())})), ARROW, ABC, 422, "no rows"),
+        (stream(pa.table({"a": [1.0]})), ARROW, NAMELESS, 422, "the stream has 1 columns, the model has 2"),
+        (stream(pa.table({"a": [np.inf], "b": [1.0]})), ARROW, NAMELESS, 422, "finite"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_sentence(body, kind, wanted, status, words):
@@ -123,6 +123,13 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(body, kind, wanted, stat
     assert words in str(refused.value)
     assert len(str(refused.value)) < 700
     assert "\n" not in str(refused.value)
+
+
+def test_content_types_are_read_from_their_header():
+    assert [content_kind(header) for header in (JSON, " Text/CSV ; charset=utf-8")] == [JSON, CSV]
+    with pytest.raises(RequestError, match="content type must be one of") as refused:
+        content_kind("text/plain")
+    assert refused.value.status == 415
 
 
 def test_damaged_streams_are_refused_or_read(rng):

@@ -4,8 +4,7 @@ import stat
 import pytest
 
 from kernfed.errors import InputError
-from kernfed.serve.requests import Rate, RequestError
-from kernfed.serve.tokens import Tokens, new_token, revoke_token
+from kernfed.serve.requests import Rate, RequestError, Tokens, new_token, revoke_token
 
 
 def test_a_token_is_known_by_its_hash_until_it_is_revoked(tmp_path):

@@ -17,7 +17,7 @@ from kernfed.federation.folding.recipe import Recipe
 from kernfed.files import labels_to_values, to_record
 from kernfed.kahm.model import FoldingParameters
 from kernfed.privacy import RecordGaussian, RecordMoments
-from kernfed.report.forgetting import forgetting_report
+from kernfed.report.site_pages import forgetting_report
 from kernfed.secure.committee.keys import keep_identity
 from kernfed.site.receipts import PendingReceipt, check_receipts, kept_state, read_secret, row_tag, signed_bytes
 from kernfed.site.verification import BY_HASH, NOT_COMPARABLE, SAME, Verification, verify

@@ -15,7 +15,7 @@ from kernfed.abstain.ladder import PLACES, ladder_sums
 from kernfed.cli import app, hub_jobs
 from kernfed.errors import InputError, LedgerNotKept, TooFewReplies
 from kernfed.privacy import DiscreteGaussian, RecordHistogram, RecordMoments, RecordRidge
-from kernfed.report.coverage import coverage_section
+from kernfed.report.assurance import coverage_section
 from kernfed.site.policy import Policy
 from kernfed.site.protocol.message import Payload
 from kernfed.site.release.permit import charges, open_ledger

@@ -77,7 +77,7 @@ def report(
 
 def _write_card(model: Any, evidence: Any, title: str, out: Path, json: bool) -> None:
     from kernfed.files import atomic_path
-    from kernfed.report.card import model_card
+    from kernfed.report.models import model_card
 
     if model is None:
         raise InputError("--card is for models; audits and results have pages of their own, leave it out")

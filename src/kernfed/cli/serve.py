@@ -66,10 +66,8 @@ def serve(
         raise InputError(
             f"--host {host} can be reached by others: give --tokens FILE, and make one with --new-token NAME"
         )
-    from kernfed.serve.app import make_app
-    from kernfed.serve.requests import Limits
-    from kernfed.serve.running import bind, run
-    from kernfed.serve.tokens import Tokens
+    from kernfed.serve.app import bind, make_app, run
+    from kernfed.serve.requests import Limits, Tokens
 
     size = round(max_megabytes * 1_000_000)
     limits = Limits(max_rows, size, rate, bodies=max(Limits.bodies, 2 * size))
@@ -105,7 +103,7 @@ def _gateway(path: Path, for_site: str, credentials: Path | None, hub: str, **se
 
 
 def _change_tokens(tokens: Path | None, new: str, revoked: str, json: bool) -> None:
-    from kernfed.serve.tokens import new_token, revoke_token
+    from kernfed.serve.requests import new_token, revoke_token
 
     if tokens is None:
         raise InputError("--new-token and --revoke-token need --tokens FILE, which keeps the hashes")

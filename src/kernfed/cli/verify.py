@@ -65,7 +65,10 @@ def verify(
         result = verify_store(SiteStore(folder), site, model=model, name=named, head=head, key=key)
         attacks = {} if site is None or out is None else _attacks(site, seed)
     if out is not None:
-        _write_page(out, result, attacks)
+        from kernfed.report.pages import write_page
+        from kernfed.report.site_pages import forgetting_report
+
+        write_page(forgetting_report(result, attacks), out)
     emit(result.to_json(), json, *_views(result, site is not None))
     if out is not None:
         note(f"wrote {out}")
@@ -112,19 +115,6 @@ def _attacks(site: "Site", seed: int) -> "dict[str, tuple[Attack, Attack]]":
                 if pair is not None:
                     attacks[f"{book.folder}/{name}"] = pair
     return attacks
-
-
-def _write_page(place: Path, result: "Verification", attacks: "dict[str, tuple[Attack, Attack]]") -> None:
-    from kernfed.files import atomic_path
-    from kernfed.report.forgetting import forgetting_page, forgetting_report
-
-    if place.suffix.lower() == ".html":
-        from kernfed.report import write_html
-
-        write_html(forgetting_report(result, attacks), place)
-        return
-    with atomic_path(place) as temporary:
-        temporary.write_text(forgetting_page(result, attacks), encoding="utf-8")
 
 
 def _views(result: "Verification", with_rows: bool) -> list[TextTable | str]:

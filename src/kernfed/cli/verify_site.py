@@ -53,25 +53,15 @@ def verify_site(
             rows, rules, name=name, columns=tuple(table.columns), pairs=pairs, seed=seed, advance=advance
         )
     if out is not None:
-        _write_page(out, inspection)
+        from kernfed.report.pages import write_page
+        from kernfed.report.site_pages import site_report
+
+        write_page(site_report(inspection), out)
     emit(inspection.to_json(), json, *_views(inspection))
     if out is not None:
         note(f"wrote {out}")
     if not inspection.holds:
         raise typer.Exit(1)
-
-
-def _write_page(place: Path, inspection: "Inspection") -> None:
-    from kernfed.files import atomic_path
-    from kernfed.report.inspections import site_page, site_report
-
-    if place.suffix.lower() == ".html":
-        from kernfed.report import write_html
-
-        write_html(site_report(inspection), place)
-        return
-    with atomic_path(place) as temporary:
-        temporary.write_text(site_page(inspection), encoding="utf-8")
 
 
 def _views(inspection: "Inspection") -> list[TextTable | str]:

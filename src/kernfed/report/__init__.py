@@ -7,7 +7,8 @@ declares a reader as an entry point of the group ``kernfed.reports`` has ``kernf
 """
 
 from kernfed.report.audits import audit_from_json, audit_report
-from kernfed.report.card import model_card
+from kernfed.report.canvas import plain_text
+from kernfed.report.charts import draw
 from kernfed.report.content import (
     BYTES,
     PUBLISHED,
@@ -25,12 +26,10 @@ from kernfed.report.content import (
     written,
 )
 from kernfed.report.evidence import Evidence, gather_evidence
-from kernfed.report.html import render_html, style_variables, write_html
-from kernfed.report.markdown import officer_page
-from kernfed.report.models import model_report
-from kernfed.report.plots import draw
+from kernfed.report.models import model_card, model_report
+from kernfed.report.officer import officer_page
+from kernfed.report.pages import render_html, style_variables, write_html
 from kernfed.report.source import ReportSource, read_source
-from kernfed.report.svg import plain_text
 
 __all__ = [
     "BYTES",

@@ -1,13 +1,19 @@
-"""What can be relied on: privacy in plain words, bounds with their assumptions, what the theorems are worth."""
+"""What can be relied on: privacy in plain words, bounds with their assumptions, coverage, and which sites fit."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from kernfed.guarantees import STATUSES, Bound, HeldOutBounds, heldout_bounds
+import numpy as np
+
+from kernfed.abstain import BINS, Coverage
+from kernfed.guarantees import STATUSES, Bound, HeldOutBounds, conformal_miscoverage, heldout_bounds
 from kernfed.guarantees.bound import grouped_theorems
 from kernfed.promise import Terms, round_up
-from kernfed.report.content import SHARE, Assumption, Claim, PageTable, Section, site_table, written
+from kernfed.report.content import SHARE, Assumption, Claim, Fact, PageTable, Section, site_table, written
 from kernfed.report.evidence import Evidence
 from kernfed.report.officer import guarantee_claims, not_promised
+from kernfed.testing.harm import LEVEL, Influence, Influences
 from kernfed.testing.outcomes import Evaluation
 
 #: Of all held-out bounds of a report together.
@@ -135,3 +141,145 @@ def _bounds_table(evaluation: Evaluation, bounds: HeldOutBounds) -> PageTable:
         rows,
         "What each site can rely on, if the conditions above hold",
     )
+
+
+#: Coverages that the page lists.
+_COVERAGES = (0.8, 0.9, 0.95, 0.99)
+_CONFIDENCE = 0.95
+
+
+def coverage_section(model: Any) -> Section | None:
+    """Coverages and for whom they hold; None for a model that states none."""
+    record: Coverage | None = getattr(model, "conformal_", None)
+    if record is None:
+        return None
+    words = [
+        f"From {record.rows:,} rows of {record.sites} site(s) that were not trained on: a set of classes that it "
+        "gives for a coverage has the true class of a new row with at least that probability, if the new row is drawn "
+        "as these were and the model was fixed before they were counted. Nobody can check that from here."
+    ]
+    words += _noise_words(record, model)
+    if record.unknown:
+        words.append(
+            f"{record.unknown:,} of the rows have labels that the model does not know. No set has them, so that the "
+            "sets of the others are larger."
+        )
+    if record.nearest is not None:
+        smallest = 1 / (1 + int(record.nearest.sum()))
+        if record.privacy is not None:
+            smallest = float(record.p_values(np.array([np.inf]))[0])
+        words.append(
+            "Queries that are stranger to all classes than these rows get a small p-value, at least "
+            f"{smallest:.2g}; of rows drawn as these at most 1 in 100 has one of 0.01 or less."
+        )
+    if record.missing:
+        words.append(f"Not counted: {', '.join(sorted(record.missing)[:20])}.")
+    rows = tuple(
+        (
+            f"{coverage:.0%}",
+            _surely(record, coverage),
+            "yes, too few rows" if _full(record, model, coverage) else "no",
+        )
+        for coverage in _COVERAGES
+    )
+    head = ("coverage", f"with {_CONFIDENCE:.0%} confidence at least", "are all classes in every set?")
+    tables = [PageTable(head, rows, "Coverage")]
+    claims: tuple[Claim, ...] = ()
+    if record.privacy is not None:
+        claims = guarantee_claims(record.privacy.element, record.privacy.record)
+        tables += spent_tables(record.privacy.spent)
+    return Section("What it says when it does not know", tuple(words), claims=claims, tables=tuple(tables))
+
+
+def _noise_words(record: Coverage, model: Any) -> list[str]:
+    """What noise on the counts means, and what a person has paid in all who is in training and in the counts."""
+    if record.privacy is None:
+        return []
+    words = [
+        "The counts have noise, so that they tell little of any row; what they promise is stated below. Thresholds are "
+        "rounded to the safe side: the coverage holds with the noise, and sets are larger for it."
+    ]
+    trained = getattr(model, "privacy", None)
+    if trained is not None:
+        epsilon, delta = record.privacy.with_row_in(trained)
+        words.append(
+            "A row is either learned from or kept aside, and has the guarantee of the one release it is in. A person "
+            f"with a row in each has epsilon {round_up(epsilon):g} at delta {round_up(delta * (1 - 1e-12)):g}."
+        )
+    return words
+
+
+def _surely(record: Coverage, coverage: float) -> str:
+    """The coverage that the threshold at hand has, but for an unlucky draw of the rows kept aside, or of noise."""
+    risk = record.risk(coverage)
+    return f"{1 - conformal_miscoverage(record.rows, coverage + risk, _CONFIDENCE + risk).value:.1%}"
+
+
+def _full(record: Coverage, model: Any, coverage: float) -> bool:
+    return bool((record.thresholds(model.classes_, coverage) == BINS - 1).all())
+
+
+#: Sites that stand open where there are many.
+_WORST = 10
+_COLUMNS = ("site left out", "accuracy for the others, points", "labels that change", "loss saved", "chance", "verdict")
+
+
+def influence_of(evidence: Evidence) -> Influences | None:
+    """What was measured, of a classifier or a regressor."""
+    tested = evidence.evaluation if evidence.evaluation is not None else evidence.regression
+    return None if tested is None else tested.influence
+
+
+def influence_fact(evidence: Evidence) -> tuple[Fact, ...]:
+    """Who was named, for the top of the page."""
+    measured = influence_of(evidence)
+    if measured is None:
+        return ()
+    named = measured.named
+    listed = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+    return (Fact("Sites that do not fit", listed or "none", f"of {len(measured.sites)}, by leaving each out"),)
+
+
+def influence_section(evidence: Evidence) -> Section | None:
+    """The sites that harm others most first, with what was done and what it cannot show."""
+    measured = influence_of(evidence)
+    if measured is None:
+        return None
+    words = [
+        f"{measured.words()[:1].upper()}{measured.words()[1:]}.",
+        "Every site was left out of the model once, and the answers for rows of all others were compared: a site is "
+        f"named where these are better without it by more than chance ({LEVEL:.0%} for any honest one, if rows were "
+        f"independent) and by more than sites differ anyway. Rows of a site say nothing of itself{_unheard(measured)}.",
+        "A site that is named may lie, or its labels, units or patients differ: look before you leave it out. One that "
+        "is not named may still lie, as long as that harms nobody whose rows were tested.",
+    ]
+    if not measured.head:
+        words.append("The head of the model was left as it is: only sites can tell the sums without one of them.")
+    hidden = tuple(own for own in measured.together if own.named)
+    listed = (*hidden, *measured.sites)
+    tables: tuple[PageTable, ...]
+    if len(listed) > 2 * _WORST:
+        open_rows = tuple(_row(own) for own in listed[:_WORST])
+        tables = (
+            PageTable(_COLUMNS, open_rows, f"The {_WORST} without which the others would be best off"),
+            site_table(_COLUMNS, [_row(own) for own in listed], "Sites left out"),
+        )
+    else:
+        tables = (PageTable(_COLUMNS, tuple(_row(own) for own in listed), "Sites left out"),)
+    return Section("Who fits, and who does not", tuple(words), tables=tables)
+
+
+def _unheard(measured: Influences) -> str:
+    """Which of those who count are not heard."""
+    if not measured.liars:
+        return ""
+    if measured.liars == 1:
+        return ", and the tester that speaks most against it is not heard, nor the one that speaks most for it"
+    return f", and the {measured.liars} testers that speak most against it are not heard, nor those most for it"
+
+
+def _row(own: Influence) -> tuple[str, ...]:
+    points = "" if math.isnan(own.points) else f"{round(100 * own.points, 2) + 0.0:+.2f}"
+    chance = "too few rows" if own.p_value is None else "above 10 %" if own.p_value > 0.1 else f"{own.p_value:.2g}"
+    verdict = "does not fit" if own.named else "."
+    return (" with ".join(own.sites), points, f"{own.moved:.1%}", f"{own.gain:+.4f}", chance, verdict)

@@ -129,15 +129,15 @@ def model_labels(model: Any) -> dict[str, dict[str, int]]:
     return by_site
 
 
-def check_traffic(entries: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Entries of a record of traffic; anything else is refused."""
+def check_traffic(
+    entries: Iterable[Mapping[str, Any]], keys: Sequence[str] = TRAFFIC_KEYS
+) -> tuple[Mapping[str, Any], ...]:
+    """Entries of a record of traffic, each with these ``keys``, names first and counts from the fourth on."""
     listed = tuple(entries) if isinstance(entries, (list, tuple)) else (entries,)
     for entry in listed:
-        if not isinstance(entry, Mapping) or not set(TRAFFIC_KEYS) <= set(entry):
-            raise InputError(
-                f"traffic must be a list of objects with the keys {', '.join(TRAFFIC_KEYS)}, got {entry!r}"
-            )
-        for name in TRAFFIC_KEYS[3:]:
+        if not isinstance(entry, Mapping) or not set(keys) <= set(entry):
+            raise InputError(f"traffic must be a list of objects with the keys {', '.join(keys)}, got {entry!r}")
+        for name in keys[3:]:
             if isinstance(entry[name], bool) or not isinstance(entry[name], int) or entry[name] < 0:
                 raise InputError(f"traffic: {name} must be an integer of at least 0, got {entry[name]!r}")
     return listed

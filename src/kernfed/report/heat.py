@@ -9,9 +9,8 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from kernfed.base.checks import FloatArray
-from kernfed.report.canvas import INCH, PAD, PAGE, SIGN, TEXT, WIDTH, set_up
+from kernfed.report.canvas import INCH, PAD, PAGE, SIGN, TEXT, WIDTH, color, set_up, shortened
 from kernfed.report.content import SHARE, HeatMap, Pictures, written
-from kernfed.report.svg import color, shortened
 
 #: Opacity of a cell above which its text is in the colour made for dark cells; both themes cross here.
 DARK_CELL = 0.69

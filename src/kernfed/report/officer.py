@@ -13,7 +13,9 @@ from kernfed.privacy.audit import AuditReport, attack_limit, stated_epsilon
 from kernfed.privacy.lower_bound import round_down
 from kernfed.privacy.roc import Attack
 from kernfed.promise import Guarantee, delta_words, round_up
-from kernfed.report.content import Assumption, Claim, PageTable, Section
+from kernfed.report.content import Assumption, Claim, PageTable, ReportData, Section
+from kernfed.report.evidence import check_traffic
+from kernfed.report.pages import render_markdown
 
 _COLUMNS = ("site", "task", "information", "messages", "bytes_up", "scalars_up")
 _UNITS = {"element": "One element (a single number of a row)", "record": "One record (a whole row, a person)"}
@@ -21,6 +23,16 @@ _NOT_PRIVATE = (
     "The release is marked not private (its noise came from a seed, or a step looked at the raw rows): neither "
     "guarantee holds."
 )
+
+
+def officer_page(report: AuditReport, traffic: Iterable[Mapping[str, Any]] | None = None) -> str:
+    """An audit as a page of Markdown in plain words.
+
+    ``traffic``: what left each site, one mapping per site and task with the keys site, task, information, messages,
+    bytes_up and scalars_up, as a federation's ``traffic.to_json()`` gives it.
+    """
+    sections = officer_sections(report, traffic)  # also checks that it is an audit
+    return render_markdown(ReportData("audit", f"Privacy of {report.subject}", report.verdict, sections=sections))
 
 
 def officer_sections(audit: AuditReport, traffic: Iterable[Mapping[str, Any]] | None = None) -> tuple[Section, ...]:
@@ -152,10 +164,10 @@ def release_words(released: str, *, counted: bool) -> tuple[str, ...]:
 
 
 def _what_left(released: str, traffic: Iterable[Mapping[str, Any]] | None) -> Section:
-    title, entries = "What left", None if traffic is None else list(traffic)
+    title, entries = "What left", None if traffic is None else check_traffic(list(traffic), _COLUMNS)
     words = release_words(released, counted=bool(entries))
     if entries:
-        total = f"In all {sum(int(_checked(entry)['bytes_up']) for entry in entries):,} bytes left the sites."
+        total = f"In all {sum(entry['bytes_up'] for entry in entries):,} bytes left the sites."
         return Section(title, (*words, total), tables=(_messages_table(title, entries),))
     if not words:
         none = "No record of traffic was given with this audit. What left is what the title names."
@@ -163,16 +175,10 @@ def _what_left(released: str, traffic: Iterable[Mapping[str, Any]] | None) -> Se
     return Section(title, words)
 
 
-def _checked(entry: Any) -> Mapping[str, Any]:
-    if not isinstance(entry, Mapping) or not set(_COLUMNS) <= set(entry):
-        raise InputError(f"traffic must be mappings with the keys {', '.join(_COLUMNS)}, got {entry!r}")
-    return entry
-
-
 def _messages_table(title: str, entries: Sequence[Mapping[str, Any]]) -> PageTable:
     head = ("site", "question asked", "kind of answer", "messages", "bytes", "numbers")
     rows = (
-        (*(str(entry[name]) for name in _COLUMNS[:3]), *(f"{int(entry[name]):,}" for name in _COLUMNS[3:]))
+        (*(str(entry[name]) for name in _COLUMNS[:3]), *(f"{entry[name]:,}" for name in _COLUMNS[3:]))
         for entry in entries
     )
     return PageTable(head, tuple(rows), title)

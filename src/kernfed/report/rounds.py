@@ -9,18 +9,20 @@ from kernfed.guarantees import Bound
 from kernfed.report.assurance import bound_claim
 from kernfed.report.content import (
     BYTES,
+    SENT,
     SHARE,
     Assumption,
     Claim,
     Curves,
     Fact,
     PageTable,
+    Parts,
     Section,
     Series,
+    missing_tables,
     site_table,
     written,
 )
-from kernfed.report.parts import SENT, Parts, missing_tables
 
 #: Who chose a setting.
 _BY = {

@@ -7,21 +7,22 @@ import ipaddress
 import json
 import logging
 import re
+import signal
+import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib.resources import files
+from typing import Any
 
 from kernfed._version import __version__
 from kernfed.base.checks import FloatArray
-from kernfed.errors import HubUnreachable, InputError, NotConnected, StaleModel, TooFewReplies
+from kernfed.errors import HubUnreachable, InputError, KernfedError, NotConnected, StaleModel, TooFewReplies
 from kernfed.serve.encrypted import EncryptedDesk
-from kernfed.serve.gateway import Gateway, answer_values, plain_labels
+from kernfed.serve.gateway import Gateway
 from kernfed.serve.metrics import UNKNOWN
-from kernfed.serve.requests import Rate, RequestError
-from kernfed.serve.rows import JSON, KINDS
-from kernfed.serve.schema import PREDICT
-from kernfed.serve.tokens import Tokens
+from kernfed.serve.requests import Rate, RequestError, Tokens
+from kernfed.serve.rows import JSON, PREDICT, content_kind
 
 try:
     from fastapi import FastAPI, Request, Response
@@ -53,7 +54,7 @@ class Desk:
         self._held = 0
 
     def caller(self, request: Request) -> str:
-        """Who asks; refused where nobody knows the token, or where there are none and it comes from elsewhere."""
+        """Name of who asks; refused where the token is unknown, or there are none and the request is from elsewhere."""
         if self._tokens is None:
             if not _is_here(_host_of(request)):
                 raise RequestError(403, "without tokens this gateway answers under localhost and its address only")
@@ -69,39 +70,33 @@ class Desk:
         self._rate.take(caller)
 
     async def rows(self, request: Request) -> FloatArray:
-        """The rows of the body, if it is not too large, arrives in time, and there is room for it until it is read."""
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind not in KINDS:
-            raise RequestError(415, f"the content type must be one of {', '.join(KINDS)}, got {kind!r:.80}")
-        told = request.headers.get("content-length", "")
-        if told.isdecimal() and int(told[:20]) > self._gateway.limits.bytes:
-            raise self._too_large()
+        """Rows (n, p) of the body, if it is not too large, arrives in time, and there is room until it is read."""
+        kind = content_kind(request.headers.get("content-type", ""))
+        limits = self._gateway.limits
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length[:20]) > limits.bytes:
+            raise _too_large(limits.bytes)
         body = bytearray()
         try:
-            await self._receive(request, body)
+            await _receive(request, body, limits.bytes, limits.seconds, self._hold)
             return await self._gateway.read(bytes(body), kind)
         finally:
             self._held -= len(body)
 
-    async def _receive(self, request: Request, body: bytearray) -> None:
-        """Put what arrives into ``body``, which counts as held from then on."""
-        limits = self._gateway.limits
-        try:
-            async with asyncio.timeout(limits.seconds):
-                async for part in request.stream():
-                    body += part
-                    self._held += len(part)
-                    if len(body) > limits.bytes:
-                        raise self._too_large()
-                    if self._held > limits.bodies:
-                        raise RequestError(503, "too much is being read already; ask again in a second", wait=1.0)
-        except ClientDisconnect:
-            raise RequestError(400, "the body ended before it was complete") from None
-        except TimeoutError:
-            raise RequestError(408, f"the body did not arrive within {limits.seconds:g} s") from None
+    def _hold(self, size: int) -> None:
+        """Count bytes of a body that is being read."""
+        self._held += size
+        if self._held > self._gateway.limits.bodies:
+            raise RequestError(503, "too much is being read already; ask again in a second", wait=1.0)
+
+    async def keys(self, request: Request) -> bytes:
+        """Keys for encrypted answers: the body, if it is not too large and arrives in time."""
+        body = bytearray()
+        await _receive(request, body, self._gateway.limits.key_bytes, self._gateway.limits.key_seconds)
+        return bytes(body)
 
     async def drain(self, request: Request) -> None:
-        """Let a refused body pass, as far as it may be one: who is still sending would not hear why it was refused."""
+        """Read what is left of a refused body, within limits: a caller who is still sending reads no reply."""
         left, ends = self._gateway.limits.bytes, time.monotonic() + _DRAIN
         with suppress(ClientDisconnect, TimeoutError, RuntimeError):  # gone, slow, or read already
             async with asyncio.timeout(_PAUSE) as patience:
@@ -111,8 +106,26 @@ class Desk:
                         return
                     patience.reschedule(asyncio.get_running_loop().time() + _PAUSE)
 
-    def _too_large(self) -> RequestError:
-        return RequestError(413, f"a request may have at most {self._gateway.limits.bytes:,} bytes")
+
+async def _receive(
+    request: Request, body: bytearray, most: int, seconds: float, hold: Callable[[int], None] = lambda _: None
+) -> None:
+    """Put what arrives into ``body``, at most so many bytes within so many seconds; ``hold`` counts each part."""
+    try:
+        async with asyncio.timeout(seconds):
+            async for part in request.stream():
+                body += part
+                hold(len(part))
+                if len(body) > most:
+                    raise _too_large(most)
+    except ClientDisconnect:
+        raise RequestError(400, "the body ended before it was complete") from None
+    except TimeoutError:
+        raise RequestError(408, f"the body did not arrive within {seconds:g} s") from None
+
+
+def _too_large(most: int) -> RequestError:
+    return RequestError(413, f"a request may have at most {most:,} bytes")
 
 
 def make_app(gateway: Gateway, tokens: Tokens | None = None) -> FastAPI:
@@ -134,35 +147,45 @@ def make_app(gateway: Gateway, tokens: Tokens | None = None) -> FastAPI:
     )
     desk = Desk(gateway, tokens)
     _add_errors(app)
-    _add_predict(app, gateway, desk)
-    _add_encrypted(app, gateway, desk)
+    _add_answers(app, gateway, desk)
     _add_views(app, gateway, desk)
     return app
 
 
-def _add_predict(app: FastAPI, gateway: Gateway, desk: Desk) -> None:
-    @app.post("/predict", summary="Labels, probabilities, who decided and who was missing", openapi_extra=PREDICT)
-    async def predict(request: Request) -> Response:
+def _add_answers(app: FastAPI, gateway: Gateway, desk: Desk) -> None:
+    encrypted = EncryptedDesk(gateway)
+    shown = gateway.federation is not None  # a whole model refuses all that is encrypted
+
+    async def answered(request: Request, ask: Callable[[FloatArray, str], Awaitable[dict[str, Any]]]) -> Response:
+        """The path of every query: who asks, how often, which rows, the answer; each outcome is counted."""
         started, caller = time.monotonic(), UNKNOWN
         try:
             caller = desk.caller(request)
             desk.count(caller)
             rows = await desk.rows(request)
-            answer = await gateway.answer(rows, caller)
+            values = await ask(rows, caller)
         except Exception as error:
             gateway.metrics.ended(caller, _refusal(error).status)
             await desk.drain(request)
             raise
-        values = answer_values(answer, plain_labels(getattr(gateway.model, "classes_", ())))
-        gateway.metrics.answered(caller, len(rows), time.monotonic() - started, tuple(answer.missing))
+        gateway.metrics.answered(caller, len(rows), time.monotonic() - started, tuple(values["missing"]))
         return Response(json.dumps(values, allow_nan=False), media_type=JSON)
 
+    @app.post("/predict", summary="Labels, probabilities, who decided and who was missing", openapi_extra=PREDICT)
+    async def predict(request: Request) -> Response:
+        return await answered(request, gateway.answer_values)
 
-def _add_encrypted(app: FastAPI, gateway: Gateway, desk: Desk) -> None:
-    encrypted = EncryptedDesk(gateway)
-    told_of = gateway.federation is not None  # a whole model refuses all of it
+    @app.post(
+        "/encrypted/predict",
+        summary="An answer that only the holder of the keys named in the header Kernfed-Keys reads",
+        openapi_extra={"requestBody": PREDICT["requestBody"]},
+        include_in_schema=shown,
+    )
+    async def predict_encrypted(request: Request) -> Response:
+        keys = request.headers.get("kernfed-keys", "")
+        return await answered(request, lambda rows, caller: encrypted.answer(rows, caller, keys))
 
-    @app.get("/encrypted", summary="What the keys of encrypted answers must be made for", include_in_schema=told_of)
+    @app.get("/encrypted", summary="What the keys of encrypted answers must be made for", include_in_schema=shown)
     async def needed(request: Request) -> Response:
         desk.caller(request)
         return JSONResponse(encrypted.about())
@@ -170,33 +193,12 @@ def _add_encrypted(app: FastAPI, gateway: Gateway, desk: Desk) -> None:
     @app.put(
         "/encrypted/keys",
         summary="The key for the sites and the evaluation keys; no secret key",
-        include_in_schema=told_of,
+        include_in_schema=shown,
     )
     async def keys(request: Request) -> Response:
         desk.count(desk.caller(request))
-        try:
-            return JSONResponse({"keys": await encrypted.take_keys(request.stream())})
-        except ClientDisconnect:
-            raise RequestError(400, "the body ended before it was complete") from None
-
-    @app.post(
-        "/encrypted/predict",
-        summary="An answer that only the holder of the keys named in the header Kernfed-Keys reads",
-        openapi_extra={"requestBody": PREDICT["requestBody"]},
-        include_in_schema=told_of,
-    )
-    async def predict(request: Request) -> Response:
-        started, caller = time.monotonic(), UNKNOWN
-        try:
-            caller = desk.caller(request)
-            desk.count(caller)
-            rows = await desk.rows(request)
-            told = await encrypted.answer(rows, caller, request.headers.get("kernfed-keys", ""))
-        except Exception as error:
-            gateway.metrics.ended(caller, _refusal(error).status)
-            raise
-        gateway.metrics.answered(caller, len(rows), time.monotonic() - started, tuple(told["missing"]))
-        return JSONResponse(told)
+        with encrypted.upload():
+            return JSONResponse({"keys": await encrypted.take_keys(await desk.keys(request))})
 
 
 def _add_views(app: FastAPI, gateway: Gateway, desk: Desk) -> None:
@@ -217,8 +219,8 @@ def _add_views(app: FastAPI, gateway: Gateway, desk: Desk) -> None:
         sites = await gateway.sites()
         up = sum(seconds is not None for seconds in sites.values())
         well = up > 0 or not sites
-        told = {"status": "ok" if well else "no site is there", "sites_up": up, "sites": len(sites)}
-        return JSONResponse(told, 200 if well else 503)
+        state = {"status": "ok" if well else "no site is there", "sites_up": up, "sites": len(sites)}
+        return JSONResponse(state, 200 if well else 503)
 
     @app.get("/about", summary="The model, its columns and classes, and its federation at a glance")
     async def about(request: Request) -> Response:
@@ -235,7 +237,7 @@ def _add_views(app: FastAPI, gateway: Gateway, desk: Desk) -> None:
 def _add_errors(app: FastAPI) -> None:
     """Every error is ``{"error": sentence}``."""
 
-    async def told(request: Request, error: Exception) -> Response:
+    async def refused(request: Request, error: Exception) -> Response:
         refusal = _refusal(error)
         if refusal.status == 500:
             _log.error("%s %s ended with an error", request.method, request.url.path, exc_info=error)
@@ -244,10 +246,8 @@ def _add_errors(app: FastAPI) -> None:
             headers["Retry-After"] = str(max(1, round(refusal.wait)))
         return JSONResponse({"error": str(refusal)}, refusal.status, headers)
 
-    handler: Callable[[Request, Exception], Awaitable[Response]] = told
-    for kind in (RequestError, InputError, TooFewReplies, HubUnreachable, StaleModel, NotConnected, HTTPException):
-        app.add_exception_handler(kind, handler)
-    app.add_exception_handler(Exception, handler)
+    for kind in (KernfedError, HTTPException, Exception):
+        app.add_exception_handler(kind, refused)
 
 
 def _refusal(error: Exception) -> RequestError:
@@ -268,8 +268,8 @@ def _refusal(error: Exception) -> RequestError:
 
 def _host_of(request: Request) -> str:
     """The name under which the request says that it reached the gateway, without the port."""
-    told = request.headers.get("host", "")
-    return told[1:].partition("]")[0] if told.startswith("[") else told.partition(":")[0]
+    host = request.headers.get("host", "")
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 
 def _is_here(host: str) -> bool:
@@ -286,5 +286,57 @@ def _policy_of(page: str) -> str:
     digests: dict[str, list[str]] = {"script": [], "style": []}
     for kind, content in _SCRIPT.findall(page):
         digests[kind].append(f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'")
-    allowed = "; ".join(f"{kind}-src {' '.join(own)}" for kind, own in digests.items())
+    allowed = "; ".join(f"{kind}-src {' '.join(hashes)}" for kind, hashes in digests.items())
     return f"default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; {allowed}"
+
+
+try:
+    import uvicorn
+except ImportError:
+    raise ImportError("a gateway needs fastapi and uvicorn: pip install -e '.[serve]' in a clone of kernfed") from None
+
+#: Connections at a time, beyond which the next hears 503, and seconds that one may be idle.
+_CONNECTIONS, _IDLE = 1_000, 15
+
+
+class _Server(uvicorn.Server):
+    """A server that ends a stopped process as one that has done its work: it is not killed by the signal after all."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop on SIGTERM and SIGINT, once what is under way is answered."""
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens; an address that is taken or not of this machine is refused."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=512)
+    except OSError as error:
+        raise InputError(f"no gateway can listen at {host} port {port}: {error.strerror or error}") from None
+
+
+def configuration(app: Any, *, grace: float) -> uvicorn.Config:
+    """How the application is served; when it is stopped, what is under way has ``grace`` seconds."""
+    return uvicorn.Config(
+        app,
+        http="h11",  # which bounds the size of headers
+        ws="none",
+        log_level="error",  # whoever sends what is no HTTP must not fill the log
+        access_log=False,
+        server_header=False,
+        limit_concurrency=_CONNECTIONS,
+        timeout_keep_alive=_IDLE,
+        timeout_graceful_shutdown=max(1, round(grace)),
+    )
+
+
+def run(app: Any, listening: socket.socket, *, grace: float) -> None:
+    """Answer until SIGTERM or SIGINT."""
+    _Server(configuration(app, grace=grace)).run(sockets=[listening])

@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 from kernfed.base.checks import FloatArray
 from kernfed.data.arrow import list_column
 from kernfed.errors import InputError
-from kernfed.serve.columns import Columns, check_words, prepared
-from kernfed.serve.requests import RequestError
+from kernfed.serve.requests import Columns, RequestError, check_words, prepared
 
 _PLACE = Path("the stream")
 
@@ -108,7 +107,11 @@ def _matrix(table: pa.Table, wanted: Columns) -> FloatArray:
         raise RequestError(422, f"the stream has no column {absent[0]!r:.80}; it has {', '.join(names[:10]):.200}")
     else:
         chosen = names
-    return np.column_stack([_column(name, table.column(name)) for name in chosen])
+    columns = [_column(name, table.column(name)) for name in chosen]
+    width = sum(1 if column.ndim == 1 else column.shape[1] for column in columns)
+    if width != wanted.width:
+        raise RequestError(422, f"the stream has {width} columns, the model has {wanted.width}")
+    return np.column_stack(columns)
 
 
 def _column(name: str, column: pa.ChunkedArray) -> FloatArray:

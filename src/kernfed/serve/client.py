@@ -70,9 +70,9 @@ class GatewayClient:
 
     def needs(self) -> tuple[int, npt.NDArray[Any], int]:
         """What keys are made for: how many sites, and the classes (C,); and rows of one request at most."""
-        told = self._ask("GET", "/encrypted")
+        reply = self._ask("GET", "/encrypted")
         try:
-            sites, classes, rows = len(told["sites"]), labels_from_values(told["classes"]), int(told["most_rows"])
+            sites, classes, rows = len(reply["sites"]), labels_from_values(reply["classes"]), int(reply["most_rows"])
         except (KeyError, TypeError, ValueError):
             raise RunFailed(f"{self.url} does not say what keys to make; is it a gateway of this version?") from None
         if not sites or not len(classes) or rows < 1:
@@ -88,10 +88,10 @@ class GatewayClient:
         sets: list[npt.NDArray[np.bool_]] = []
         missing: dict[str, str] = {}
         for part in parts:
-            told = self._encrypted(part, name, body)
+            reply = self._encrypted(part, name, body)
             try:
-                message = base64.b64decode(told["answer"], validate=True)
-                missing |= {str(site): str(reason) for site, reason in told["missing"].items()}
+                message = base64.b64decode(reply["answer"], validate=True)
+                missing |= {str(site): str(reason) for site, reason in reply["missing"].items()}
             except (KeyError, TypeError, AttributeError, binascii.Error):
                 raise RunFailed(f"{self.url} sent something else than an encrypted answer") from None
             if read_header(message)[0].queries != part.count:
@@ -116,8 +116,8 @@ class GatewayClient:
             self.url + path, body, {**self._headers, **(headers or {})}, method=method
         )  # its address was checked
         try:
-            with self._open(asked, timeout=_PATIENCE) as reply:
-                content = reply.read(_MOST_BYTES + 1)
+            with self._open(asked, timeout=_PATIENCE) as response:
+                content = response.read(_MOST_BYTES + 1)
         except urllib.error.HTTPError as error:
             raise _Refused(error.code, f"{self.url} refuses: {_sentence(error)}") from None
         except (urllib.error.URLError, OSError) as error:
@@ -125,12 +125,12 @@ class GatewayClient:
         if len(content) > _MOST_BYTES:
             raise RunFailed(f"{self.url} sent more than {_MOST_BYTES:,} bytes")
         try:
-            told = json.loads(content)
+            reply = json.loads(content)
         except ValueError:
-            told = None
-        if not isinstance(told, dict):
+            reply = None
+        if not isinstance(reply, dict):
             raise RunFailed(f"{self.url} did not answer in JSON; is it a gateway?")
-        return told
+        return reply
 
 
 class _Refused(RunFailed):
@@ -158,8 +158,8 @@ def make_or_check(holder: KeyHolder | None, sites: int, classes: int, scheme: st
 def _sentence(error: urllib.error.HTTPError) -> str:
     """What the gateway said, or the status."""
     try:
-        told = json.loads(error.read(10_000))
-        return str(told["error"])[:1000]
+        reply = json.loads(error.read(10_000))
+        return str(reply["error"])[:1000]
     except (ValueError, KeyError, TypeError, OSError):
         return f"status {error.code}"
 

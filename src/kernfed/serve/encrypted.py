@@ -7,7 +7,8 @@ scores under the first, the gateway combines them by the second, and what comes 
 import asyncio
 import base64
 from collections import OrderedDict
-from collections.abc import AsyncIterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kernfed.base.checks import FloatArray
@@ -18,10 +19,8 @@ from kernfed.secure.protocol import BITS, PUBLIC_KEY_SCHEMES, PublicKeys, name_o
 from kernfed.serve.gateway import Gateway
 from kernfed.serve.requests import RequestError
 
-#: Key holders that are remembered, each some 200 MB of memory, and uploads of keys at a time.
-MOST_HOLDERS, _UPLOADS = 4, 2
-#: Bytes of keys, seconds for them to arrive, and rows of one request: a ciphertext holds 64 to 128 of them.
-MOST_BYTES, _SECONDS, MOST_ROWS = 512_000_000, 300.0, 1024
+#: Uploads of keys at a time.
+_UPLOADS = 2
 
 
 class EncryptedDesk:
@@ -37,8 +36,11 @@ class EncryptedDesk:
         """The model, if its answers can be computed on encrypted scores of sites."""
         model, kind = self._gateway.model, type(self._gateway.model).__name__
         if self._gateway.federation is None or not isinstance(model, FoldingModel):
-            told = f"encrypted answers need a folding model whose machines are at the sites of a hub, this is a {kind}"
-            raise RequestError(422, f"{told}: train with --learner folding --measure rms")
+            raise RequestError(
+                422,
+                "encrypted answers need a folding model whose machines are at the sites of a hub, this is a "
+                f"{kind}: train with --learner folding --measure rms",
+            )
         check_encryptable(model)
         return model
 
@@ -50,24 +52,28 @@ class EncryptedDesk:
             "classes": labels_to_values(model.classes_),
             "schemes": list(PUBLIC_KEY_SCHEMES),
             "bits": list(BITS),
-            "most_rows": min(MOST_ROWS, self._gateway.limits.rows),
+            "most_rows": min(self._gateway.limits.encrypted_rows, self._gateway.limits.rows),
         }
 
-    async def take_keys(self, stream: AsyncIterable[bytes]) -> str:
-        """Remember the keys in a body, in the place of those that were not used for longest; returns their name."""
+    @contextmanager
+    def upload(self) -> Iterator[None]:
+        """While keys arrive and are opened; refused where others send theirs, or the model cannot use any."""
         self._model()
         if self._uploads >= _UPLOADS:
             raise RequestError(503, "keys of others are being read; send yours again in some seconds", wait=5.0)
         self._uploads += 1
         try:
-            body = await _read(stream)
-            keys = await asyncio.to_thread(self._open, body)
-            name = name_of_keys(body)
+            yield
         finally:
             self._uploads -= 1
+
+    async def take_keys(self, body: bytes) -> str:
+        """Name of the keys in a body, which are remembered in the place of those that were not used for longest."""
+        keys = await asyncio.to_thread(self._open, body)
+        name = name_of_keys(body)
         self._holders[name] = keys
         self._holders.move_to_end(name)
-        while len(self._holders) > MOST_HOLDERS:
+        while len(self._holders) > self._gateway.limits.key_holders:
             self._holders.popitem(last=False)
         return name
 
@@ -84,8 +90,9 @@ class EncryptedDesk:
         keys = self._holders.get(name)
         if keys is None:
             raise RequestError(404, "these keys are not known, or no longer: send them with PUT /encrypted/keys")
-        if len(rows) > MOST_ROWS:
-            raise RequestError(413, f"an encrypted request may have at most {MOST_ROWS} rows, got {len(rows)}")
+        most = self._gateway.limits.encrypted_rows
+        if len(rows) > most:
+            raise RequestError(413, f"an encrypted request may have at most {most} rows, got {len(rows)}")
         self._holders.move_to_end(name)
         async with self._combining:
             return await asyncio.to_thread(self._combined, rows, caller, keys)
@@ -106,17 +113,3 @@ class EncryptedDesk:
         )
         message = base64.b64encode(answer.message).decode()
         return {"answer": message, "sites": list(answer.sites), "missing": dict(answer.missing)}
-
-
-async def _read(stream: AsyncIterable[bytes]) -> bytes:
-    parts, size = [], 0
-    try:
-        async with asyncio.timeout(_SECONDS):
-            async for part in stream:
-                size += len(part)
-                if size > MOST_BYTES:
-                    raise RequestError(413, f"keys may have at most {MOST_BYTES:,} bytes")
-                parts.append(part)
-    except TimeoutError:
-        raise RequestError(408, f"the keys did not arrive within {_SECONDS:g} s") from None
-    return b"".join(parts)

@@ -1,26 +1,170 @@
-"""A model that answers many callers: whole, or by the sites of a hub."""
+"""A model that answers many callers, whole or by the sites of a hub: requests that meet are scored together."""
 
 import asyncio
 import math
 import time
 import warnings
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from kernfed._version import __version__
+from kernfed.abstain import probability_bins
 from kernfed.base.answer import Answer
 from kernfed.base.checks import FloatArray, check_number
 from kernfed.errors import InputError, MissingSites, NotConnected
 from kernfed.federation.asking import Federation
-from kernfed.serve.batching import Batcher
-from kernfed.serve.columns import Columns
-from kernfed.serve.covered import CoveredAnswer, abstained
 from kernfed.serve.metrics import Metrics
-from kernfed.serve.requests import Limits
+from kernfed.serve.requests import Columns, Limits, RequestError
 from kernfed.serve.rows import read_rows
 
+#: What of an answer is of all rows alike; everything else is by row.
+_COMMON = ("sites", "missing")
+#: Characters of the names of all callers of one scoring: sites keep so many.
+_LONGEST_NAMES = 200
+#: Seconds for which requests gather after several came together.
+_WINDOW = 0.003
 #: Seconds for which what is known of the sites is not asked again, and that one may take to say that it is there.
 _FRESH, _SOON = 5.0, 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Waiting:
+    rows: FloatArray
+    caller: str
+    answer: "asyncio.Future[Answer]"
+
+
+class Batcher:
+    """Lets ``score(rows, callers)`` answer, in one thread, what has arrived meanwhile.
+
+    A request that comes alone is scored at once. While one is scored others gather, and where several came together the
+    next ones are waited for ``_WINDOW`` seconds. ``limits.rows`` are scored at a time, at least one request; where
+    ``limits.waiting`` numbers wait the next is refused. ``count(requests, rows)`` is called for each scoring.
+    """
+
+    def __init__(
+        self, score: Callable[[FloatArray, str], Answer], limits: Limits, count: Callable[[int, int], None]
+    ) -> None:
+        self._score, self._limits, self._count = score, limits, count
+        self._queue: deque[_Waiting] = deque()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="scoring")
+        self._working: asyncio.Task[None] | None = None
+
+    async def ask(self, rows: FloatArray, caller: str) -> Answer:
+        """The answer for rows (n, p)."""
+        if self._queue and sum(one.rows.size for one in self._queue) + rows.size > self._limits.waiting:
+            raise RequestError(503, f"{len(self._queue):,} requests are waiting already; ask again later", wait=1.0)
+        waiting = _Waiting(rows, caller, asyncio.get_running_loop().create_future())
+        self._queue.append(waiting)
+        if self._working is None or self._working.done():
+            self._working = asyncio.create_task(self._work())
+        return await waiting.answer
+
+    def close(self) -> None:
+        """Let go of the thread."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _work(self) -> None:
+        """Score until nothing waits."""
+        together = 1
+        while self._queue:
+            if together > 1:
+                await asyncio.sleep(_WINDOW)
+            batch = self._next()
+            together = len(batch)
+            if batch:
+                await self._answer(batch)
+
+    def _next(self) -> list[_Waiting]:
+        """The requests to be scored together, in the order in which they came; who has gone is left out."""
+        batch: list[_Waiting] = []
+        callers: set[str] = set()
+        rows = 0
+        while self._queue:
+            one = self._queue[0]
+            named = callers | {one.caller}
+            if batch and (rows + len(one.rows) > self._limits.rows or len(_listed(named)) > _LONGEST_NAMES):
+                break
+            self._queue.popleft()
+            if not one.answer.done():
+                batch.append(one)
+                callers, rows = named, rows + len(one.rows)
+        return batch
+
+    async def _answer(self, batch: Sequence[_Waiting]) -> None:
+        """Answer a batch; where it cannot be scored for what is in it, each alone, for only one may be the reason."""
+        rows = batch[0].rows if len(batch) == 1 else np.concatenate([one.rows for one in batch])
+        self._count(len(batch), len(rows))
+        loop = asyncio.get_running_loop()
+        try:
+            names = _listed({one.caller for one in batch})
+            whole = await loop.run_in_executor(self._pool, self._score, rows, names)
+        except InputError as error:
+            if len(batch) == 1:
+                _settle(batch[0], error)
+            for one in batch if len(batch) > 1 else ():
+                await self._answer([one])
+        except Exception as error:
+            for one in batch:
+                _settle(one, error)
+        else:
+            first = 0
+            for one in batch:
+                _settle(one, part_of(whole, slice(first, first + len(one.rows))))
+                first += len(one.rows)
+
+
+def part_of(answer: Answer, rows: slice) -> Answer:
+    """The answer of some of its rows."""
+    known = {one.name: getattr(answer, one.name) for one in fields(answer) if one.name not in _COMMON}
+    chosen: dict[str, Any] = {name: values[rows] for name, values in known.items() if values is not None}
+    return replace(answer, **chosen)
+
+
+def _listed(callers: set[str]) -> str:
+    return ", ".join(sorted(callers))
+
+
+def _settle(one: _Waiting, outcome: Answer | Exception) -> None:
+    """Tell who waits, unless they have gone."""
+    if one.answer.done():
+        return
+    if isinstance(outcome, Exception):
+        one.answer.set_exception(outcome)
+    else:
+        one.answer.set_result(outcome)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CoveredAnswer(Answer):
+    """An answer with a coverage.
+
+    sets : (n, C) which classes are in each row's set. abstained : (n,) rows whose set has not one class, or which are
+    unlike everything. p_value : (n,) of "nothing like this was ever seen", None for models without machines.
+    """
+
+    sets: npt.NDArray[np.bool_]
+    abstained: npt.NDArray[np.bool_]
+    p_value: FloatArray | None = None
+
+
+def abstained(model: Any, answer: Answer, rows: FloatArray, share: float, options: Mapping[str, Any]) -> CoveredAnswer:
+    """The answer for rows (n, p) with sets of coverage 1 - ``share``, as ``predict(rows, abstain=share)`` abstains."""
+    likely, distances = model.conforming(rows, **options)
+    sets = probability_bins(likely) <= model.conformal_.thresholds(model.classes_, 1 - share)
+    unsure = sets.sum(axis=1) != 1
+    strangers = distances is not None and model.conformal_.nearest is not None
+    p_value = model.conformal_.p_values(distances) if strangers else None
+    if p_value is not None:
+        unsure |= p_value <= share
+    known = {one.name: getattr(answer, one.name) for one in fields(Answer)}
+    return CoveredAnswer(**known, sets=sets, abstained=unsure, p_value=p_value)
 
 
 class Gateway:
@@ -51,12 +195,12 @@ class Gateway:
             raise InputError("this model states no coverage, so that it cannot abstain: use kernfed conform first")
         self.limits = limits or Limits()
         self.columns = Columns.of(model)
+        #: Labels in the order of probabilities, as plain values; none of a regressor.
+        self.classes = np.asarray(getattr(model, "classes_", ())).tolist()
         self.metrics = Metrics()
         self.min_replies, self.timeout = min_replies, timeout
         self._options = {"min_replies": min_replies, "timeout": timeout} if self._asks else {}
-        self._batcher = Batcher(
-            self._score, most_rows=self.limits.rows, most_waiting=self.limits.waiting, heard=self.metrics.scored
-        )
+        self._batcher = Batcher(self._score, self.limits, self.metrics.scored)
         self._reading, self._looking = asyncio.Lock(), asyncio.Lock()
         self._sites: tuple[float, dict[str, float | None]] = (-math.inf, {})
 
@@ -65,12 +209,12 @@ class Gateway:
         async with self._reading:
             return await asyncio.to_thread(read_rows, body, kind, self.columns, self.limits.rows)
 
-    async def answer(self, rows: FloatArray, caller: str) -> Answer:
-        """What the model says of rows (n, p), asked by ``caller``."""
-        return await self._batcher.ask(rows, caller)
+    async def answer_values(self, rows: FloatArray, caller: str) -> dict[str, Any]:
+        """What the model says of rows (n, p), asked by ``caller``: one object per row, and which sites answered."""
+        return answer_values(await self._batcher.ask(rows, caller), self.classes)
 
     def _score(self, rows: FloatArray, callers: str) -> Answer:
-        """Score rows of these callers, whom the sites hear of as said by this gateway."""
+        """Score rows of these callers, whom this gateway names to the sites."""
         model = self.model
         if self.federation is not None:
             model = model.connect(self.federation.on_behalf_of(callers))
@@ -112,7 +256,7 @@ class Gateway:
             "version": __version__,
             "columns": list(self.columns.names),
             "width": self.columns.width,
-            "classes": plain_labels(getattr(model, "classes_", ())),
+            "classes": self.classes,
             "distance_unit": getattr(model, "distance_unit", None),
             "asks_sites": self.federation is not None,
             "sites": sites,
@@ -130,28 +274,23 @@ class Gateway:
 
 
 def answer_values(answer: Answer, classes: Sequence[Any]) -> dict[str, Any]:
-    """An answer in plain values: one object per row, and which sites spoke."""
+    """An answer in plain values: one object per row, and which sites answered."""
     columns: dict[str, list[Any]] = {"label": answer.labels.tolist()}
     if answer.probabilities is not None:
         names = [str(name) for name in classes]
-        columns["probabilities"] = [dict(zip(names, own, strict=True)) for own in answer.probabilities.tolist()]
+        columns["probabilities"] = [dict(zip(names, row, strict=True)) for row in answer.probabilities.tolist()]
     if isinstance(answer, CoveredAnswer):
         columns["label"] = [
             None if unsure else label for unsure, label in zip(answer.abstained, columns["label"], strict=True)
         ]
         columns["abstained"] = answer.abstained.tolist()
-        columns["set"] = [[label for label, inside in zip(classes, own, strict=True) if inside] for own in answer.sets]
+        columns["set"] = [[label for label, inside in zip(classes, row, strict=True) if inside] for row in answer.sets]
     for name in ("site", "batch", "part", "score", "distance", "p_value"):
         values = getattr(answer, name, None)
         if values is not None:
             columns[name] = [_plain(value) for value in values.tolist()]
     rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
     return {"answers": rows, "sites": list(answer.sites), "missing": dict(answer.missing)}
-
-
-def plain_labels(classes: Any) -> list[Any]:
-    """Labels as plain values."""
-    return list(classes.tolist()) if hasattr(classes, "tolist") else list(classes)
 
 
 def _plain(value: Any) -> Any:

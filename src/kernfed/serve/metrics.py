@@ -16,23 +16,23 @@ _MINUTES = 60
 
 
 class Metrics:
-    """Counters of one gateway, in a registry of their own."""
+    """Counters of one gateway, in a registry that no other gateway shares."""
 
     def __init__(self) -> None:
-        own = self.registry = CollectorRegistry()
+        into = self.registry = CollectorRegistry()
         self._requests = Counter(
-            "kernfed_requests", "Requests by caller and status of HTTP.", ["caller", "status"], registry=own
+            "kernfed_requests", "Requests by caller and status of HTTP.", ["caller", "status"], registry=into
         )
-        self._rows = Counter("kernfed_rows", "Rows that were answered, by caller.", ["caller"], registry=own)
+        self._rows = Counter("kernfed_rows", "Rows that were answered, by caller.", ["caller"], registry=into)
         self._seconds = Histogram(
-            "kernfed_request_seconds", "Seconds of a request that was answered.", buckets=_SECONDS, registry=own
+            "kernfed_request_seconds", "Seconds of a request that was answered.", buckets=_SECONDS, registry=into
         )
-        self._batch = Histogram("kernfed_scoring_requests", "Requests scored together.", buckets=_ROWS, registry=own)
-        self._scored_rows = Histogram("kernfed_scoring_rows", "Rows scored together.", buckets=_ROWS, registry=own)
-        self._missing = Counter("kernfed_missing", "Answers in which a site was missing.", ["site"], registry=own)
-        self._up = Gauge("kernfed_site_up", "Whether a site is connected.", ["site"], registry=own)
+        self._batch = Histogram("kernfed_scoring_requests", "Requests scored together.", buckets=_ROWS, registry=into)
+        self._scored_rows = Histogram("kernfed_scoring_rows", "Rows scored together.", buckets=_ROWS, registry=into)
+        self._missing = Counter("kernfed_missing", "Answers in which a site was missing.", ["site"], registry=into)
+        self._up = Gauge("kernfed_site_up", "Whether a site is connected.", ["site"], registry=into)
         self._latency = Gauge(
-            "kernfed_site_seconds", "Seconds until a site says that it is there.", ["site"], registry=own
+            "kernfed_site_seconds", "Seconds until a site says that it is there.", ["site"], registry=into
         )
         self._minutes: deque[tuple[int, int]] = deque(maxlen=_MINUTES)
 

@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from kernfed.base.checks import FloatArray, check_rows
+from kernfed.base.checks import FloatArray
 from kernfed.data.columns import LARGEST, RawColumn, RawTable, text_column
-from kernfed.errors import InputError
-from kernfed.serve.columns import Columns, check_words, prepared
-from kernfed.serve.requests import RequestError
+from kernfed.serve.requests import Columns, RequestError, check_words, prepared
 
 JSON, CSV, ARROW = "application/json", "text/csv", "application/vnd.apache.arrow.stream"
 KINDS = (JSON, CSV, ARROW)
@@ -25,10 +23,16 @@ _NUMBERS = {int, float, bool}
 _NUMBERED = re.compile(r"(.*)\[\d+\]")
 
 
-def read_rows(body: bytes, kind: str, wanted: Columns, most: int) -> FloatArray:
-    """Rows (n, p) of a body of this kind, prepared and checked, 1 <= n <= ``most``; refused in one sentence."""
+def content_kind(header: str) -> str:
+    """The content type in a header of a request, one of JSON, CSV and ARROW; others are refused."""
+    kind = header.partition(";")[0].strip().lower()
     if kind not in KINDS:
         raise RequestError(415, f"the content type must be one of {', '.join(KINDS)}, got {kind!r:.80}")
+    return kind
+
+
+def read_rows(body: bytes, kind: str, wanted: Columns, most: int) -> FloatArray:
+    """Rows (n, p) of a body of this kind, prepared, 1 <= n <= ``most``, of finite numbers; refused in one sentence."""
     if not body:
         raise RequestError(422, "the request has no body; send rows")
     if kind == ARROW:
@@ -37,18 +41,10 @@ def read_rows(body: bytes, kind: str, wanted: Columns, most: int) -> FloatArray:
         rows = read_arrow(body, wanted, most)
     else:
         rows = _rows_of(_from_json(body, most) if kind == JSON else _from_csv(body, wanted, most), wanted)
-    return _checked(rows, wanted)
-
-
-def _checked(rows: FloatArray, wanted: Columns) -> FloatArray:
-    width = wanted.width if wanted.preparation is None else len(wanted.preparation.columns)
-    try:
-        matrix = check_rows(rows, "the request", width=width).astype(np.float64, copy=False)
-    except InputError as error:
-        raise RequestError(422, str(error)) from None
-    if np.abs(matrix).max() > LARGEST:
-        raise RequestError(422, f"numbers must be at most {LARGEST:g} in size, got {np.abs(matrix).max():.3g}")
-    return matrix
+    largest = np.abs(rows).max()
+    if not largest <= LARGEST:  # also where it is no number
+        raise RequestError(422, f"numbers must be finite and at most {LARGEST:g} in size, got {largest:.3g}")
+    return rows
 
 
 # JSON and CSV -----------------------------------------------------------------------------------------------------
@@ -57,8 +53,8 @@ def _checked(rows: FloatArray, wanted: Columns) -> FloatArray:
 def _from_json(body: bytes, most: int) -> list[Any]:
     """The list of rows: ``{"rows": [...]}`` or the list itself."""
 
-    def no_number(word: str) -> float:
-        raise RequestError(422, f"numbers must be finite, got {word}")
+    def no_number(constant: str) -> float:
+        raise RequestError(422, f"numbers must be finite, got {constant}")
 
     try:
         given = json.loads(body, parse_constant=no_number)
@@ -90,8 +86,9 @@ def _from_csv(body: bytes, wanted: Columns, most: int) -> list[Any]:
     _check_count(len(rows), most)
     uneven = next((place for place, row in enumerate(rows) if len(row) != len(table[0])), None)
     if uneven is not None:
-        told = f"row {uneven + 1} of the table has {len(rows[uneven])} cells, expected {len(table[0])}"
-        raise RequestError(422, told)
+        raise RequestError(
+            422, f"row {uneven + 1} of the table has {len(rows[uneven])} cells, expected {len(table[0])}"
+        )
     if not (named and wanted.names):  # a model without names takes the columns as they come
         return [_numbers(row) for row in rows] if wanted.preparation is None else rows
     places = {name.strip(): place for place, name in enumerate(table[0])}
@@ -137,11 +134,10 @@ def _rows_of(rows: list[Any], wanted: Columns) -> FloatArray:
         raise RequestError(422, "rows must be all lists of values, or all objects by the name of the column")
     wrong = next((place for place, row in enumerate(rows) if len(row) != wanted.width), None)
     if wrong is not None:
-        told = f"row {wrong + 1} has {len(rows[wrong])} values, the model has {wanted.width} columns"
-        raise RequestError(422, told)
+        raise RequestError(422, f"row {wrong + 1} has {len(rows[wrong])} values, the model has {wanted.width} columns")
     if wanted.preparation is not None:
         cells = zip(*rows, strict=True)
-        columns = {name: _raw_column(name, own) for name, own in zip(wanted.names, cells, strict=True)}
+        columns = {name: _raw_column(name, column) for name, column in zip(wanted.names, cells, strict=True)}
         return prepared(RawTable(columns, source="the request"), wanted.preparation)
     for number, row in enumerate(rows, 1):
         if not set(map(type, row)) <= _NUMBERS:
@@ -201,3 +197,85 @@ def _shown(value: Any) -> str:
     if isinstance(value, (list, dict)):
         return "a list" if isinstance(value, list) else "an object"
     return "null" if value is None else f"{value!r:.80}"
+
+
+_CELL = {"type": ["number", "string", "boolean", "array", "null"]}
+_ROW = {
+    "oneOf": [
+        {"type": "array", "items": _CELL, "description": "Values in the order of /about's columns."},
+        {"type": "object", "additionalProperties": _CELL, "description": "Values by the name of the column."},
+    ]
+}
+_ANSWER = {
+    "type": "object",
+    "required": ["label"],
+    "properties": {
+        "label": {"description": "The label, or the value of a regression."},
+        "probabilities": {"type": "object", "additionalProperties": {"type": "number"}, "description": "By class."},
+        "abstained": {
+            "type": "boolean",
+            "description": "With --abstain: whether the label is null for want of certainty.",
+        },
+        "set": {"type": "array", "description": "With --abstain: the classes among which the true one is."},
+        "p_value": {"type": ["number", "null"], "description": "With --abstain: small where nothing like it was seen."},
+        "site": {"type": ["string", "null"], "description": "The site that came nearest in the label's class."},
+        "batch": {"type": ["integer", "null"], "description": "Which of its batches."},
+        "part": {"type": ["string", "null"], "description": "Of machines and a head together: which part decided."},
+        "score": {"type": ["number", "null"], "description": "The score that decided; smaller is better."},
+        "distance": {
+            "type": ["number", "null"],
+            "description": "Of models with machines: how far the row is from everything known; /about has the unit.",
+        },
+    },
+}
+_ERROR = {"application/json": {"schema": {"type": "object", "properties": {"error": {"type": "string"}}}}}
+_REFUSALS = {
+    "400": "The body is not what its content type says.",
+    "401": "No token, or one that is not known.",
+    "408": "The body did not arrive in time.",
+    "413": "More rows or bytes than one request may have.",
+    "415": "Another content type.",
+    "422": "Rows that the model cannot take.",
+    "429": "Too many requests; Retry-After says when.",
+    "503": "Too few sites answer, or too many rows wait.",
+}
+
+PREDICT: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            JSON: {
+                "schema": {
+                    "type": "object",
+                    "required": ["rows"],
+                    "properties": {"rows": {"type": "array", "minItems": 1, "items": _ROW}},
+                }
+            },
+            CSV: {"schema": {"type": "string"}},
+            ARROW: {"schema": {"type": "string", "format": "binary"}},
+        },
+    },
+    "responses": {
+        "200": {
+            "description": "One answer per row, in order.",
+            "content": {
+                JSON: {
+                    "schema": {
+                        "type": "object",
+                        "required": ["answers", "sites", "missing"],
+                        "properties": {
+                            "answers": {"type": "array", "items": _ANSWER},
+                            "sites": {"type": "array", "items": {"type": "string"}, "description": "Who answered."},
+                            "missing": {
+                                "type": "object",
+                                "additionalProperties": {"type": "string"},
+                                "description": "Sites that did not, with the reason.",
+                            },
+                        },
+                    }
+                }
+            },
+        },
+        **{status: {"description": words, "content": _ERROR} for status, words in _REFUSALS.items()},
+    },
+}

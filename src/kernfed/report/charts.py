@@ -1,15 +1,50 @@
-"""Horizontal bars, and the two ends of very many of them."""
+"""Figures as SVG for a page: bars, curves, and the choice of the drawing.
 
+matplotlib draws with stand-in colours, one per role, which become ``var(--role)`` afterwards. So the same drawing is
+light, dark or on paper as the page is. Cells of heat maps are one colour at different opacity, for the same reason.
+"""
+
+import io
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from kernfed.report.canvas import MARKERS, SIGN, STEPS, WIDTH, canvas, legend
-from kernfed.report.content import BYTES, MOST_OPEN, SHARE, Bars, byte_unit, written
-from kernfed.report.svg import SERIES, color, shortened
+from kernfed.report.canvas import (
+    MARKERS,
+    SERIES,
+    SIGN,
+    STEPS,
+    STYLE,
+    WIDTH,
+    canvas,
+    color,
+    inline,
+    legend,
+    legend_columns,
+    shortened,
+)
+from kernfed.report.content import (
+    BYTES,
+    MOST_OPEN,
+    PUBLISHED,
+    SHARE,
+    Bars,
+    Curves,
+    Figure,
+    HeatMap,
+    Pictures,
+    byte_unit,
+    written,
+)
+from kernfed.report.heat import draw_heat_map, draw_pictures, heat_map_width
 
 #: Bars at each end of very many sorted ones; the numbers below a figure have them all.
 END = 10
@@ -134,3 +169,92 @@ def _label_bars(axes: Axes, figure: Bars, labelled: bool, suffix: str) -> None:
             va="center",
             color=color("ink"),
         )
+
+
+def draw_curves(figure: Curves) -> Drawing:
+    """A curve of its own colour and marker for every series; published ones are dashed."""
+    names = [series.name for series in figure.series]
+    lines = -(-len(names) // legend_columns(names, 2)) if len(names) > 1 else 0
+    drawing, axes = canvas(WIDTH, 290 + 19 * lines)
+    colors: dict[str, int] = {}
+    for series in figure.series:
+        # A published curve has the colour of ours, which is named alike before the bracket.
+        place = colors.setdefault(series.name.removesuffix(PUBLISHED), len(colors)) % len(SERIES)
+        style: dict[str, Any] = {
+            "color": color(SERIES[place]),
+            "linestyle": "--" if series.dashed else "-",
+            "marker": MARKERS[place],
+            "markersize": 4.5,
+            "label": series.name,
+        }
+        if series.dashed:
+            style["markerfacecolor"] = "none"
+        axes.plot(series.x, series.y, **style)
+        if any(value is not None for value in series.spread):
+            wide = [value or 0.0 for value in series.spread]
+            axes.errorbar(series.x, series.y, yerr=wide, fmt="none", ecolor=color(SERIES[place]), elinewidth=1)
+    _scale_axes(axes, figure)
+    axes.grid(color=color("rule"), linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.set_xlabel(shortened(figure.x_name, 60), color=color("muted"))
+    axes.set_ylabel(shortened(figure.y_name, 44), color=color("muted"))
+    if len(names) > 1:
+        legend(drawing, axes, 2)
+    return drawing
+
+
+def _scale_axes(axes: Axes, figure: Curves) -> None:
+    """Linear or logarithmic, with plain numbers; on a short logarithmic axis 2 and 5 have numbers too."""
+    axes.set_xscale("log" if figure.log_x else "linear")
+    axes.set_yscale("log" if figure.log_y else "linear")
+    for axis, log in ((axes.xaxis, figure.log_x), (axes.yaxis, figure.log_y)):
+        low, high = axis.get_view_interval()
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        short = log and high < 50 * low
+        axis.set_minor_formatter(FuncFormatter(_two_or_five if short else lambda *_: ""))
+        if not log:
+            whole = axis is axes.xaxis and _whole(figure)
+            axis.set_major_locator(MaxNLocator(6, integer=whole, steps=[1, 2, 5, 10] if whole else STEPS))
+
+
+def _two_or_five(value: float, _: object) -> str:
+    return f"{value:g}" if f"{value:e}"[0] in "25" else ""
+
+
+def _whole(figure: Curves) -> bool:
+    return all(float(x).is_integer() for series in figure.series for x in series.x)
+
+
+_DRAWS: dict[type, Callable[[Any], Drawing]] = {
+    Bars: draw_bars,
+    HeatMap: draw_heat_map,
+    Curves: draw_curves,
+    Pictures: draw_pictures,
+}
+
+
+def draw(figure: Figure, name: str) -> str:
+    """The figure as one ``<svg>`` element for a page that has the variables; ``name`` makes its ids unique."""
+    with rc_context({**STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the reader's fonts draw the text, not ours
+        drawing = _DRAWS[type(figure)](figure)
+        FigureCanvasSVG(drawing)
+        target = io.StringIO()
+        drawing.savefig(target, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    return inline(target.getvalue(), figure.title, figure.words, name)
+
+
+def drawn_parts(figure: Figure, name: str) -> list[tuple[str, str]]:
+    """The figure as ``<svg>`` elements, each below its heading; of many bars both ends, side by side."""
+    parts: tuple[Figure, ...] = panels(figure) if isinstance(figure, Bars) else (figure,)
+    if len(parts) == 1:
+        return [("", draw(figure, name))]
+    headings = [part.title.removeprefix(f"{figure.title}: ") for part in parts]
+    return [(headings[place], draw(part, f"{name}-{place + 1}")) for place, part in enumerate(parts)]
+
+
+def is_wide(figure: Figure) -> bool:
+    """Whether the figure needs the whole width of a page."""
+    if isinstance(figure, Bars):
+        return len(panels(figure)) > 1
+    return isinstance(figure, HeatMap) and heat_map_width(figure) > WIDTH

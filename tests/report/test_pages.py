@@ -7,7 +7,7 @@ from importlib.resources import files
 import pytest
 
 from kernfed.report.content import Assumption, Bars, Claim, Fact, PageTable, ReportData, Section
-from kernfed.report.html import MOST_ROWS, render_html, write_html
+from kernfed.report.pages import MOST_ROWS, render_html, write_html
 
 BAD = '<script>alert("1")</script><img src=x onerror=alert(2)>\x00\u202e{{ 7 * 7 }}'
 #: Elements that have no end.
@@ -154,7 +154,7 @@ def test_a_folded_table_shows_its_caption():
 def test_writing_is_whole_or_not_at_all(tmp_path, monkeypatch):
     place = tmp_path / "report.html"
     place.write_text("before")
-    monkeypatch.setattr("kernfed.report.html.render_html", lambda _: "\ud800")  # cannot be encoded
+    monkeypatch.setattr("kernfed.report.pages.render_html", lambda _: "\ud800")  # cannot be encoded
     with pytest.raises(UnicodeEncodeError):
         write_html(report(), place)
     assert place.read_text() == "before"

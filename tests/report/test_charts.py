@@ -6,12 +6,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from kernfed.report.canvas import WIDTH
+from kernfed.report.canvas import SERIES, WIDTH, plain_text, shortened
+from kernfed.report.charts import draw, is_wide
 from kernfed.report.content import Bars, Curves, HeatMap, Pictures, Series
 from kernfed.report.heat import DARK_CELL, cell_text
-from kernfed.report.html import style_variables
-from kernfed.report.plots import draw, is_wide
-from kernfed.report.svg import SERIES, plain_text, shortened
+from kernfed.report.pages import style_variables
 
 NAMES = (
     "<script>alert(1)</script>",

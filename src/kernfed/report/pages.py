@@ -1,9 +1,11 @@
-"""A report as one HTML file: no script, nothing from outside, every text escaped."""
+"""A report as one HTML file (no script, nothing from outside, every text escaped) or as Markdown."""
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -11,9 +13,9 @@ from markupsafe import Markup
 
 from kernfed._version import __version__
 from kernfed.files import atomic_path
+from kernfed.report.canvas import plain_text
+from kernfed.report.charts import drawn_parts, is_wide
 from kernfed.report.content import Figure, PageTable, ReportData, Section, figure_table
-from kernfed.report.plots import drawn_parts, is_wide
-from kernfed.report.svg import plain_text
 
 #: Rows of a table that are shown; a page with more would be slow to open and nobody reads them there.
 MOST_ROWS = 400
@@ -45,8 +47,17 @@ def render_html(report: ReportData) -> str:
 
 
 def write_html(report: ReportData, path: str | os.PathLike[str]) -> None:
-    """Write the page, whole or not at all."""
-    text = render_html(report)
+    """Write the page as HTML, whole or not at all."""
+    write_text(render_html(report), path)
+
+
+def write_page(report: ReportData, path: Path) -> None:
+    """Write the page as HTML where the file is named ``.html``, otherwise as Markdown; whole or not at all."""
+    write_text(render_html(report) if path.suffix.lower() == ".html" else render_markdown(report), path)
+
+
+def write_text(text: str, path: str | os.PathLike[str]) -> None:
+    """Write a file of text, whole or not at all."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -165,3 +176,38 @@ def _kind(cells: list[str]) -> str:
         return "number"
     longest = max(map(len, filled), default=0)
     return "words" if longest > _WORDY else "text" if longest > _NAME else "name"
+
+
+#: Signs that Markdown or HTML would read as their own, and what stands for them.
+_SAFE = (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "'"))
+
+
+def render_markdown(report: ReportData) -> str:
+    """The page as Markdown, without facts and figures; the lead says it all in one line."""
+    blocks = [f"# {_safe(report.title)}", f"**In one line.** {_safe(report.lead)}"]
+    for section in report.sections:
+        blocks += [f"## {_safe(section.title)}", *_blocks(section)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _blocks(section: Section) -> Iterator[str]:
+    """Paragraphs, claims, tables and points of a section."""
+    yield from map(_safe, section.words)
+    if section.claims:
+        yield "\n".join(f"- **{_safe(claim.title)}.** {_safe(claim.statement)}" for claim in section.claims)
+    yield from map(_table, section.tables)
+    if section.points:
+        yield "\n".join(f"- {_safe(point)}" for point in section.points)
+
+
+def _table(table: PageTable) -> str:
+    lines = [map(_safe, table.columns), ["---"] * len(table.columns), *(map(_safe, row) for row in table.rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _safe(text: str) -> str:
+    """Text that stays in its place on a page: on one line, with nothing that Markdown or HTML would read as its own."""
+    line = " ".join(text.split())
+    for sign, safe in _SAFE:
+        line = line.replace(sign, safe)
+    return line
