@@ -27,12 +27,12 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifierCV
 from sklearn.model_selection import GridSearchCV
 from timing import machine_facts
 
+from kernfed import KAHMClassifier
 from kernfed.base.random import generator
 from kernfed.cli.console import TextTable, format_bytes, format_seconds, note, show
 from kernfed.data import Dataset, load_dataset, partition_dirichlet
 from kernfed.errors import DatasetNotFoundError
 from kernfed.federation import Federation, FoldingLearner, SiteStore
-from kernfed.kahm import KAHMClassifier
 from kernfed.kahm.model import FoldingModel
 from kernfed_papers.baselines.averaging import AveragingLearner
 from kernfed_papers.baselines.averaging_model import AveragingModel

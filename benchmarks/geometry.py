@@ -24,11 +24,12 @@ import scipy.linalg
 from literal import fit_literal
 from timing import Comparison, interleave, machine_facts, report
 
+from kernfed import KAHMClassifier
 from kernfed.cli.console import progress
 from kernfed.data import load_dataset, partition_dirichlet
 from kernfed.errors import DatasetNotFoundError
 from kernfed.federation import Federation, FoldingLearner
-from kernfed.kahm import KAHM, MEASURES, KAHMClassifier, WideKAHM
+from kernfed.kahm import KAHM, MEASURES, WideKAHM
 from kernfed.kahm.bank import Bank, fit_machines
 from kernfed.kahm.choice import split_rows
 from kernfed.kahm.machine import layer_kernel

@@ -40,10 +40,13 @@ FOLDERS = [
     {"summing"},
     {"folding", "ridge", "personal"},
     {"fusion"},
-    {"planning"},
+    {"estimators"},
+    {"estimator_files", "planning"},
 ]
 #: What answers, asks and plans, whatever is learned.
 CORE = {"engines", "program", "asking", "learner", "shares", "survey", "planning"}
+#: Estimators are federations of one site.
+ESTIMATORS = {"estimators", "estimator_files"}
 PACKAGE_LEVEL = {name: level for level, layer in enumerate(PACKAGES) for name in layer}
 FOLDER_LEVEL = {name: level for level, layer in enumerate(FOLDERS) for name in layer}
 

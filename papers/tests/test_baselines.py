@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from kernfed import KAHMClassifier
 from kernfed.data import partition_dirichlet
 from kernfed.federation import FoldingLearner
-from kernfed.kahm import KAHMClassifier
 from kernfed_papers.baselines import pooled
 from kernfed_papers.baselines.pooled import (
     Answers,

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
         load,
         save,
     )
+    from kernfed.federation.estimators import FusionClassifier, FusionRegressor, KAHMClassifier
     from kernfed.federation.personal.learner import PersonalLearner
-    from kernfed.fusion import FusionClassifier, FusionModel
-    from kernfed.kahm import KAHM, DeepKAHM, KAHMClassifier, KAHMRegressor, WideKAHM
+    from kernfed.fusion import FusionModel
+    from kernfed.kahm import KAHM, DeepKAHM, KAHMRegressor, WideKAHM
     from kernfed.kahm.model import FoldingModel
     from kernfed.personal.model import PersonalModel
     from kernfed.ridge import RidgeModel
@@ -46,10 +47,11 @@ _HOMES = {
     "Federation": "kernfed.federation",
     "FoldingLearner": "kernfed.federation",
     "FoldingModel": "kernfed.kahm.model",
-    "FusionClassifier": "kernfed.fusion",
+    "FusionClassifier": "kernfed.federation.estimators",
     "FusionLearner": "kernfed.federation",
+    "FusionRegressor": "kernfed.federation.estimators",
     "FusionModel": "kernfed.fusion",
-    "KAHMClassifier": "kernfed.kahm",
+    "KAHMClassifier": "kernfed.federation.estimators",
     "KAHMRegressor": "kernfed.kahm",
     "PersonalLearner": "kernfed.federation.personal.learner",
     "PersonalModel": "kernfed.personal.model",
@@ -73,6 +75,7 @@ __all__ = [
     "FusionClassifier",
     "FusionLearner",
     "FusionModel",
+    "FusionRegressor",
     "KAHMClassifier",
     "KAHMRegressor",
     "PersonalLearner",

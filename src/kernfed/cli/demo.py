@@ -87,7 +87,7 @@ def _alone(model: Any, digits: "Dataset") -> tuple[dict[str, float], float]:
 
 
 def _pooled(digits: "Dataset", seed: int) -> tuple[None, float]:
-    from kernfed.kahm import KAHMClassifier
+    from kernfed import KAHMClassifier
 
     return None, _accuracy(KAHMClassifier(random_state=seed).fit(digits.x_train, digits.y_train), digits)
 

@@ -50,7 +50,7 @@ def answer_survey(site: Site, payload: Payload, method: str) -> Payload:
         schema |= {"classes": {"dtype": "<i8", "labels": []}, "counts": []}
     median = 0.0
     if values["median"] and len(rows.X) > 1 and not site.policy.require_privacy:
-        draws = generator(check_count(values["seed"], "seed", at_least=0), site.name, method, "bandwidth")
+        draws = generator(check_count(values["seed"], "seed", at_least=0), method, "bandwidth")
         median = median_bandwidth(rows.X, draws, _MEDIAN_ROWS)
     return Payload({"facts": np.array([float(len(rows.X)), median])}, {"schema": schema, "task": task})
 

@@ -6,22 +6,20 @@ from typing import TYPE_CHECKING, Any
 from kernfed.files import formats_from
 
 if TYPE_CHECKING:
-    from kernfed.fusion.classifier import FusionClassifier
     from kernfed.fusion.model import FusionModel
     from kernfed.fusion.parts import FusionChoice, FusionExplanation, Visit
 
 _HOMES = {
     "FusionChoice": "parts",
-    "FusionClassifier": "classifier",
     "FusionExplanation": "parts",
     "FusionModel": "model",
     "Visit": "parts",
 }
 #: The module of every file format of this package.
-FORMATS = {"FusionModel": "kernfed.fusion.model_file", "FusionClassifier": "kernfed.fusion.classifier"}
+FORMATS = {"FusionModel": "kernfed.fusion.model_file"}
 formats_from(lambda: FORMATS)
 
-__all__ = ["FusionChoice", "FusionClassifier", "FusionExplanation", "FusionModel", "Visit"]
+__all__ = ["FusionChoice", "FusionExplanation", "FusionModel", "Visit"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,6 @@ from kernfed.kahm.folding import MEASURES, matching_score, membership_probabilit
 if TYPE_CHECKING:
     from kernfed.kahm.bank import Bank, fit_machines
     from kernfed.kahm.choice import split_rows
-    from kernfed.kahm.classifier import KAHMClassifier
     from kernfed.kahm.compose import KAHM, DeepKAHM, WideKAHM
     from kernfed.kahm.machine import fit_machine
     from kernfed.kahm.model import FoldingModel
@@ -24,7 +23,6 @@ __all__ = [
     "Bank",
     "DeepKAHM",
     "FoldingModel",
-    "KAHMClassifier",
     "KAHMRegressor",
     "WideKAHM",
     "fit_machine",
@@ -39,7 +37,6 @@ _HOMES = {
     "KAHM": "compose",
     "DeepKAHM": "compose",
     "WideKAHM": "compose",
-    "KAHMClassifier": "classifier",
     "KAHMRegressor": "regressor",
     "fit_machine": "machine",
     "fit_machines": "bank",
@@ -48,7 +45,7 @@ _HOMES = {
 #: The module of every file format of this package.
 FORMATS = {
     "FoldingModel": "kernfed.kahm.model_file",
-    **dict.fromkeys(("KAHM", "DeepKAHM", "WideKAHM", "KAHMClassifier", "KAHMRegressor"), "kernfed.kahm.formats"),
+    **dict.fromkeys(("KAHM", "DeepKAHM", "WideKAHM", "KAHMRegressor"), "kernfed.kahm.formats"),
 }
 formats_from(lambda: FORMATS)
 

@@ -6,21 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from kernfed.base.checks import check_choice, check_count, check_number
-from kernfed.base.plain import check_classes_sorted, read_columns
-from kernfed.base.prior import PRIORS, prior_from_values, prior_to_values
+from kernfed.base.checks import check_choice, check_count
+from kernfed.base.plain import read_columns
+from kernfed.base.prior import PRIORS
 from kernfed.errors import InputError
-from kernfed.files import Record, labels_from_values, labels_to_values, register
+from kernfed.files import Record, register
 from kernfed.kahm.bank import Bank
 from kernfed.kahm.choice import (
-    Chosen,
     candidate_from_values,
     candidate_values,
     check_batch_size,
     check_partition,
     check_scale,
 )
-from kernfed.kahm.classifier import KAHMClassifier
 from kernfed.kahm.compose import KAHM, DeepKAHM, WideKAHM
 from kernfed.kahm.folding import MEASURES
 from kernfed.kahm.model_file import pack_machines, unpack_machines
@@ -32,12 +30,12 @@ from kernfed.kernels.rows import Scaling
 def _dump_hull(model: Any) -> Record:
     arrays = pack_machines(model.bank_.machines)
     arrays["batch_rows"] = np.concatenate(model.batches_).astype(np.int64)
-    return Record(arrays, {"parameters": model.get_params(), "scaling": _scaling_values(model)})
+    return Record(arrays, {"parameters": model.get_params(), "scaling": scaling_values(model)})
 
 
 def _load_hull(kind: type) -> Any:
     def load(record: Record) -> Any:
-        model = _with_parameters(kind, record)
+        model = with_parameters(kind, record)
         machines = unpack_machines(record.arrays)
         rows, numbers = sum(machine.n_rows for machine in machines), record.arrays["batch_rows"]
         if numbers.dtype != np.int64 or numbers.ndim != 1 or not np.array_equal(np.sort(numbers), np.arange(rows)):
@@ -45,7 +43,7 @@ def _load_hull(kind: type) -> Any:
         if kind is not WideKAHM and len(machines) != 1:
             raise InputError(f"a {kind.__name__} has one machine, got {len(machines)}")
         cuts = np.cumsum([machine.n_rows for machine in machines])[:-1]
-        scaling = _read_scaling(record, machines[0].width)
+        scaling = read_scaling(record, machines[0].width)
         return model._adopt(machines, np.split(numbers.astype(np.intp), cuts), scaling)
 
     return load
@@ -67,42 +65,11 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _with_parameters(kind: type, record: Record) -> Any:
+def with_parameters(kind: type, record: Record) -> Any:
     """An estimator that is not fitted yet, with the parameters of a file."""
     model = kind(**record.values["parameters"])
     for name, value in model.get_params().items():
         _CHECKS[name](value)
-    return model
-
-
-def _dump_classifier(model: KAHMClassifier) -> Record:
-    arrays = pack_machines(model.bank_.machines)
-    arrays["groups"] = model.bank_.groups.astype(np.int64)
-    values = {
-        "parameters": {**model.get_params(), "prior": prior_to_values(model.prior, model.classes_)},
-        "classes": labels_to_values(model.classes_),
-        "temperature": model.temperature_,
-        "scaling": _scaling_values(model),
-        "chosen": None if model.chosen_ is None else model.chosen_.to_values(),
-        "feature_names": _feature_names(model),
-    }
-    return Record(arrays, values)
-
-
-def _load_classifier(record: Record) -> KAHMClassifier:
-    model: KAHMClassifier = _with_parameters(KAHMClassifier, record)
-    machines = unpack_machines(record.arrays)
-    model.classes_ = check_classes_sorted(labels_from_values(record.values["classes"]), at_least=2)
-    model.prior = prior_from_values(model.prior, model.classes_)
-    groups = record.arrays["groups"]
-    if groups.shape != (len(machines),) or set(groups.tolist()) != set(range(len(model.classes_))):
-        raise InputError(f"groups must name {len(model.classes_)} classes for {len(machines)} machines")
-    model.bank_ = Bank.assemble(machines, groups.tolist(), len(model.classes_))
-    model.scaling_ = _read_scaling(record, model.bank_.width)
-    chosen = record.values["chosen"]
-    model.chosen_ = None if chosen is None else Chosen.from_values(chosen)
-    model.temperature_ = check_number(record.values["temperature"], "temperature", above=0)
-    _remember_columns(model, record)
     return model
 
 
@@ -113,13 +80,13 @@ def _dump_regressor(model: KAHMRegressor) -> Record:
     arrays["responses"] = np.concatenate([branch.responses for branch in branches])
     arrays["levels"] = np.array([branch.layer.regularization for branch in branches])
     arrays["shift"], arrays["scale"] = model.shift_, model.scale_
-    values = {"parameters": model.get_params(), "flat": model.flat_, "feature_names": _feature_names(model)}
-    values |= {"scaling": _scaling_values(model), "chosen": candidate_values(model.chosen_)}
+    values = {"parameters": model.get_params(), "flat": model.flat_, "feature_names": feature_names(model)}
+    values |= {"scaling": scaling_values(model), "chosen": candidate_values(model.chosen_)}
     return Record(arrays, values)
 
 
 def _load_regressor(record: Record) -> KAHMRegressor:
-    model: KAHMRegressor = _with_parameters(KAHMRegressor, record)
+    model: KAHMRegressor = with_parameters(KAHMRegressor, record)
     machines, arrays = unpack_machines(record.arrays), record.arrays
     rows, outputs = sum(machine.n_rows for machine in machines), len(arrays["shift"])
     expected = {
@@ -140,20 +107,21 @@ def _load_regressor(record: Record) -> KAHMRegressor:
         for machine, level, (coefficients, responses) in zip(machines, arrays["levels"], parts, strict=True)
     ]
     model.bank_ = Bank.assemble(machines, list(range(len(machines))), len(machines))
-    model.scaling_ = _read_scaling(record, model.bank_.width)
+    model.scaling_ = read_scaling(record, model.bank_.width)
     model.chosen_ = candidate_from_values(record.values["chosen"])
     model.shift_, model.scale_, model.flat_ = arrays["shift"], arrays["scale"], record.values["flat"]
     if not isinstance(model.flat_, bool) or outputs < 1 or (model.flat_ and outputs != 1):
         raise InputError(f"flat must be true or false, and true for one output only, got {model.flat_!r:.40}")
-    _remember_columns(model, record)
+    remember_columns(model, record)
     return model
 
 
-def _scaling_values(model: Any) -> dict[str, Any] | None:
+def scaling_values(model: Any) -> dict[str, Any] | None:
+    """Plain values of how rows are brought to one unit; None where they are taken as they are."""
     return None if model.scaling_ is None else dict(model.scaling_.to_values())
 
 
-def _read_scaling(record: Record, width: int) -> Scaling | None:
+def read_scaling(record: Record, width: int) -> Scaling | None:
     """How rows of ``width`` columns are brought to one unit, or None."""
     values = record.values["scaling"]
     scaling = None if values is None else Scaling.from_values(values)
@@ -162,7 +130,7 @@ def _read_scaling(record: Record, width: int) -> Scaling | None:
     return scaling
 
 
-def _unscaled(record: Record) -> Record:
+def unscaled(record: Record) -> Record:
     """Version 1 took rows as they are, and was told how to divide them."""
     parameters = {**record.values["parameters"], "scale": None}
     values = {**record.values, "parameters": parameters, "scaling": None, "chosen": None}
@@ -171,11 +139,12 @@ def _unscaled(record: Record) -> Record:
     return Record(record.arrays, values)
 
 
-def _feature_names(model: Any) -> list[str]:
+def feature_names(model: Any) -> list[str]:
+    """Names of the columns of X, [] without."""
     return list(getattr(model, "feature_names_in_", []))
 
 
-def _remember_columns(model: Any, record: Record) -> None:
+def remember_columns(model: Any, record: Record) -> None:
     """Number and names of the columns of X, as scikit-learn keeps them."""
     model.n_features_in_ = model.bank_.width
     names = read_columns(record.values["feature_names"], model.n_features_in_)
@@ -184,6 +153,5 @@ def _remember_columns(model: Any, record: Record) -> None:
 
 
 for _kind in (KAHM, DeepKAHM, WideKAHM):
-    register(_kind.__name__, 2, _kind, _dump_hull, _load_hull(_kind), migrations={1: _unscaled})
-register("KAHMClassifier", 2, KAHMClassifier, _dump_classifier, _load_classifier, migrations={1: _unscaled})
-register("KAHMRegressor", 2, KAHMRegressor, _dump_regressor, _load_regressor, migrations={1: _unscaled})
+    register(_kind.__name__, 2, _kind, _dump_hull, _load_hull(_kind), migrations={1: unscaled})
+register("KAHMRegressor", 2, KAHMRegressor, _dump_regressor, _load_regressor, migrations={1: unscaled})

@@ -74,7 +74,7 @@ def fitted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_division_is_by_class_and_covers_everything_once(rng: np.random.Generator, partition: str) -> None:
     site = make(rng)
     rows = site.rows()
-    labels, batches = divide(rows, replace(PARAMETERS, partition=partition), "a")
+    labels, batches = divide(rows, replace(PARAMETERS, partition=partition))
     assert sorted(np.concatenate(batches).tolist()) == sorted(rows.ids.tolist())
     label_of = dict(zip(rows.ids.tolist(), rows.y.tolist(), strict=True))
     for label, batch in zip(labels, batches, strict=True):
@@ -83,12 +83,11 @@ def test_division_is_by_class_and_covers_everything_once(rng: np.random.Generato
 
 def test_division_depends_on_seed_and_names_alone(rng: np.random.Generator) -> None:
     rows, random = make(rng).rows(), replace(PARAMETERS, partition="random")
-    one = [batch.tolist() for batch in divide(rows, random, "a")[1]]
-    assert [batch.tolist() for batch in divide(rows, random, "a")[1]] == one
-    assert [batch.tolist() for batch in divide(rows, random, "b")[1]] != one
-    assert [batch.tolist() for batch in divide(rows, replace(random, seed=1), "a")[1]] != one
+    one = [batch.tolist() for batch in divide(rows, random)[1]]
+    assert [batch.tolist() for batch in divide(rows, random)[1]] == one
+    assert [batch.tolist() for batch in divide(rows, replace(random, seed=1))[1]] != one
     without = rows.take(rows.y != 0)  # another class does not change the draws of this one
-    assert [batch.tolist() for batch in divide(without, random, "a")[1]] == one[2:]
+    assert [batch.tolist() for batch in divide(without, random)[1]] == one[2:]
 
 
 def test_entries_survive_the_store(rng: np.random.Generator, tmp_path: Path) -> None:
@@ -289,7 +288,7 @@ def test_machines_of_other_data_are_not_taken_over(rng: np.random.Generator, tmp
     site = Site("a", X + 1.0, y, ids=np.arange(40) * 3 + 7, store=SiteStore(tmp_path), policy=Policy.open())
     ask(site, "forget_rows", {"ids": np.array([7])})
     entry = prepare(site)
-    equal(entry, fit_batches(site.rows(), PARAMETERS, *divide(site.rows(), PARAMETERS, "a")))
+    equal(entry, fit_batches(site.rows(), PARAMETERS, *divide(site.rows(), PARAMETERS)))
 
 
 def test_a_damaged_entry_is_made_again_and_does_not_prevent_forgetting(

@@ -215,7 +215,7 @@ def test_partition_and_smoothing_happen_after_the_noise(federation: Federation) 
     assert record is not None
     order = np.argsort(record.arrays["ids"])
     rows = Rows(record.arrays["rows"][order], site.rows().y, record.arrays["ids"][order])
-    labels, batches = divide(rows, model.parameters, "a")
+    labels, batches = divide(rows, model.parameters)
     expected = fit_batches(rows, model.parameters, labels, batches, shape=Recipe(GAUSSIAN).shape)
     for name, array in pack_machines(expected.machines).items():
         assert array.tobytes() == pack_machines(entry.machines)[name].tobytes()

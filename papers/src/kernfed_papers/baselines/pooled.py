@@ -9,9 +9,9 @@ import numpy.typing as npt
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import NearestNeighbors
 
+from kernfed import KAHMClassifier
 from kernfed.data import Dataset, holdout
 from kernfed.federation import Federation, FoldingLearner, RidgeLearner
-from kernfed.kahm import KAHMClassifier
 from kernfed.kernels import single_blas_thread
 from kernfed_papers.arrays import FloatArray, IntArray
 from kernfed_papers.baselines.averaging import AveragingLearner

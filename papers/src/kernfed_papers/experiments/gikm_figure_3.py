@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 
+from kernfed import KAHMClassifier
 from kernfed.guarantees import generalization_error, sample_complexity
-from kernfed.kahm import KAHMClassifier, membership_probability
+from kernfed.kahm import membership_probability
 from kernfed_papers.experiment import Axes, Experiment, Row
 from kernfed_papers.rows import load_rows
 

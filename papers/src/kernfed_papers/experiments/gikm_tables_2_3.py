@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from kernfed import KAHMClassifier
 from kernfed.data import Dataset, partition_label_skew
 from kernfed.federation import FoldingLearner
-from kernfed.kahm import KAHMClassifier
 from kernfed_papers.arrays import FloatArray, IntArray
 from kernfed_papers.baselines.pooled import (
     ROUNDS,

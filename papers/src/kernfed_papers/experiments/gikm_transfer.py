@@ -8,9 +8,9 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
+from kernfed import KAHMClassifier
 from kernfed.data import Dataset, Domains, load_domains
 from kernfed.federation import FoldingLearner
-from kernfed.kahm import KAHMClassifier
 from kernfed.kernels import single_blas_thread
 from kernfed_papers.arrays import IntArray
 from kernfed_papers.baselines.pooled import (

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from kernfed.kahm import KAHMClassifier
+from kernfed import KAHMClassifier
 from kernfed_papers.baselines.pooled import (
     ROUNDS,
     averaging_answers,

@@ -62,7 +62,7 @@ def folding_choose(site: Site, payload: Payload) -> Payload:
         statistics = ColumnStatistics.of(rows.X)
     except InputError as error:
         raise Refused("bad rows", f"site {site.name!r} cannot scale its rows: {error}") from None
-    draws = generator(seed, site.name, "choose")
+    draws = generator(seed, "choose")
     return _answer(try_candidates(rows.X, rows.y, tried, machines, draws, statistics), statistics)
 
 

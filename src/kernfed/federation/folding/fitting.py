@@ -61,7 +61,7 @@ def folding_fit(site: Site, payload: Payload) -> Payload:
         "generation": machines.generation,
         "machines": len(machines.machines),
         "rows": machines.n_rows,
-        "temperature": _temperature(site, machines, bank_of(site, machines)),
+        "temperature": _temperature(machines, bank_of(site, machines)),
     }
     if machines.private is None:
         about["counts"] = machines.class_rows
@@ -89,7 +89,7 @@ def _fit_rows(site: Site, handle: str, parameters: FoldingParameters) -> SiteMac
         return kept
     _allow_machines(site, parameters, int(np.unique(rows.y, return_counts=True)[1].max()))
     end_departed(site)
-    return keep(site, handle, fit_batches(rows, parameters, *divide(rows, parameters, site.name)))
+    return keep(site, handle, fit_batches(rows, parameters, *divide(rows, parameters)))
 
 
 def _fit_released(site: Site, handle: str, parameters: FoldingParameters, recipe: Recipe) -> SiteMachines:
@@ -120,12 +120,12 @@ def _kept(site: Site, handle: str, parameters: FoldingParameters, data: str) -> 
     return kept if kept is not None and (kept.data, kept.parameters) == (data, parameters) else None
 
 
-def _temperature(site: Site, machines: SiteMachines, bank: Bank) -> str | None:
+def _temperature(machines: SiteMachines, bank: Bank) -> str | None:
     """Temperature of the site's own classes, from rows that machines did not see; None where all have one row.
 
     It travels as text of all its digits and of one length, so that the size of an answer tells nothing.
     """
-    given, draws = machines.parameters, generator(machines.parameters.seed, site.name, "calibrate")
+    given, draws = machines.parameters, generator(machines.parameters.seed, "calibrate")
     with single_blas_thread():
         scores, classes = left_out_scores(
             bank, given.measure, draws, subspace_dim=given.subspace_dim, layers=given.layers, dtype=given.dtype

@@ -106,13 +106,13 @@ def refuse_fractions(labels: npt.NDArray[Any]) -> None:
 # Fitting ----------------------------------------------------------------------------------------------------------
 
 
-def divide(rows: Rows, parameters: FoldingParameters, site: str) -> tuple[list[Any], list[npt.NDArray[np.int64]]]:
-    """Labels and row ids of every batch of a site, from rows, seed and names alone."""
+def divide(rows: Rows, parameters: FoldingParameters) -> tuple[list[Any], list[npt.NDArray[np.int64]]]:
+    """Labels and row ids of every batch of a site, from rows and seed alone."""
     labels: list[Any] = []
     batches: list[npt.NDArray[np.int64]] = []
     for label in np.unique(rows.y):
         own = np.flatnonzero(rows.y == label)
-        draws = generator(parameters.seed, site, "batches", repr(label.item()))
+        draws = generator(parameters.seed, "batches", repr(label.item()))
         for part in split_rows(parameters.scaled(rows.X[own]), parameters.batch_size, parameters.partition, draws):
             labels.append(label)
             batches.append(rows.ids[own[part]])

@@ -147,7 +147,7 @@ def fit_released(
     rows, behind = released_material(permit, recipe, parameters)
     made: SiteMachines | None
     if earlier is None or not recipe.by_row:
-        made = fit_batches(rows, parameters, *divide(rows, parameters, site.name), shape=recipe.shape)
+        made = fit_batches(rows, parameters, *divide(rows, parameters), shape=recipe.shape)
     else:
         kept = reduced(earlier, rows, recipe.shape)
         made = kept and (extended(kept, rows, recipe.shape) or kept)

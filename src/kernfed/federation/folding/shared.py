@@ -109,7 +109,7 @@ def fit_shared(
     draws = int(generator(parameters.seed, TOGETHER, "fabricate").integers(2**31))
     X, y = fabricate_rows(shared.moments(totals), recipe.rows_per_class, radius=mechanism.radius, seed=draws)
     rows = Rows(X, y, np.arange(len(y), dtype=np.int64))
-    machines = fit_batches(rows, parameters, *divide(rows, parameters, TOGETHER))
+    machines = fit_batches(rows, parameters, *divide(rows, parameters))
     missing = {site: refusal.reason for site, refusal in total.missing.items()}
     return _model(machines, parameters, np.array(ordered), schema, missing, terms, recipe.basis(schema.width))
 

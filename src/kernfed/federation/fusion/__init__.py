@@ -6,7 +6,12 @@ from kernfed.site.protocol.task import Method
 METHOD = Method(
     name="fusion",
     tasks={"kernfed.federation.fusion.tasks": ("fusion_sample", "fusion_losses", "fusion_visits")},
-    formats=FORMATS,
+    formats={
+        **FORMATS,
+        **dict.fromkeys(
+            ("KAHMClassifier", "FusionClassifier", "FusionRegressor"), "kernfed.federation.estimator_files"
+        ),
+    },
     connects={"FusionModel": "kernfed.federation.fusion.connection:connect_fusion"},
     receipts="kernfed.federation.fusion.receipting:BOOK",
     learner="kernfed.federation.fusion.learner:FusionLearner",

@@ -48,7 +48,7 @@ def _sample(site: Site, payload: Payload) -> _Sample:
     if machines.private is not None:
         raise Refused("bad question", "machines of released rows are weighed by what was released, not at the site")
     sizes = [len(batch) for batch in machines.batches]
-    left = LeftOutRows.draw(sizes, generator(machines.parameters.seed, site.name, "fusion"), wanted)
+    left = LeftOutRows.draw(sizes, generator(machines.parameters.seed, "fusion"), wanted)
     ids = [machines.batches[number][own] for number, own in zip(left.machines, left.positions, strict=True)]
     rows = site.rows()
     place = {int(number): row for row, number in enumerate(rows.ids)}

@@ -36,7 +36,7 @@ from kernfed.fusion.parts import FusionChoice, Visit
 from kernfed.kahm.model import FoldingModel
 from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.robust import typical
-from kernfed.ridge.single import leverage
+from kernfed.ridge.sums import centred_features
 from kernfed.site.protocol.message import Payload
 
 #: Left-out rows of all sites together, about: two numbers are fitted to them.
@@ -160,12 +160,20 @@ def _scores_left_out(folding: FoldingModel, left_out: LeftOut) -> Program[FloatA
 
 
 def _leverage(ridge: RidgeModel, fitted: Progress, X: FloatArray) -> FloatArray:
-    """``h`` (n,) of rows of weight 1: how much of a row's own target is in its value; 0 where the sums are not here."""
+    """``h`` (n,) of rows of weight 1: how much of its target is in a row's value.
+
+    It is ``(phi' (C + lambda D)^-1 phi + 1) / mass``, and 0 where the sums are not here, or the head is not squared.
+    """
     pooled = fitted.pooled
     if pooled is None or ridge.head != "squared":
         return np.zeros(len(X))
     with single_blas_thread():
-        return leverage(ridge, pooled.moments, pooled.means, pooled.mass, X, fitted.penalty)
+        features = centred_features(ridge.parameters, pooled.means)
+        rows = X if features is None else features(X)
+        H = pooled.moments.second / pooled.mass
+        H[np.diag_indices_from(H)] += ridge.regularization_ * (1.0 if fitted.penalty is None else fitted.penalty)
+        quadratic = np.einsum("nm,mn->n", rows, np.linalg.solve(H, rows.T))
+        return np.asarray(np.maximum(quadratic + (pooled.means is not None), 0.0) / pooled.mass)
 
 
 def _counted(site: str, fitted: Progress) -> float:
