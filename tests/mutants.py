@@ -33,12 +33,12 @@ class Mutant(NamedTuple):
 
 MUTANTS = (
     # privacy
-    Mutant("sensitivity of a mean", "privacy/moments.py", "MEAN_SENSITIVITY = 2.0", "MEAN_SENSITIVITY = 1.0", "test_moments test_statistics"),
+    Mutant("sensitivity of a mean", "privacy/moments.py", "MEAN_SENSITIVITY = 2.0", "MEAN_SENSITIVITY = 1.0", "test_sums test_moments"),
     Mutant("sensitivity of sums and squares together", "privacy/moments.py", "math.sqrt(4.5)", "math.sqrt(2.0)", "test_moments test_statistics"),
     Mutant("the whole budget spent twice", "privacy/ridge.py", "event.mu / math.sqrt(2.0)", "event.mu", "test_ridge_charge test_statistics"),
     Mutant("a square of the radius forgotten", "privacy/ridge.py", "self.radius**2 * second", "self.radius * second", "privacy/test_statistics ridge/test_private"),
     Mutant("rows clipped at twice the radius", "privacy/grid.py", "largest > inside,", "largest > 2 * inside,", "test_grid privacy/test_mechanism test_sums"),
-    Mutant("an undeclared label raises", "privacy/labels.py", "place.get(label, 0)", "place[label]", "privacy/test_mechanism folding/test_labels test_hostile"),
+    Mutant("an undeclared label raises", "privacy/labels.py", "place.get(label, 0)", "place[label]", "privacy/test_contract folding/test_labels"),
     Mutant("slack of sampling left out", "privacy/accounting.py", "slack + revealed + ", "revealed + ", "test_accounting"),
     Mutant("randomised labels cost too little", "privacy/accounting.py", "(1.0 + math.exp(-self.epsilon))", "2.0", "test_accounting"),
     Mutant("a ledger that allows twice its budget", "privacy/ledger.py", "not spent <= self.epsilon", "not spent <= 2 * self.epsilon", "test_ledger"),
