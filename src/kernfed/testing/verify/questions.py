@@ -130,10 +130,7 @@ def record_questions(facts: Facts, *, declared: tuple[Any, ...] = (), seed: int 
                 with suppress(KernfedError):  # some learners do not take every table; what was asked before counts
                     session(federation)
                 asked += engine.asked
-    for kind in (facts, replace(facts, targets=False)) if facts.targets else (facts,):
-        asked += sum_questions(
-            facts.name, facts.width, kind.classes, kind.targets, facts.policy, *asked_promise(facts.policy)
-        )
+        asked += sum_questions(kind)
     kept: dict[str, dict[str, Payload]] = {}
     for task, payload in asked:
         sizes = {name: array.shape for name, array in payload.arrays.items()}
@@ -280,14 +277,14 @@ def pinned_policy(policy: Policy, name: str) -> Policy:
     return replace(policy, committee={party: keys[party] for party in (name, *others[:2])}, roster=keys)
 
 
-def sum_questions(
-    name: str, width: int, classes: tuple[Any, ...], targets: bool, policy: Policy, epsilon: float, delta: float
-) -> Iterator[tuple[str, Payload]]:
+def sum_questions(facts: Facts) -> Iterator[tuple[str, Payload]]:
     """Tasks and payloads by which a site is asked for its part of sums, and as a member of a committee."""
+    name, width, classes, policy = facts.name, facts.width, facts.classes, facts.policy
+    epsilon, delta = asked_promise(policy)
     for count in (0, 2):
         yield "sum_open", Payload(values={"count": count})
     honest = len(others_of(policy)) + 1 - policy.corrupt_sites
-    if not targets:
+    if not facts.targets:
         for method in ("centred", "joint"):
             moments = RecordMoments(epsilon / 2, delta, min(2, width), radius=1.0, method=method)
             shared = SharedMoments.of(moments, classes, honest)
@@ -298,7 +295,7 @@ def sum_questions(
                 yield _asked("folding_shares", Payload(centres, values), shared, part, name, policy)
         yield _histogram_question(name, width, classes, policy, RecordHistogram(epsilon / 2, delta), honest)
     mechanism = RecordRidge(epsilon, delta, 1.0, 1.0)
-    for task in ("regress",) if targets else ("classify", "regress"):
+    for task in ("regress",) if facts.targets else ("classify", "regress"):
         labels = classes if task == "classify" else ()
         parameters = RidgeParameters(width, features="given", task=task, classes=labels, n_components=1)
         ridge = SharedRidge.of(mechanism, parameters.n_features, parameters.n_targets, honest)
