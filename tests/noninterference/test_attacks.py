@@ -15,8 +15,7 @@ from kernfed.site.release import books
 from kernfed.site.rows import Rows
 from kernfed.testing.verify import attacks
 from kernfed.testing.verify.attacks import ATTACKS, Target, run_attacks
-from kernfed.testing.verify.inspection import quiet_sites
-from kernfed.testing.verify.tape import taped_mechanisms
+from kernfed.testing.verify.tape import quiet_sites, taped_mechanisms
 from noninterference.cases import CASES, policy, recording, rows_of
 
 HELD = ("public classes", "private labels", "targets")

@@ -17,9 +17,9 @@ from kernfed.site.protocol.message import Payload
 from kernfed.site.release import permit
 from kernfed.site.rows import Rows
 from kernfed.testing.verify.crafted import crafted
-from kernfed.testing.verify.inspection import check_noninterference, quiet_sites
+from kernfed.testing.verify.inspection import check_noninterference
 from kernfed.testing.verify.oracles import asked_bounds, hostile_preparations, kept_releases
-from kernfed.testing.verify.tape import taped_mechanisms
+from kernfed.testing.verify.tape import quiet_sites, taped_mechanisms
 from kernfed.testing.verify.twins import Target, Verdict
 from noninterference.cases import CASES, policy, recording, rows_of
 

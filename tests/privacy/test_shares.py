@@ -136,6 +136,18 @@ def test_more_sites_add_more_noise():
     assert share_law(1.0, 1000).variance == Fraction(16)
 
 
+@pytest.mark.parametrize("method", ["centred", "joint"])
+def test_the_noise_that_a_site_adds_has_the_stated_deviation(method):
+    one, source = shared(method=method), NoiseGenerator(7)
+    for part in one.parts:
+        known = one.arrays(part)
+        zeros = {name: np.zeros(array.shape, dtype=np.int64) for name, array in known.items()}
+        drawn = [one.share(part, zeros, source) for _ in range(400)]
+        for name, array in known.items():
+            deviation = np.stack([share[name] for share in drawn]).std()
+            assert math.isclose(deviation, sum_deviation(array.deviation, one.honest, 1), rel_tol=0.15)
+
+
 def test_what_cannot_be_asked():
     for changes in [{"honest": 0}, {"adjacency": "swap"}]:
         with pytest.raises(InputError):

@@ -12,6 +12,7 @@ import kernfed as kf
 from kernfed.kahm.left_out import softmin, temperature_losses
 from kernfed.site.policy import Policy
 from kernfed.site.protocol.message import Payload
+from kernfed.site.rows import Rows
 from kernfed.testing import calibrating
 from kernfed.testing.calibrating import FACTORS
 from kernfed.testing.evaluation import evaluate_rows
@@ -53,6 +54,15 @@ def test_losses_are_negative_log_likelihoods(rng):
         temperature_losses(scores, labels, temperatures), temperature_losses(scores[rest], labels[rest], temperatures)
     )
     assert temperature_losses(scores[:0], labels[:0], temperatures).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_rows_with_labels_that_the_model_does_not_know_do_not_count(rng):
+    scores, labels = rng.uniform(size=(30, 2)), rng.integers(3, size=30)  # label 2 is none of the model's
+    rows, classes = Rows(scores, labels, np.arange(30)), np.array([0, 1])
+    made = calibrating._losses(rows, classes, scores, Payload({"temperatures": FACTORS})).arrays
+    known = labels < 2
+    np.testing.assert_array_equal(made["losses"], temperature_losses(scores[known], labels[known], FACTORS))
+    assert made["rows"] == known.sum() < 30
 
 
 def test_calibration_makes_held_out_labels_most_likely_and_helps_on_others(digits, sites):

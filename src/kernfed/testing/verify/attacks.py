@@ -290,28 +290,17 @@ def _release(target: Target, site: Site, number: int) -> Reply | None:
     return None
 
 
-def _without_newline(ledger: Path, backup: bytes) -> None:  # noqa: ARG001  every tampering has this signature
-    ledger.write_bytes(ledger.read_bytes().rstrip(b"\n"))
-
-
-def _shortened(ledger: Path, backup: bytes) -> None:  # noqa: ARG001  every tampering has this signature
-    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
-
-
-def _deleted(ledger: Path, backup: bytes) -> None:  # noqa: ARG001  every tampering has this signature
+def _delete(ledger: Path, _: bytes) -> None:
     ledger.unlink()
     shutil.rmtree(ledger.parent / "releases", ignore_errors=True)
 
 
-def _set_back(ledger: Path, backup: bytes) -> None:
-    ledger.write_bytes(backup)
-
-
-_TAMPERINGS: Mapping[str, Callable[[Path, bytes], None]] = {
-    "the last newline lost": _without_newline,
-    "the last line cut": _shortened,
-    "the ledger deleted with its releases": _deleted,
-    "an older copy of the ledger": _set_back,
+#: Ways to lose what was spent, each a function of the ledger's file and of its content some releases ago.
+_TAMPERINGS: Mapping[str, Callable[[Path, bytes], object]] = {
+    "the last newline lost": lambda ledger, _: ledger.write_bytes(ledger.read_bytes().rstrip(b"\n")),
+    "the last line cut": lambda ledger, _: ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(True)[:-1])),
+    "the ledger deleted with its releases": _delete,
+    "an older copy of the ledger": lambda ledger, backup: ledger.write_bytes(backup),
 }
 
 

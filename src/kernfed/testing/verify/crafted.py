@@ -1,4 +1,8 @@
-"""Crafted questions: honest ones with something changed, gently so that they are still followed, or wildly."""
+"""Crafted questions: honest ones with something changed, gently so that they are still followed, or wildly.
+
+Preparations that nobody needs are plans at the ends of what numbers can be, and plans of one word. Everything in them
+is of the right type, so that a site has to decide by its bounds, and never by what its cells hold.
+"""
 
 import copy
 import sys
@@ -66,7 +70,7 @@ def crafted(task: str, payload: Payload, draws: np.random.Generator, *, wild: bo
     values = copy.deepcopy(dict(payload.values))
     arrays = dict(payload.arrays)
     if task == "prepare" and not wild:
-        return hostile_question(_columns(values), draws)
+        return hostile_question([str(plan["name"]) for plan in values["preparation"]], draws)
     if TERMS in arrays and draws.integers(2):
         arrays[TERMS] = other_bounds(arrays[TERMS], draws)
     elif arrays and (not values or draws.integers(3) == 0):
@@ -80,11 +84,6 @@ def crafted(task: str, payload: Payload, draws: np.random.Generator, *, wild: bo
     if draws.integers(8):
         agree(task, values, arrays)
     return Payload(arrays, values)
-
-
-def _columns(values: Values) -> list[str]:
-    """Names of the columns that a preparation is of."""
-    return [str(plan["name"]) for plan in values["preparation"]]
 
 
 def agree(task: str, values: Values, arrays: Arrays | None = None) -> None:

@@ -1,9 +1,12 @@
-"""A site inspected: what its policy lets each question tell, what the test of noninterference and the attacks found."""
+"""A site inspected: what its policy lets each question tell, what the test of noninterference and the attacks found.
 
-import logging
+Noninterference: no reply depends on anything of rows but public facts and what mechanisms released. A pair is two sites
+with the same public facts and other rows, on one tape. Both are asked the same questions, honest and crafted, of all
+tasks. Where a policy requires privacy every reply must be the same bytes, and every charge the same.
+"""
+
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -13,14 +16,13 @@ from kernfed.base.random import generator
 from kernfed.federation.summing.party import TERMS
 from kernfed.privacy.names import ROW_MECHANISMS
 from kernfed.site.policy import Policy
-from kernfed.site.protocol import task as registry
 from kernfed.site.protocol.message import Payload, Question, Reply, encode_question
 from kernfed.site.protocol.task import Task, find_task, task_names
 from kernfed.site.rows import Rows
 from kernfed.testing.verify.attacks import ATTACKS, run_attacks
 from kernfed.testing.verify.crafted import cheaper, crafted, leaves, trainings, wrong_bytes
 from kernfed.testing.verify.questions import Facts, Recording, record_questions
-from kernfed.testing.verify.tape import taped_mechanisms
+from kernfed.testing.verify.tape import counted_tasks, quiet_sites, taped_mechanisms
 from kernfed.testing.verify.twins import SHAPES, Difference, Outcome, Target, Twins, other_rows
 
 #: Refusals of a question that the task could not make sense of.
@@ -192,40 +194,6 @@ def _answers(name: str) -> bool:
     return known is not None and known.under_privacy != "refused"
 
 
-# While it runs ----------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def counted_tasks(entered: Counter[str]) -> Iterator[None]:
-    """Count how often each task is run."""
-    known: Mapping[str, registry.Task] = {name: task for name in task_names() if (task := find_task(name)) is not None}
-
-    def counting(task: registry.Task) -> registry.Task:
-        def run(site: object, payload: Payload) -> Payload:
-            entered[task.name] += 1
-            return task.run(site, payload)
-
-        return replace(task, run=run)
-
-    registry._tasks.update({name: counting(task) for name, task in known.items()})
-    try:
-        yield
-    finally:
-        registry._tasks.update(known)
-
-
-@contextmanager
-def quiet_sites() -> Iterator[None]:
-    """Thousands of refusals, on purpose, are nothing for the log of a site."""
-    log = logging.getLogger("kernfed.site")
-    before = log.disabled
-    log.disabled = True
-    try:
-        yield
-    finally:
-        log.disabled = before
-
-
 # The inspection ---------------------------------------------------------------------------------------------------
 
 #: Rows that are tested; of a larger table so many are drawn, for every pair of sites works with all of them.
@@ -272,9 +240,7 @@ class Inspection:
     @property
     def leaks(self) -> tuple[str, ...]:
         """What this site tells beyond its releases, in words; empty where nothing was found."""
-        found = (
-            [] if self.policy.require_privacy else ["the policy does not require privacy: rows are used as they are"]
-        )
+        found = [] if self.policy.require_privacy else [_OPEN]
         found += [f"replies depend on rows: {leak}" for leak in self.check.leaks]
         found += [f"{outcome.attack}: {outcome.told}" for outcome in self.outcomes if outcome.held is False]
         return tuple(found)

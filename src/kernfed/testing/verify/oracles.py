@@ -75,10 +75,9 @@ class _Moved:
 
 def hostile_preparations(target: Target) -> Verdict:
     """Prepare columns so that values beyond a threshold overflow, and have the rows released."""
-    lacking = _cannot_prepare(target)
-    releases = _releases(target)
-    if lacking or not releases:
-        return None, lacking or "the policy releases nothing that was asked for"
+    releases, lacking = _preparable(target)
+    if lacking:
+        return None, lacking
     site, asked = target.site(), 0
     for sign in (1.0, -1.0):
         moved = _Moved.of(target, sign)
@@ -98,10 +97,9 @@ def hostile_preparations(target: Target) -> Verdict:
 
 def kept_releases(target: Target) -> Verdict:
     """Have rows released by two preparations that differ in what they make of one row, and count the charges."""
-    lacking = _cannot_prepare(target)
-    releases = _releases(target)
-    if lacking or not releases:
-        return None, lacking or "the policy releases nothing that was asked for"
+    releases, lacking = _preparable(target)
+    if lacking:
+        return None, lacking
     moved, asked = _Moved.of(target, 1.0), 0
     high = moved.threshold + 2 * moved.step
     pairs = (
@@ -119,11 +117,14 @@ def kept_releases(target: Target) -> Verdict:
     return True, f"{asked} questions, charged alike whether or not a word or a value is there"
 
 
-def _cannot_prepare(target: Target) -> str:
-    """Why preparations are no way to rows that are guarded; nothing where they could be."""
+def _preparable(target: Target) -> tuple[list[tuple[str, Payload]], str]:
+    """Releases of rows that may be prepared before, and why there are none; "" where there are some."""
     if not target.policy.require_privacy:
-        return "the policy requires no privacy: rows are used as they are"
-    return "" if target.policy.allows("prepare") else "not allowed: the policy does not name 'prepare'"
+        return [], "the policy requires no privacy: rows are used as they are"
+    if not target.policy.allows("prepare"):
+        return [], "not allowed: the policy does not name 'prepare'"
+    releases = _releases(target)
+    return releases, "" if releases else "the policy releases nothing that was asked for"
 
 
 def _releases(target: Target) -> list[tuple[str, Payload]]:

@@ -104,7 +104,7 @@ class _Listening(LocalEngine):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.listened = ""
-        self.heard: list[tuple[str, Payload]] = []
+        self.asked: list[tuple[str, Payload]] = []
 
     def carry(
         self, data: bytes | Mapping[str, bytes], sites: Sequence[str], timeout: float
@@ -112,7 +112,7 @@ class _Listening(LocalEngine):
         """Carry, and note the question to the site that is listened to."""
         if self.listened in sites:
             question = decode_question(data if isinstance(data, bytes) else data[self.listened])
-            self.heard.append((question.task, question.payload))
+            self.asked.append((question.task, question.payload))
         return super().carry(data, sites, timeout)
 
 
@@ -122,22 +122,17 @@ def record_questions(facts: Facts, *, declared: tuple[Any, ...] = (), seed: int 
     ``declared`` are the classes of questions about private labels (default those of the facts).
     """
     facts = replace(facts, classes=declared) if declared else facts
-    heard: list[tuple[str, Payload]] = []
+    asked: list[tuple[str, Payload]] = []
     # Targets may be asked about as if they were classes; numbers that are classes are asked about as targets anyway.
     for kind in (facts, replace(facts, targets=False)) if facts.targets else (facts,):
         for number, session in enumerate(_sessions(kind)):
             with _listening(kind, seed + number) as (federation, engine):
-                with suppress(
-                    KernfedError
-                ):  # what was asked before is heard, and some learners do not take every table
+                with suppress(KernfedError):  # some learners do not take every table; what was asked before counts
                     session(federation)
-                heard += engine.heard
-    for kind in (facts, replace(facts, targets=False)) if facts.targets else (facts,):
-        heard += sum_questions(
-            facts.name, facts.width, kind.classes, kind.targets, facts.policy, *asked_promise(facts.policy)
-        )
+                asked += engine.asked
+        asked += sum_questions(kind)
     kept: dict[str, dict[str, Payload]] = {}
-    for task, payload in heard:
+    for task, payload in asked:
         sizes = {name: array.shape for name, array in payload.arrays.items()}
         kept.setdefault(task, {}).setdefault(repr((sizes, payload.values)), payload)
     return {task: tuple(payloads.values())[:24] for task, payloads in sorted(kept.items())}
@@ -202,8 +197,8 @@ def _folding_sessions(facts: Facts, epsilon: float, delta: float) -> Iterator[Se
         ElementStaircase(element, d=2.0, bounds=(-1.0, 1.0)),
     ]
     for number, mechanism in enumerate(mechanisms):
-        for own in (None, labels):
-            settings: Any = {"privacy": mechanism, "labels": own, "smoothing": int(number == 0)}
+        for randomised in (None, labels):
+            settings: Any = {"privacy": mechanism, "labels": randomised, "smoothing": int(number == 0)}
             settings |= {"rows_per_class": 6, "measure": "rms"}
             schemes = ("plain", "bfv") if number == 0 else ("plain",)  # keys take long
             yield partial(_fit_and_use, FoldingLearner(**settings), facts, schemes)
@@ -282,14 +277,14 @@ def pinned_policy(policy: Policy, name: str) -> Policy:
     return replace(policy, committee={party: keys[party] for party in (name, *others[:2])}, roster=keys)
 
 
-def sum_questions(
-    name: str, width: int, classes: tuple[Any, ...], targets: bool, policy: Policy, epsilon: float, delta: float
-) -> Iterator[tuple[str, Payload]]:
+def sum_questions(facts: Facts) -> Iterator[tuple[str, Payload]]:
     """Tasks and payloads by which a site is asked for its part of sums, and as a member of a committee."""
+    name, width, classes, policy = facts.name, facts.width, facts.classes, facts.policy
+    epsilon, delta = asked_promise(policy)
     for count in (0, 2):
         yield "sum_open", Payload(values={"count": count})
     honest = len(others_of(policy)) + 1 - policy.corrupt_sites
-    if not targets:
+    if not facts.targets:
         for method in ("centred", "joint"):
             moments = RecordMoments(epsilon / 2, delta, min(2, width), radius=1.0, method=method)
             shared = SharedMoments.of(moments, classes, honest)
@@ -300,7 +295,7 @@ def sum_questions(
                 yield _asked("folding_shares", Payload(centres, values), shared, part, name, policy)
         yield _histogram_question(name, width, classes, policy, RecordHistogram(epsilon / 2, delta), honest)
     mechanism = RecordRidge(epsilon, delta, 1.0, 1.0)
-    for task in ("regress",) if targets else ("classify", "regress"):
+    for task in ("regress",) if facts.targets else ("classify", "regress"):
         labels = classes if task == "classify" else ()
         parameters = RidgeParameters(width, features="given", task=task, classes=labels, n_components=1)
         ridge = SharedRidge.of(mechanism, parameters.n_features, parameters.n_targets, honest)
@@ -359,7 +354,6 @@ def _member_questions(name: str, policy: Policy) -> Iterator[tuple[str, Payload]
     for party in (name, *others_of(policy)):
         vector = layout.encode({"x": np.zeros(3)})
         total.add(party, contribute(terms, party, vector, known_identity(party)))
-    told = {TERMS: as_bytes(terms.to_bytes()), **total.reports.to_arrays()}
-    own = {**told, "own": total.boxes_for(name)}
-    yield "sum_sign", Payload(own)
-    yield "sum_answer", Payload(own)
+    arrays = {TERMS: as_bytes(terms.to_bytes()), **total.reports.to_arrays(), "own": total.boxes_for(name)}
+    yield "sum_sign", Payload(arrays)
+    yield "sum_answer", Payload(arrays)

@@ -4,7 +4,9 @@ Two sites whose mechanisms release the same may differ in no reply, whatever the
 first, so that an error it raises for some rows and not for others shows as well; only the numbers it drew are replaced.
 """
 
-from collections.abc import Callable, Iterator
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -24,8 +26,11 @@ from kernfed.privacy.record_sums import EmbeddingRelease, HistogramRelease, Ridg
 from kernfed.privacy.release import Release
 from kernfed.privacy.shares import SharedSum
 from kernfed.secure.committee import contribution, member
-from kernfed.secure.committee.keys import KEY, one_time_of
+from kernfed.secure.committee.keys import KEY, Identity, OneTimeKey, one_time_of
 from kernfed.secure.protocol import Site as EncryptingSite
+from kernfed.site.protocol import task as registry
+from kernfed.site.protocol.message import Payload
+from kernfed.site.protocol.task import find_task, task_names
 
 #: Methods by which mechanisms release; a mechanism has the first one, and perhaps others.
 _RELEASES = ("release", "release_means", "release_spreads")
@@ -64,95 +69,64 @@ def taped_mechanisms() -> Iterator[None]:
     Encryption and masks draw at random too: under a tape an encrypted message is a digest of what was encrypted, and
     masks, boxes and keys for one run are the tape's.
     """
-    changed: list[tuple[Any, str, Any]] = []
+    taped: dict[tuple[Any, str], Any] = {}
     for name in MECHANISMS:
-        kind = mechanism_class(name)
         for method in _RELEASES:
-            own = _definition(kind, method)
-            if own is not None and (own, method) not in [(home, done) for home, done, _ in changed]:
-                changed.append((own, method, own.__dict__[method]))
-    sending: Any = contribution
-    answering: Any = member
-    others: list[tuple[Any, str, Any]] = [
-        (EncryptingSite, "encrypt", _digested(EncryptingSite.encrypt)),
-        (SharedSum, "share", _taped_share(SharedSum.share)),
-        (sending, "draw_seed", _taped_seed(sending.draw_seed)),
-        (sending, "seal", _taped_seal(sending.seal)),
-        (answering, "make_one_time", _taped_key(answering.make_one_time)),
-    ]
-    released = list(changed)
-    changed += [(home, method, getattr(home, method)) for home, method, _ in others]
+            home = next((base for base in mechanism_class(name).__mro__ if method in base.__dict__), None)
+            if home is not None:
+                taped[home, method] = _on_tape(home.__dict__[method], _release)
+    others: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+        (EncryptingSite, "encrypt", _digest),
+        (SharedSum, "share", _share),
+        (contribution, "draw_seed", _seed),
+        (contribution, "seal", _box),
+        (member, "make_one_time", _one_time),
+    )
+    taped |= {(home, method): _on_tape(getattr(home, method), supply) for home, method, supply in others}
+    originals = {(home, method): getattr(home, method) for home, method in taped}
     try:
-        for home, method, original in released:
-            setattr(home, method, _taped(original))
-        for home, method, taped in others:
-            setattr(home, method, taped)
+        for (home, method), function in taped.items():
+            setattr(home, method, function)
         yield
     finally:
-        for home, method, original in changed:
-            setattr(home, method, original)
+        for (home, method), function in originals.items():
+            setattr(home, method, function)
 
 
-def _definition(kind: type, method: str) -> type | None:
-    """The class that defines a method of ``kind``."""
-    return next((base for base in kind.__mro__ if method in base.__dict__), None)
+def _on_tape(original: Callable[..., Any], supply: Callable[..., Any]) -> Callable[..., Any]:
+    """``original``, whose result is replaced by ``supply(tape, result, *arguments)`` where a tape is playing."""
 
-
-def _taped(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
-    def release(mechanism: Any, *arguments: Any, **options: Any) -> Any:
-        made = original(mechanism, *arguments, **options)
+    def call(*arguments: Any, **options: Any) -> Any:
+        made = original(*arguments, **options)
         tape = _playing.get()
-        return made if tape is None else supplied(tape, mechanism, made)
+        return made if tape is None else supply(tape, made, *arguments)
 
-    return release
-
-
-def _digested(original: Callable[..., bytes]) -> Callable[..., bytes]:
-    @wraps(original)
-    def encrypt(role: Any, scores: npt.ArrayLike, **options: Any) -> bytes:
-        message = original(role, scores, **options)
-        if _playing.get() is None or role.setting.scheme == "plain":
-            return message
-        return sha256(np.asarray(scores, dtype="<f8").tobytes()).digest()
-
-    return encrypt
+    return call
 
 
-def _taped_share(original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def share(shared: Any, part: str, *arguments: Any) -> Any:
-        made = original(shared, part, *arguments)
-        tape = _playing.get()
-        if tape is None:
-            return made
-        return {name: tape.draws(name, array.shape).integers(-99, 99, array.shape) for name, array in made.items()}
-
-    return share
+def _release(tape: Tape, made: Any, mechanism: Any, *_: Any) -> Any:
+    return supplied(tape, mechanism, made)
 
 
-def _taped_seed(original: Callable[[], bytes]) -> Callable[[], bytes]:
-    def draw() -> bytes:
-        tape = _playing.get()
-        return original() if tape is None else tape.draws("seed").bytes(len(original()))
-
-    return draw
+def _digest(_: Tape, message: bytes, role: EncryptingSite, scores: npt.ArrayLike) -> bytes:
+    return message if role.setting.scheme == "plain" else sha256(np.asarray(scores, dtype="<f8").tobytes()).digest()
 
 
-def _taped_seal(original: Callable[..., bytes]) -> Callable[..., bytes]:
-    def seal(content: bytes, *about: Any) -> bytes:
-        tape, box = _playing.get(), original(content, *about)
-        return box if tape is None else tape.draws("box", len(box)).bytes(len(box))
-
-    return seal
+def _share(tape: Tape, made: dict[str, npt.NDArray[Any]], *_: Any) -> dict[str, npt.NDArray[Any]]:
+    return {name: tape.draws(name, array.shape).integers(-99, 99, array.shape) for name, array in made.items()}
 
 
-def _taped_key(original: Callable[..., Any]) -> Callable[..., Any]:
-    def make(identity: Any) -> Any:
-        tape = _playing.get()
-        return original(identity) if tape is None else one_time_of(identity, tape.draws("key").bytes(KEY))
+def _seed(tape: Tape, made: bytes) -> bytes:
+    return tape.draws("seed").bytes(len(made))
 
-    return make
+
+def _box(tape: Tape, made: bytes, *_: Any) -> bytes:
+    return tape.draws("box", len(made)).bytes(len(made))
+
+
+def _one_time(tape: Tape, _: Any, identity: Identity) -> tuple[bytes, OneTimeKey]:
+    return one_time_of(identity, tape.draws("key").bytes(KEY))
 
 
 def supplied(tape: Tape, mechanism: Any, made: Any) -> Any:
@@ -199,3 +173,37 @@ def _symmetric(draws: np.random.Generator, size: int) -> npt.NDArray[np.float64]
     root = draws.normal(size=(size, size))
     matrix: npt.NDArray[np.float64] = root @ root.T / size - 0.1 * np.eye(size)
     return matrix
+
+
+# While it runs ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def counted_tasks(entered: Counter[str]) -> Iterator[None]:
+    """Count how often each task is run."""
+    known: Mapping[str, registry.Task] = {name: task for name in task_names() if (task := find_task(name)) is not None}
+
+    def counting(task: registry.Task) -> registry.Task:
+        def run(site: object, payload: Payload) -> Payload:
+            entered[task.name] += 1
+            return task.run(site, payload)
+
+        return replace(task, run=run)
+
+    registry._tasks.update({name: counting(task) for name, task in known.items()})
+    try:
+        yield
+    finally:
+        registry._tasks.update(known)
+
+
+@contextmanager
+def quiet_sites() -> Iterator[None]:
+    """Thousands of refusals, on purpose, are nothing for the log of a site."""
+    log = logging.getLogger("kernfed.site")
+    before = log.disabled
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = before

@@ -19,21 +19,23 @@ from kernfed.site.store import KEY_FILE
 from kernfed.testing.verify.questions import Recording, known_identity, pinned_policy
 from kernfed.testing.verify.tape import Tape, playing
 
-#: How rows of the other twin look: each is what some computation stumbles over.
-SHAPES = (
-    "other",
-    "huge",
-    "largest",
-    "constant",
-    "zeros",
-    "duplicates",
-    "one far away",
-    "nearly singular",
-    "denormal",
-    "a trillionth",
-    "integers",
-    "mixed",
-)
+Floats = npt.NDArray[np.float64]
+#: How rows of the other twin look, from rows X (n, p) and standard normal numbers Z (n, p): each is what some
+#: computation stumbles over.
+_SHAPED: Mapping[str, Callable[[Floats, Floats], Floats]] = {
+    "other": lambda _, Z: Z,
+    "huge": lambda _, Z: 1e300 * Z,
+    "largest": lambda _, Z: np.finfo(np.float64).max * np.sign(Z),
+    "constant": lambda _, Z: np.full(Z.shape, Z[0, 0]),
+    "zeros": lambda _, Z: np.zeros(Z.shape),
+    "duplicates": lambda _, Z: np.tile(Z[:1], (len(Z), 1)),
+    "one far away": lambda X, Z: np.vstack([X[:-1], np.full((1, Z.shape[1]), 1e300)]),
+    "nearly singular": lambda _, Z: Z[:, :1] + 1e-14 * Z,
+    "denormal": lambda _, Z: 5e-324 * np.ceil(np.abs(Z)),
+    "a trillionth": lambda X, _: X * (1 + 1e-12),
+    "integers": lambda _, Z: np.rint(3 * Z),
+}
+SHAPES = (*_SHAPED, "mixed")
 
 
 @dataclass(frozen=True)
@@ -62,27 +64,13 @@ def other_rows(rows: Rows, policy: Policy, shape: str, draws: np.random.Generato
     return replace(rows, X=np.clip(X, -limit, limit).astype(rows.X.dtype), y=labels)
 
 
-def _shaped(X: npt.NDArray[np.float64], shape: str, draws: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Rows (n, p) of a shape."""
-    n, p = X.shape
-    other = draws.normal(size=(n, p))
-    if shape == "mixed":
-        parts = [_shaped(X, kind, draws) for kind in SHAPES if kind != "mixed"]
-        return np.array([parts[draws.integers(len(parts))][row] for row in range(n)])
-    made: dict[str, Callable[[], npt.NDArray[np.float64]]] = {
-        "other": lambda: other,
-        "huge": lambda: 1e300 * other,
-        "largest": lambda: np.finfo(np.float64).max * np.sign(other),
-        "constant": lambda: np.full((n, p), other[0, 0]),
-        "zeros": lambda: np.zeros((n, p)),
-        "duplicates": lambda: np.tile(other[:1], (n, 1)),
-        "one far away": lambda: np.vstack([X[:-1], 1e300 * np.ones((1, p))]),
-        "nearly singular": lambda: other[:, :1] + 1e-14 * other,
-        "denormal": lambda: 5e-324 * np.ceil(np.abs(other)),
-        "a trillionth": lambda: X * (1 + 1e-12),
-        "integers": lambda: np.rint(3 * other),
-    }
-    return made[shape]()
+def _shaped(X: Floats, shape: str, draws: np.random.Generator) -> Floats:
+    """Rows (n, p) of a shape; of "mixed" every row is of another one."""
+    Z = draws.normal(size=X.shape)
+    if shape != "mixed":
+        return _SHAPED[shape](X, Z)
+    parts = [_shaped(X, kind, draws) for kind in _SHAPED]
+    return np.array([parts[draws.integers(len(parts))][row] for row in range(len(X))])
 
 
 def _other_labels(y: npt.NDArray[Any], policy: Policy, shape: str, draws: np.random.Generator) -> npt.NDArray[Any]:
@@ -136,8 +124,8 @@ class Twins:
             read = []
         if replies[0] == replies[1]:
             return read[0] if read else None, None
-        told = "replies differ" if not read else compare(*read)
-        return read[0] if read else None, Difference(question.task, told, self.shape)
+        what = "replies differ" if not read else compare(*read)
+        return read[0] if read else None, Difference(question.task, what, self.shape)
 
     def answers(self, data: bytes) -> list[bytes]:
         """Replies of both sites, as bytes."""
@@ -152,8 +140,8 @@ class Twins:
         first, second = map(_charges, self.sites)
         if first == second:
             return None
-        told = f"{len(first)} and {len(second)} charges" if len(first) != len(second) else "charges of other amounts"
-        return Difference("the ledger", told, self.shape)
+        what = f"{len(first)} and {len(second)} charges" if len(first) != len(second) else "charges of other amounts"
+        return Difference("the ledger", what, self.shape)
 
 
 def site_of(name: str, policy: Policy, rows: Rows, **about: Any) -> Site:
