@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from tests.contracts.statistics import StatisticContract
 
+from contracts.statistics import StatisticContract
 from kernfed.abstain.ladder import PLACES
 from kernfed.kernels import FourierFeatures
 from kernfed.ridge.parameters import RidgeParameters

@@ -344,7 +344,7 @@ class LadderHistogram(_HeldOut):
     def parts(self) -> Mapping[str, Part]:
         """``counts`` (PLACES,) and perhaps ``nearest`` (PLACES,)."""
         steps = 2.0**LADDER_BITS
-        part = Part((PLACES,), sensitivity() / steps, longest() / steps, 1 / (1 + self.strangers))
+        part = Part((PLACES,), sensitivity() * (1 + 1e-12) / steps, longest() / steps, 1 / (1 + self.strangers))
         return dict.fromkeys(("counts", "nearest")[: 1 + self.strangers], part)
 
     def factors(self, X: npt.NDArray[Any], y: npt.NDArray[Any]) -> tuple[Numbers, ...]:

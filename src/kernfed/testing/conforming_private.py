@@ -28,9 +28,9 @@ from kernfed.federation.summing.released import gather_shares, guarantees, hones
 from kernfed.files import Record
 from kernfed.privacy.generator import Ints
 from kernfed.privacy.ledger import Ledger
+from kernfed.privacy.noisy_sum import sum_deviation
 from kernfed.privacy.record_sums import Places, RecordHistogram, left_out
-from kernfed.privacy.shared_histogram import SharedHistogram
-from kernfed.privacy.shares import sum_deviation
+from kernfed.privacy.shared import SharedHistogram
 from kernfed.privacy.values import mechanism_to_values
 from kernfed.promise import Guarantee, Terms
 from kernfed.secure.committee.setting import read_setting

@@ -14,10 +14,7 @@ from kernfed.federation.summing.released import noise_values, share_layout
 from kernfed.files import labels_to_values, to_record
 from kernfed.privacy.moments import RecordMoments
 from kernfed.privacy.record_sums import RecordHistogram, RecordRidge
-from kernfed.privacy.shared_histogram import SharedHistogram
-from kernfed.privacy.shared_moments import SharedMoments
-from kernfed.privacy.shared_ridge import SharedRidge
-from kernfed.privacy.shares import SharedSum
+from kernfed.privacy.shared import SharedHistogram, SharedMoments, SharedRidge, SharedSum
 from kernfed.privacy.values import mechanism_to_values
 from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.parameters import RidgeParameters
