@@ -11,7 +11,7 @@ import pytest
 
 import kernfed.privacy
 from contracts.mechanisms import FAR, WIDTH, MechanismContract, N, Rows
-from kernfed.abstain.ladder import BITS, PLACES, sensitivity
+from kernfed.abstain.bins import BITS, PLACES, sensitivity
 from kernfed.errors import InputError
 from kernfed.kernels.fourier import FourierFeatures
 from kernfed.privacy import (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from contracts.statistics import StatisticContract
-from kernfed.abstain.ladder import PLACES
+from kernfed.abstain.bins import PLACES
 from kernfed.kernels import FourierFeatures
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.statistics import (

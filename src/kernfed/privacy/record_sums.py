@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed.abstain.ladder import PLACES
+from kernfed.abstain.bins import PLACES
 from kernfed.base.checks import FloatArray, check_number, check_rows
 from kernfed.errors import InputError
 from kernfed.kernels.embedding import MeanEmbedding

@@ -12,9 +12,17 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from kernfed.abstain.bins import BINS, RATIO_BINS, probability_bins, ratio_bins
-from kernfed.abstain.ladder import BITS as LADDER_BITS
-from kernfed.abstain.ladder import PLACES, ladder_sums, longest, sensitivity
+from kernfed.abstain.bins import (
+    BINS,
+    PLACES,
+    RATIO_BINS,
+    ladder_sums,
+    longest,
+    probability_bins,
+    ratio_bins,
+    sensitivity,
+)
+from kernfed.abstain.bins import BITS as LADDER_BITS
 from kernfed.base.checks import FloatArray, check_choice, check_count
 from kernfed.errors import InputError
 from kernfed.statistics.bounds import Floats, check_bound, check_scale, saturate
@@ -329,7 +337,7 @@ class ScoreHistogram(_HeldOut):
 class LadderHistogram(_HeldOut):
     """Sums over the rungs of the counting ladder: X are places (n, 1) by odds, or (n, 2) by strangeness as well.
 
-    Noise on them hurts counts beyond a threshold little (``kernfed.abstain.ladder``). What is no place from 0 to
+    Noise on them hurts counts beyond a threshold little (``kernfed.abstain.bins``). What is no place from 0 to
     ``PLACES`` is in the last one, beyond all.
     """
 

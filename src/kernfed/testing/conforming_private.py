@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.abstain import Abstaining, NoisyConformal, probability_bins, ratio_bins
-from kernfed.abstain.ladder import PLACES, odds_places, ratio_places
-from kernfed.abstain.noisy import LARGEST_OF_SITE, read_sums
+from kernfed.abstain.bins import PLACES, odds_places, ratio_places
+from kernfed.abstain.conformal import LARGEST_OF_SITE, read_sums
 from kernfed.base.checks import FloatArray, check_count
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError, Refused
