@@ -5,7 +5,6 @@ as checking the ledger, charging it and stating what was spent, see the same lin
 """
 
 import fcntl
-import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kernfed.base.chain import chained
 from kernfed.errors import InputError
 
 FORMAT = "kernfed privacy ledger 1"
@@ -76,8 +76,7 @@ def read_lines(descriptor: int, path: Path) -> list[dict[str, Any]]:
     for number, raw in enumerate(complete.split(b"\n") if complete else [], start=1):
         try:
             line = json.loads(raw)
-            body = {name: value for name, value in line.items() if name != "chain"}
-            chain = _chain(chain, body)
+            chain = chained(chain, line)
             if line["chain"] != chain or (number == 1 and line["format"] != FORMAT):
                 raise ValueError
         except (ValueError, KeyError, AttributeError):
@@ -99,13 +98,9 @@ def _is_whole(text: bytes) -> bool:
 
 def append_line(descriptor: int, previous: str, body: dict[str, Any]) -> dict[str, Any]:
     """One line, whole and on disk before this returns."""
-    line = {**body, "chain": _chain(previous, body)}
+    line = {**body, "chain": chained(previous, body)}
     text = (json.dumps(line) + "\n").encode()
     while text:
         text = text[os.write(descriptor, text) :]
     os.fsync(descriptor)
     return line
-
-
-def _chain(previous: str, body: dict[str, Any]) -> str:
-    return hashlib.sha256((previous + json.dumps(body, sort_keys=True)).encode()).hexdigest()
