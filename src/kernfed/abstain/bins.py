@@ -84,8 +84,8 @@ def count_scores(
     counts = np.zeros((classes + 1, BINS), dtype=np.int64)
     nearest = np.zeros((classes, RATIO_BINS), dtype=np.int64)
     known = numbers < classes
-    own = probabilities[known, numbers[known]]
-    np.add.at(counts, (numbers[known], probability_bins(own)), 1)
+    true = probabilities[known, numbers[known]]
+    np.add.at(counts, (numbers[known], probability_bins(true)), 1)
     counts[-1, -1] = len(numbers) - int(known.sum())
     if ratios is not None:
         np.add.at(nearest, (numbers[known], ratio_bins(ratios[known])), 1)
@@ -151,7 +151,7 @@ def sensitivity() -> float:
     """How far the sums move in L2 where one row is replaced, in units of 2^-BITS: the largest distance of two places.
 
     A row that is added or removed moves them by the length of its own numbers, less by a fifth; but then the number of
-    rows must not be told, and here it is.
+    rows must not be public, and here it is.
     """
     columns = rungs()
     products = columns.T @ columns

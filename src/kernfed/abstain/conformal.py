@@ -99,7 +99,7 @@ class Conformal(Coverage):
         check_number(coverage, "coverage", above=0, below=1)
         _check_condition(conditional, site, prior)
         if conditional == "class":
-            return np.array([_quantile(own, coverage) for own in self.counts[:-1]], dtype=np.intp)
+            return np.array([_quantile(line, coverage) for line in self.counts[:-1]], dtype=np.intp)
         if conditional == "site":
             return np.full(count, _quantile(self._of_site(site), coverage), dtype=np.intp)
         if conditional == "new site":
@@ -132,8 +132,8 @@ class Conformal(Coverage):
 
     def _of_site(self, site: str | None) -> IntArray:
         if site is None or site not in self.by_site:
-            told = ", ".join(map(repr, list(self.by_site)[:20])) or "none: only the sum over sites was seen"
-            raise InputError(f"coverage at one site needs the name of one that kept rows aside, got {site!r}; {told}")
+            known = ", ".join(map(repr, list(self.by_site)[:20])) or "none: only the sum over sites was seen"
+            raise InputError(f"coverage at one site needs the name of one that kept rows aside, got {site!r}; {known}")
         return self.by_site[site]
 
     def _weights(self, classes: npt.NDArray[Any], prior: Prior) -> FloatArray:
@@ -175,11 +175,11 @@ class Conformal(Coverage):
             raise InputError(f"shares of sites must be {BINS} numbers of at least one site, got {shares.shape}")
         if (shares < 0).any() or shares.sum() > sites * (1 + ROUNDING):
             raise InputError("the shares of a site in all bins are at most 1")
-        own = read_counts(arrays["conformal.sites"], (len(names), BINS + 1)) if names else np.zeros((0, BINS + 1))
+        by_site = read_counts(arrays["conformal.sites"], (len(names), BINS + 1)) if names else np.zeros((0, BINS + 1))
         return cls(
             counts,
             None if nearest is None else read_counts(nearest, (count, RATIO_BINS)),
-            dict(zip(names, own, strict=True)),
+            dict(zip(names, by_site, strict=True)),
             shares,
             sites,
             check_number(values["unit"], "unit", above=0),
@@ -235,7 +235,7 @@ class NoisyConformal(Coverage):
     """Sums over rows that were kept aside, with noise, and under which terms they were released.
 
     counts : (PLACES,) sums over rows in the bins of their odds, in units of 2^-BITS (``bins.py``); a row that no set
-    can have is beyond all bins. nearest : likewise of their strangeness, None where strangers are not told. deviation :
+    can have is beyond all bins. nearest : likewise of their strangeness, None where they are not counted. deviation :
     of the noise on each of these numbers. rows : that were counted; their number is public. sites : that counted. unit,
     prior, missing : as in ``Conformal``.
     """

@@ -149,10 +149,10 @@ class Abstaining(ABC):
         At most a share e of rows like those kept aside has a p-value of e or less; with ``conditional="class"`` at most
         that share of every class.
         """
-        told, (_, strange) = self._conformed(), self.conforming(X, **options)
+        record, (_, strange) = self._conformed(), self.conforming(X, **options)
         if strange is None:
             raise InputError("a model without machines cannot tell what is unlike everything; use predict_set")
-        return told.p_values(strange, conditional)
+        return record.p_values(strange, conditional)
 
     def abstaining(
         self, X: npt.ArrayLike, abstain: float, prior: Prior = None, **options: Any
@@ -162,9 +162,9 @@ class Abstaining(ABC):
         At most a share ``abstain`` of rows like those kept aside gets a wrong label, and as many are taken for
         strangers.
         """
-        told = self._conformed()
+        record = self._conformed()
         check_number(abstain, "abstain", above=0, below=1)
-        return told.answers(self.classes_, *self.conforming(X, **options), abstain, prior)
+        return record.answers(self.classes_, *self.conforming(X, **options), abstain, prior)
 
     def _conformed(self) -> Coverage:
         if self.conformal_ is None:

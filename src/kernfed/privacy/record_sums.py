@@ -161,12 +161,12 @@ class RecordHistogram(RecordMechanism):
 
     @property
     def noisy(self) -> NoisySum[dict[str, Floats]]:
-        """The histograms with their noise."""
+        """The histograms of the ladder, and the noise on them."""
         return NoisySum(LadderHistogram(self.strangers), self.epsilon, self.delta)
 
     @property
     def event(self) -> GaussianEvent:
-        """What a record pays."""
+        """What a record pays for all histograms together."""
         return self.noisy.event
 
     @property
@@ -175,7 +175,7 @@ class RecordHistogram(RecordMechanism):
         return 1 + self.strangers
 
     def law(self) -> DiscreteGaussian:
-        """Noise of every number."""
+        """Law of the noise on every number, in steps of 2^-BITS."""
         return self.noisy.laws("counts")[0]
 
     def release(

@@ -73,37 +73,37 @@ class SharedSum(ABC):
 
     @abstractmethod
     def statistic(self, part: str) -> Statistic[Any]:
-        """What is summed in a part."""
+        """The statistic that is summed in a part."""
 
     def noisy(self, part: str) -> NoisySum[Any]:
-        """A part with its noise."""
+        """The noisy sum of a part, which shares the budget with the others."""
         beside = sum(self.statistic(other).numbers for other in self.parts if other != part)
         portion = self.parts[part]
         return NoisySum(self.statistic(part), self.epsilon, self.delta, self.honest, self.adjacency, portion, beside)
 
     def arrays(self, part: str) -> dict[str, NoisyArray]:
         """What a part is made of, as it travels: symmetric sums as ``diagonal`` and ``upper``."""
-        noisy, told = self.noisy(part), {}
+        noisy, arrays = self.noisy(part), {}
         for name, entry in noisy.statistic.parts.items():
             sigma, per_row = noisy.deviation(name), entry.most * entry.unit
             if entry.symmetric:
                 count, k = math.prod(entry.shape[:-2]), entry.shape[-1]
-                told["diagonal"] = NoisyArray((count, k), per_row, sigma)
-                told["upper"] = NoisyArray((count, k * (k - 1) // 2), per_row, above_diagonal(sigma))
+                arrays["diagonal"] = NoisyArray((count, k), per_row, sigma)
+                arrays["upper"] = NoisyArray((count, k * (k - 1) // 2), per_row, above_diagonal(sigma))
             else:
-                told[name] = NoisyArray(entry.shape, per_row, sigma)
-        return told
+                arrays[name] = NoisyArray(entry.shape, per_row, sigma)
+        return arrays
 
     def split(self, part: str, sums: Mapping[str, Ints]) -> dict[str, Ints]:
         """Sums of the statistic of a part as the arrays that travel."""
-        told = {}
+        arrays = {}
         for name, entry in self.statistic(part).parts.items():
             if entry.symmetric:
                 flat = entry.flat(sums[name]).reshape(math.prod(entry.shape[:-2]), -1)
-                told["diagonal"], told["upper"] = flat[:, : entry.shape[-1]], flat[:, entry.shape[-1] :]
+                arrays["diagonal"], arrays["upper"] = flat[:, : entry.shape[-1]], flat[:, entry.shape[-1] :]
             else:
-                told[name] = sums[name]
-        return told
+                arrays[name] = sums[name]
+        return arrays
 
     def full(self, part: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Floats]:
         """Sums of the statistic of a part, in units of 1, from the arrays that travel."""
@@ -117,7 +117,7 @@ class SharedSum(ABC):
 
     @property
     def mu(self) -> float:
-        """Mu of the whole release."""
+        """Mu of all parts together, for one record."""
         return Budget(self.epsilon, self.delta).event(2 * self.honest * self.numbers).mu
 
     def event(self, part: str) -> GaussianEvent:
@@ -175,7 +175,7 @@ class SharedRidge(SharedSum):
 
     @property
     def parts(self) -> Mapping[str, float]:
-        """One sum."""
+        """One sum, which may spend the whole budget."""
         return {"ridge": 1.0}
 
     def statistic(self, part: str = "ridge") -> RidgeSums:  # noqa: ARG002  one sum
@@ -294,7 +294,7 @@ class SharedHistogram(SharedSum):
 
     @property
     def parts(self) -> Mapping[str, float]:
-        """One sum."""
+        """One sum, which may spend the whole budget."""
         return {"histogram": 1.0}
 
     def statistic(self, part: str = "histogram") -> LadderHistogram:  # noqa: ARG002  one sum
