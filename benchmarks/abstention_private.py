@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernfed.abstain import Conformal, NoisyConformal, count_scores, probability_bins
-from kernfed.abstain.ladder import odds_places
+from kernfed.abstain.bins import odds_places
 from kernfed.cli.console import TextTable
 from kernfed.privacy import NoiseGenerator, RecordHistogram
 from kernfed.privacy.values import mechanism_to_values

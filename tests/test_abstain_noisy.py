@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernfed.abstain import BINS, NoisyConformal, probability_bins, read_coverage
-from kernfed.abstain.ladder import (
+from kernfed.abstain.bins import (
     BITS,
     PLACES,
     ladder_sums,

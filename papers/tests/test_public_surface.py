@@ -28,6 +28,7 @@ PACKAGES = {
     "report",
     "ridge",
     "secure",
+    "statistics",
 }
 COMMANDS = {"bench.py": {"cli"}}
 

@@ -11,7 +11,7 @@ import pytest
 
 import kernfed.privacy
 from contracts.mechanisms import FAR, WIDTH, MechanismContract, N, Rows
-from kernfed.abstain.ladder import BITS, PLACES, sensitivity
+from kernfed.abstain.bins import BITS, PLACES, sensitivity
 from kernfed.errors import InputError
 from kernfed.kernels.features import FourierFeatures
 from kernfed.privacy import (
@@ -23,7 +23,6 @@ from kernfed.privacy import (
     RecordEmbedding,
     RecordGaussian,
     RecordHistogram,
-    RecordLogistic,
     RecordMoments,
     RecordRidge,
 )
@@ -263,33 +262,6 @@ class TestRandomizedLabels(MechanismContract):
         assert all(set(word.values.tolist()) <= {"a", "b"} for word in words)
 
 
-class TestRecordLogistic(MechanismContract):
-    name = None
-
-    def mechanism(self, epsilon: float = 1.0) -> Any:
-        return RecordLogistic(epsilon, 1e-5, 2.0, rounds=3)
-
-    def release(self, mechanism: Any, X: Rows, **options: Any) -> Any:
-        return mechanism.release(X, LABELS, (0, 1), **options)
-
-    def numbers(self, released: Any) -> Rows:
-        return np.asarray(released.coefficients).ravel()
-
-    def boundary(self) -> float:
-        return 2.0
-
-    def statistic(self, mechanism: Any, X: Rows) -> Any:
-        """The gradient of one round moves by 2 clip, in units of a row's length."""
-        one = replace(mechanism, rounds=1)
-        y = LABELS.copy()
-        y[0] = X[0, 1] > 0
-        return [(one.release(X, y, (0, 1)).coefficients, 4.0 * 2.0 / N)]
-
-    def extremes(self) -> Any:
-        scales = {"radius": 1e-30}, {"radius": 1e30}, {"rate": 1e30}, {"clip": 1e-30}
-        return (*super().extremes(), *(replace(self.mechanism(), **scale) for scale in scales))
-
-
 def test_every_mechanism_keeps_the_contract() -> None:
     """Those of the table of names, and whatever class in the package is a mechanism beside them."""
     tested = {kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, MechanismContract)}
@@ -313,4 +285,4 @@ def test_other_names_and_things_are_refused() -> None:
     with pytest.raises(InputError, match="a mechanism must be one of element-laplace, "):
         mechanism_class("record-magic")
     with pytest.raises(InputError, match=r"a mechanism must be one of kernfed\.privacy: ElementLaplace"):
-        mechanism_name(RecordLogistic(1.0, 1e-5, 1.0))
+        mechanism_name("record-ridge")

@@ -9,8 +9,9 @@ import pytest
 from kernfed.kernels import FourierFeatures
 from kernfed.privacy import NoiseGenerator, RecordRidge
 from kernfed.privacy.noise import SAMPLING_ERROR, SMOOTHING, DiscreteGaussian
-from kernfed.privacy.shared_ridge import SharedRidge
+from kernfed.privacy.shared import SharedRidge
 from kernfed.statistics.bounds import BITS
+from kernfed.statistics.features import noise_regularization
 
 P, Q = 4, 2
 MECHANISM = RecordRidge(1.0, 1e-5, 1.0, 1.0)
@@ -69,7 +70,7 @@ def test_the_regularisation_follows_from_the_noisy_sums(rng: np.random.Generator
     (event,) = release.events
     deviation = math.sqrt(2.0) / (event.mu / math.sqrt(2.0))
     assert release.regularization > 0
-    assert release.regularization == pytest.approx(MECHANISM.regularization(release.moments, deviation), rel=1e-6)
+    assert release.regularization == pytest.approx(noise_regularization(release.moments.second, deviation), rel=1e-6)
 
 
 def test_one_site_gets_the_noise_and_regularisation_of_a_sum_with_one_share(rng: np.random.Generator) -> None:
@@ -80,7 +81,7 @@ def test_one_site_gets_the_noise_and_regularisation_of_a_sum_with_one_share(rng:
     total = shared.share("ridge", shared.integers(X, y), NoiseGenerator(3))
     moments = shared.moments(total, 30)
     deviation = shared.arrays("ridge")["diagonal"].deviation
-    assert shared.regularization(moments, deviation) == MECHANISM.regularization(moments, deviation / 4.0**BITS)
+    assert shared.regularization(moments, deviation) == noise_regularization(moments.second, deviation / 4.0**BITS)
 
 
 def test_the_noise_of_a_release_is_that_of_half_the_budget(rng: np.random.Generator) -> None:

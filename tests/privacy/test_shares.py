@@ -11,8 +11,9 @@ from kernfed.privacy import RecordMoments
 from kernfed.privacy.accounting import epsilon_for, gaussian_delta
 from kernfed.privacy.generator import NoiseGenerator
 from kernfed.privacy.noise import DiscreteGaussian
-from kernfed.privacy.shared_moments import SharedMoments
-from kernfed.privacy.shares import from_upper_parts, share_law, sum_deviation, upper_parts
+from kernfed.privacy.noisy_sum import share_law, sum_deviation
+from kernfed.privacy.shared import SharedMoments
+from kernfed.statistics.bounds import BITS
 
 
 def masses(law: DiscreteGaussian, reach: int) -> np.ndarray:
@@ -125,9 +126,14 @@ def test_moments_come_back(rng, method):
 
 
 def test_matrices_in_two_parts(rng):
-    matrices = rng.integers(-9, 9, size=(2, 4, 4))
+    matrices = rng.integers(-9, 9, size=(3, 3, 3))
     matrices += matrices.transpose(0, 2, 1)
-    np.testing.assert_array_equal(from_upper_parts(*upper_parts(matrices)), matrices)
+    one = shared()
+    arrays = one.split("spreads", {"second": matrices})
+    assert {name: array.shape for name, array in arrays.items()} == {
+        name: array.shape for name, array in one.arrays("spreads").items()
+    }
+    np.testing.assert_array_equal(one.full("spreads", arrays)["second"] * 4.0**BITS, matrices)
 
 
 def test_more_sites_add_more_noise():

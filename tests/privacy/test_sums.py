@@ -8,9 +8,10 @@ import pytest
 from scipy.optimize import minimize
 
 from kernfed.privacy.generator import NoiseGenerator
-from kernfed.privacy.moments import MEAN_SENSITIVITY, PAIR_SENSITIVITY, SECOND_SENSITIVITY
-from kernfed.privacy.sums import Budget, add_gaussian, add_symmetric_gaussian
+from kernfed.privacy.noisy_sum import Budget, add_noise
 from kernfed.statistics.bounds import BITS, clip_rows, exact_product, unit_grid
+from kernfed.statistics.classes import MEAN_SENSITIVITY, PAIR_SENSITIVITY, SECOND_SENSITIVITY
+from kernfed.statistics.statistic import Part
 
 
 def test_rows_become_integers_in_the_ball(rng):
@@ -77,7 +78,7 @@ def test_an_adversary_reaches_the_sensitivity_and_not_more(parts, bound):
 @pytest.mark.parametrize(("sensitivity", "mu"), [(2.0, 0.5), (math.sqrt(4.5), 3.0)])
 def test_noise_has_the_stated_deviation(sensitivity, mu):
     total = np.zeros(40_000, dtype=np.int64)
-    noise = add_gaussian(total, sensitivity, 2.0**BITS, mu, NoiseGenerator(1))
+    noise = add_noise(Part(total.shape, sensitivity, sensitivity), total, mu, NoiseGenerator(1))
     assert math.isclose(noise.std(), sensitivity / mu, rel_tol=0.02)
     assert np.array_equal(noise * 2.0**BITS, np.rint(noise * 2.0**BITS))
 
@@ -85,7 +86,9 @@ def test_noise_has_the_stated_deviation(sensitivity, mu):
 def test_symmetric_noise_is_isotropic_in_the_frobenius_norm():
     noise = np.array(
         [
-            add_symmetric_gaussian(np.zeros((3, 3), np.int64), 1.0, 4.0**BITS, 0.5, NoiseGenerator(seed))
+            add_noise(
+                Part((3, 3), 1.0, 1.0, 1.0, 2, symmetric=True), np.zeros((3, 3), np.int64), 0.5, NoiseGenerator(seed)
+            )
             for seed in range(3000)
         ]
     )

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.contracts.statistics import StatisticContract
 
-from kernfed.abstain.ladder import PLACES
+from contracts.statistics import StatisticContract
+from kernfed.abstain.bins import PLACES
 from kernfed.kernels import FourierFeatures
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.statistics import (

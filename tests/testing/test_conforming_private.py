@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import kernfed as kf
-from kernfed.abstain.ladder import PLACES, ladder_sums
+from kernfed.abstain.bins import PLACES, ladder_sums
 from kernfed.cli import app, hub_jobs
 from kernfed.errors import InputError, LedgerNotKept, TooFewReplies
 from kernfed.privacy import DiscreteGaussian, RecordHistogram, RecordMoments, RecordRidge

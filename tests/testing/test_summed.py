@@ -6,7 +6,7 @@ import pytest
 from kernfed.errors import InputError
 from kernfed.federation import Federation, FoldingLearner, RidgeLearner, calibrate, evaluate
 from kernfed.privacy import RecordMoments
-from kernfed.privacy.shared_moments import SharedMoments, release_together
+from kernfed.privacy.shared import SharedMoments, release_together
 from kernfed.testing.auditing import audit_mechanism
 from kernfed.testing.evaluation import TOGETHER
 from oracles.federation import sites_data

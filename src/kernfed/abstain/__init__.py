@@ -17,11 +17,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from kernfed.abstain.abstaining import Abstaining
 from kernfed.abstain.bins import BINS, RATIO_BINS, count_scores, probability_bins, ratio_bins, strangeness
-from kernfed.abstain.conformal import CONDITIONS, Conformal, read_counts
-from kernfed.abstain.coverage import Coverage
-from kernfed.abstain.noisy import NoisyConformal
+from kernfed.abstain.conformal import CONDITIONS, Conformal, NoisyConformal, read_counts
+from kernfed.abstain.coverage import Abstaining, Coverage
 
 __all__ = [
     "BINS",

@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     )
     from kernfed.privacy.audit import AuditReport, audit_answers, audit_pair, audit_release, audit_training
     from kernfed.privacy.generator import NoiseGenerator
-    from kernfed.privacy.gradient import LogisticRelease, RecordLogistic
     from kernfed.privacy.ledger import Ledger, LedgerLine, data_hash
     from kernfed.privacy.mechanism import ElementLaplace, ElementStaircase, RandomizedLabels, RecordGaussian
     from kernfed.privacy.moments import (
-        ClassMoments,
         MomentsRelease,
         RecordMoments,
         discriminant_scores,
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     )
     from kernfed.privacy.names import mechanism_class, mechanism_name
     from kernfed.privacy.noise import DiscreteGaussian, DiscreteLaplace, DiscreteStaircase
+    from kernfed.privacy.noisy_sum import NoisySum
     from kernfed.privacy.record_sums import (
         EmbeddingRelease,
         HistogramRelease,
@@ -44,12 +43,13 @@ if TYPE_CHECKING:
         RecordRidge,
         RidgeRelease,
     )
-    from kernfed.privacy.release import Mechanism, Release
+    from kernfed.privacy.release import Mechanism, RecordMechanism, Release, charge
     from kernfed.privacy.roc import membership_score
     from kernfed.privacy.smoothing import Smoothed, fabricate, smooth
     from kernfed.privacy.values import describe_mechanism, mechanism_from_values, mechanism_to_values
     from kernfed.promise import Guarantee, Terms
     from kernfed.statistics.bounds import clip_rows, public_basis
+    from kernfed.statistics.classes import ClassMoments
 
 __all__ = [
     "AuditReport",
@@ -68,16 +68,16 @@ __all__ = [
     "LaplaceEvent",
     "Ledger",
     "LedgerLine",
-    "LogisticRelease",
     "Mechanism",
     "MomentsRelease",
     "NoiseGenerator",
+    "NoisySum",
     "PureEvent",
     "RandomizedLabels",
     "RecordEmbedding",
     "RecordGaussian",
     "RecordHistogram",
-    "RecordLogistic",
+    "RecordMechanism",
     "RecordMoments",
     "RecordRidge",
     "Release",
@@ -91,6 +91,7 @@ __all__ = [
     "audit_pair",
     "audit_release",
     "audit_training",
+    "charge",
     "clip_rows",
     "data_hash",
     "delta_for",
@@ -118,23 +119,22 @@ _NAMES = {
     ),
     "kernfed.privacy.audit": "AuditReport audit_answers audit_pair audit_release audit_training",
     "kernfed.privacy.generator": "NoiseGenerator",
-    "kernfed.privacy.gradient": "LogisticRelease RecordLogistic",
     "kernfed.privacy.ledger": "Ledger LedgerLine data_hash",
     "kernfed.privacy.mechanism": "ElementLaplace ElementStaircase RandomizedLabels RecordGaussian",
-    "kernfed.privacy.moments": (
-        "ClassMoments MomentsRelease RecordMoments discriminant_scores fabricate_rows pool_moments"
-    ),
+    "kernfed.privacy.moments": ("MomentsRelease RecordMoments discriminant_scores fabricate_rows pool_moments"),
     "kernfed.privacy.names": "mechanism_class mechanism_name",
+    "kernfed.privacy.noisy_sum": "NoisySum",
     "kernfed.privacy.noise": "DiscreteGaussian DiscreteLaplace DiscreteStaircase",
     "kernfed.privacy.record_sums": (
         "EmbeddingRelease HistogramRelease RecordEmbedding RecordHistogram RecordRidge RidgeRelease"
     ),
-    "kernfed.privacy.release": "Mechanism Release",
+    "kernfed.privacy.release": "Mechanism RecordMechanism Release charge",
     "kernfed.privacy.roc": "membership_score",
     "kernfed.privacy.smoothing": "Smoothed fabricate smooth",
     "kernfed.privacy.values": "describe_mechanism mechanism_from_values mechanism_to_values",
     "kernfed.promise": "Guarantee Terms",
     "kernfed.statistics.bounds": "clip_rows public_basis",
+    "kernfed.statistics.classes": "ClassMoments",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

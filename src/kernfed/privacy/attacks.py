@@ -156,8 +156,8 @@ def known_row(
         x = data[first[block]]
         for scores, truth in ((inside, x), (outside, substitutes[second[block]])):
             noisy = law.integers(release(truth), len(truth))
-            own = log_mass(law.noise, noisy - law.grid(x)).sum(axis=1)
-            scores[block] = own - _log_background(law, noisy, known)
+            likelihood = log_mass(law.noise, noisy - law.grid(x)).sum(axis=1)
+            scores[block] = likelihood - _log_background(law, noisy, known)
     knows = f"the row, {len(known)} rows of the same population, and which noisy row to look at"
     return Attack("known row", knows, roc(inside, outside, confidence=confidence))
 

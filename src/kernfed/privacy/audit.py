@@ -386,8 +386,7 @@ def audit_pair(
 
     ``run`` releases from the rows it gets and returns a score that should be larger for ``rows``, such as the released
     numbers along the direction in which the two differ. Runs must be independent. The attack is followed by the bound
-    by errors and, where the mechanism says that its noise is ``gaussian``, by that from mu; both hold with
-    ``confidence``.
+    by errors and, where its noise is said to be ``gaussian``, by that from mu; both hold with ``confidence``.
     """
     first = check_rows(rows, "rows")
     second = check_rows(neighbour, "neighbour", width=first.shape[1])
@@ -397,6 +396,5 @@ def audit_pair(
     if not gaussian:
         return attack, split_bound(inside, outside, guarantee, confidence=confidence, seed=seed)
     options: dict[str, Any] = {"confidence": 1.0 - (1.0 - confidence) / 2, "seed": seed}
-    error = gaussian_error(guarantee.delta)
-    by_errors = split_bound(inside, outside, guarantee, error=error, **options)
+    by_errors = split_bound(inside, outside, guarantee, error=gaussian_error(guarantee.delta), **options)
     return attack, by_errors, gaussian_bound(inside, outside, guarantee, **options)

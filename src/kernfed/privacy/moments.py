@@ -23,15 +23,14 @@ from kernfed.kernels.moments import Moments
 from kernfed.privacy.accounting import Event, epsilon_for
 from kernfed.privacy.generator import NoiseGenerator, check_generator
 from kernfed.privacy.ledger import Ledger
-from kernfed.privacy.noise import Floats
+from kernfed.privacy.noisy_sum import Budget, add_noise
 from kernfed.privacy.release import RecordMechanism, charge, only
-from kernfed.privacy.sums import Budget, add_gaussian, add_symmetric_gaussian
 from kernfed.promise import Guarantee
 from kernfed.statistics.bounds import (
     BASES,
-    BITS,
     LARGEST_VALUE,
     MOST_NUMBERS,
+    Floats,
     check_basis,
     check_scale,
     check_seed,
@@ -42,47 +41,13 @@ from kernfed.statistics.bounds import (
     public_basis,
     unit_grid,
 )
+from kernfed.statistics.classes import MEAN_SENSITIVITY, PAIR_SENSITIVITY, SECOND_SENSITIVITY, ClassMoments
+from kernfed.statistics.statistic import Part
 
 METHODS = ("centred", "joint")
 
-#: L2 sensitivities for rows in the unit ball, one replaced: of a sum; of the sum of x x' in the Frobenius norm; of the
-#: two together, ``|x-z|^2 + |xx'-zz'|_F^2 = a + b - 2p + a^2 + b^2 - 2p^2 <= 4.5`` (a = b = 1, p = x'z = -1/2).
-MEAN_SENSITIVITY = 2.0
-SECOND_SENSITIVITY = math.sqrt(2.0)
-PAIR_SENSITIVITY = math.sqrt(4.5)
 # Share of the squared mu that the mean gets: it has k numbers, the covariance k(k+1)/2.
 _MEAN_SHARE = 0.15
-
-
-@dataclass(frozen=True, eq=False)
-class ClassMoments:
-    """Released moments of the projected rows of one class, whose covariance can have negative eigenvalues.
-
-    ``noise`` is the standard deviation of a diagonal entry of the covariance; infinite if only the mean is released.
-    """
-
-    label: Any
-    moments: Moments
-    noise: float
-
-    @property
-    def covariance(self) -> Floats:
-        """Second moment around the released mean (k, k), as released."""
-        return self.moments.scatter / self.moments.n
-
-    def eigen(self) -> tuple[Floats, Floats]:
-        """Eigenvalues (k,) and eigenvectors (k, k) of the nearest covariance: negative eigenvalues become 0."""
-        if math.isinf(self.noise):
-            raise InputError(
-                "a covariance is needed, got means only: use release, or release_spreads around these means"
-            )
-        values, vectors = np.linalg.eigh(self.covariance)
-        return np.maximum(values, 0.0), vectors
-
-    @property
-    def noise_norm(self) -> float:
-        """Typical spectral norm of the noise in the covariance, ``noise sqrt(2k)``."""
-        return self.noise * math.sqrt(2 * self.moments.width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,31 +194,40 @@ class RecordMoments(RecordMechanism):
         element, record = (replace(promise, epsilon=epsilon) for promise in self.guarantees(np.shape(X)[1]))
         return MomentsRelease(classes, element, record, source.private, (event,))
 
-    def _mean(self, label: Any, rows: FloatArray, mu: float, source: NoiseGenerator) -> ClassMoments:
+    @property
+    def ball(self) -> float:
+        """How far rows may be from the mean of their class."""
+        return self.radius / 2 if self.spread is None else self.spread
+
+    def _sum(self, rows: FloatArray, sensitivity: float, mu: float, source: NoiseGenerator) -> Floats:
+        """Noisy sum (k,) of rows in the unit ball."""
         total = unit_grid(rows, self.radius).sum(axis=0).astype(np.int64)
-        mean = self.radius / len(rows) * add_gaussian(total, MEAN_SENSITIVITY, 2.0**BITS, mu, source)
+        return add_noise(Part((self.dimension,), sensitivity, sensitivity), total, mu, source)
+
+    def _second(self, rows: FloatArray, radius: float, sensitivity: float, mu: float, source: NoiseGenerator) -> Floats:
+        """Noisy second moment (k, k) of rows around 0, clipped to the ball of ``radius``."""
+        grid, part = unit_grid(rows, radius), Part(2 * (self.dimension,), sensitivity, sensitivity, 1.0, 2, True)
+        return np.asarray(radius**2 * add_noise(part, exact_product(grid, grid), mu, source))
+
+    def _mean(self, label: Any, rows: FloatArray, mu: float, source: NoiseGenerator) -> ClassMoments:
+        mean = self.radius / len(rows) * self._sum(rows, MEAN_SENSITIVITY, mu, source)
         return ClassMoments(label, Moments(len(rows), self.dimension, mean, np.zeros(2 * mean.shape)), math.inf)
 
     def _spread(self, label: Any, rows: FloatArray, centre: Floats, mu: float, source: NoiseGenerator) -> ClassMoments:
-        spread = self.radius / 2 if self.spread is None else self.spread
-        grid = unit_grid(rows - centre, spread)
-        second = add_symmetric_gaussian(exact_product(grid, grid), SECOND_SENSITIVITY, 4.0**BITS, mu, source)
-        moments = Moments(len(rows), self.dimension, centre, spread**2 * second)
-        return ClassMoments(label, moments, spread**2 * SECOND_SENSITIVITY / mu / len(rows))
+        scatter = self._second(rows - centre, self.ball, SECOND_SENSITIVITY, mu, source)
+        moments = Moments(len(rows), self.dimension, centre, scatter)
+        return ClassMoments(label, moments, self.ball**2 * SECOND_SENSITIVITY / mu / len(rows))
 
     def _centred(self, label: Any, rows: FloatArray, mu: float, source: NoiseGenerator) -> ClassMoments:
         mean = self._mean(label, rows, mu * math.sqrt(_MEAN_SHARE), source).moments.mean
         return self._spread(label, rows, mean, mu * math.sqrt(1.0 - _MEAN_SHARE) * (1 - 1e-15), source)
 
     def _joint(self, label: Any, rows: FloatArray, mu: float, source: NoiseGenerator) -> ClassMoments:
-        n, grid = len(rows), unit_grid(rows, self.radius)
-        total = grid.sum(axis=0).astype(np.int64)
-        mean = self.radius / n * add_gaussian(total, PAIR_SENSITIVITY, 2.0**BITS, mu, source)
-        second = add_symmetric_gaussian(exact_product(grid, grid), PAIR_SENSITIVITY, 4.0**BITS, mu, source)
-        scatter = self.radius**2 * second - n * np.outer(mean, mean)
-        return ClassMoments(
-            label, Moments(n, self.dimension, mean, scatter), self.radius**2 * PAIR_SENSITIVITY / mu / n
-        )
+        n = len(rows)
+        mean = self.radius / n * self._sum(rows, PAIR_SENSITIVITY, mu, source)
+        scatter = self._second(rows, self.radius, PAIR_SENSITIVITY, mu, source) - n * np.outer(mean, mean)
+        moments = Moments(n, self.dimension, mean, scatter)
+        return ClassMoments(label, moments, self.radius**2 * PAIR_SENSITIVITY / mu / n)
 
 
 Step = Callable[[Any, FloatArray, float, NoiseGenerator], ClassMoments]

@@ -137,7 +137,7 @@ class NoisySum(Generic[Result]):
 
     @cached_property
     def event(self) -> GaussianEvent:
-        """What a record pays."""
+        """What a record pays for this sum: a Gaussian event, with the error of all draws."""
         # Each share is drawn with the sampler's error, so that the sum has that of all of them.
         draws, numbers = 2 * self.honest if self.honest > 1 else 1, self.statistic.numbers
         whole = Budget(self.epsilon, self.delta).event(draws * (numbers + self.beside))
@@ -166,7 +166,7 @@ class NoisySum(Generic[Result]):
         return part.replaced if self.adjacency == "replace" else part.added * (1 + 1e-15)
 
     def mu(self, name: str) -> float:
-        """The mu that a part may spend."""
+        """The mu that the noise of one part may spend: the event's, by the part's share."""
         share = self.statistic.parts[name].share
         return self.event.mu if share == 1.0 else self.event.mu / math.sqrt(1 / share) * (1 - 1e-15)
 

@@ -1,34 +1,34 @@
-"""Sums under noise."""
+"""Sums of one site under record-level privacy: for ridge regression, thresholds, and kernel mean embeddings.
+
+Each mechanism charges the ledger, sums a ``Statistic`` over the rows that may be looked at, and adds the noise of a
+``NoisySum``. A record is replaced, and the number of rows is public.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kernfed.abstain.ladder import PLACES, ladder_sums, sensitivity
+from kernfed.abstain.bins import PLACES
 from kernfed.base.checks import FloatArray, check_number, check_rows
 from kernfed.errors import InputError
 from kernfed.kernels.embedding import MeanEmbedding
 from kernfed.kernels.features import FourierFeatures
 from kernfed.kernels.moments import Moments
 from kernfed.privacy.accounting import Event, GaussianEvent
-from kernfed.privacy.generator import Ints, NoiseGenerator, check_generator
+from kernfed.privacy.generator import NoiseGenerator, check_generator
 from kernfed.privacy.ledger import Ledger
-from kernfed.privacy.moments import SECOND_SENSITIVITY
-from kernfed.privacy.noise import SMOOTHING, DiscreteGaussian, Floats
+from kernfed.privacy.noise import DiscreteGaussian
+from kernfed.privacy.noisy_sum import Budget, NoisySum
 from kernfed.privacy.release import NUDGE, RecordMechanism, charge, only
-from kernfed.privacy.sums import Budget, add_gaussian, add_symmetric_gaussian, noise_law
 from kernfed.promise import Guarantee
-from kernfed.statistics.bounds import BITS, check_features, check_scale, exact_product, saturate, unit_grid
-
-# The regularisation suffices with probability 1 - _FAILURE.
-_FAILURE = 0.05
-#: How far replacing a row and its target, both in unit balls, moves ``X'y`` in the Frobenius norm.
-CROSS_SENSITIVITY = 2.0
+from kernfed.statistics.bounds import Floats, Ints, check_scale
+from kernfed.statistics.features import MeanFeatures, RidgeSums
+from kernfed.statistics.held_out import LadderHistogram
+from kernfed.statistics.statistic import LabelledRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +82,10 @@ class RecordRidge(RecordMechanism):
         clipped = f"clipped to norms {self.radius:g} and {self.target_radius:g}"
         return f"one row and its target replaced by any other, {clipped}"
 
+    def statistic(self, width: int, targets: int) -> RidgeSums:
+        """The sums of rows of so many columns and targets."""
+        return RidgeSums(width, None, (), self.radius, self.target_radius, targets)
+
     def release(
         self,
         X: npt.ArrayLike,
@@ -95,41 +99,12 @@ class RecordRidge(RecordMechanism):
         rows, source = check_rows(X), check_generator(generator)
         targets = _check_targets(y, len(rows))
         p, q = rows.shape[1], targets.shape[1]
-        event = Budget(self.epsilon, self.delta).event(p * (p + 1) // 2 + p * q)
+        noisy = NoisySum(self.statistic(p, q), self.epsilon, self.delta)
         note = f"RecordRidge({self.epsilon:g}, {self.delta:g}), {p} columns, {q} targets"
-        pays = charge(ledger, (event,), np.hstack([rows, targets]), ids, source, note, together=True)
-        rows, targets = only(rows, pays), only(targets, pays)
-        share = event.mu / math.sqrt(2.0) * (1 - 1e-15)
-        grid, goal = unit_grid(saturate(rows), self.radius), unit_grid(saturate(targets), self.target_radius)
-        unit = 4.0**BITS
-        second = add_symmetric_gaussian(exact_product(grid, grid), SECOND_SENSITIVITY, unit, share, source)
-        cross = add_gaussian(exact_product(grid, goal), CROSS_SENSITIVITY, unit, share, source)
-        deviation = math.sqrt(noise_law(SECOND_SENSITIVITY, unit, share).variance) / unit
-        moments = self.moments(second, cross, len(rows))
-        return RidgeRelease(
-            moments, self.regularization(moments, deviation), *self.guarantees(p), source.private, (event,)
-        )
-
-    def moments(self, second: Floats, cross: Floats, rows: int) -> Moments:
-        """Moments around 0 of so many rows, from sums ``second`` (p, p) and ``cross`` (p, q) over the unit balls."""
-        p, q = cross.shape
-        joint = np.zeros((p + q, p + q))
-        joint[:p, :p] = self.radius**2 * second
-        joint[:p, p:] = self.radius * self.target_radius * cross
-        joint[p:, :p] = joint[:p, p:].T
-        return Moments(rows, p, np.zeros(p + q), joint)
-
-    def regularization(self, moments: Moments, deviation: float) -> float:
-        """What AdaSSP adds to the noisy ``X'X`` of ``moments``: max(b - max(l - b, 0), 0).
-
-        ``deviation`` is that of the noise on the diagonal, for rows in the unit ball; b bounds the spectral norm of the
-        noise with probability 1 - _FAILURE, and l is the smallest eigenvalue of the noisy matrix, so that l - b is at
-        most that of the exact one. Nothing but the noisy matrix is used: this costs no budget.
-        """
-        p = moments.width
-        bound = self.radius**2 * deviation * math.sqrt(p * math.log(2 * p**2 / _FAILURE))
-        smallest = max(float(np.linalg.eigvalsh(moments.second)[0]) - bound, 0.0)
-        return max(bound - smallest, 0.0)
+        pays = charge(ledger, (noisy.event,), np.hstack([rows, targets]), ids, source, note, together=True)
+        made = noisy.read(noisy.release(LabelledRows(only(rows, pays), only(targets, pays)), source), len(rows))
+        promised = self.guarantees(p)
+        return RidgeRelease(made.moments, made.regularization, *promised, source.private, (noisy.event,))
 
 
 def _check_targets(y: npt.ArrayLike, n: int) -> FloatArray:
@@ -185,19 +160,23 @@ class RecordHistogram(RecordMechanism):
         return True
 
     @property
+    def noisy(self) -> NoisySum[dict[str, Floats]]:
+        """The histograms of the ladder, and the noise on them."""
+        return NoisySum(LadderHistogram(self.strangers), self.epsilon, self.delta)
+
+    @property
     def event(self) -> GaussianEvent:
-        """What a record pays."""
-        return Budget(self.epsilon, self.delta).event(PLACES * self.histograms)
+        """What a record pays for all histograms together."""
+        return self.noisy.event
 
     @property
     def histograms(self) -> int:
-        """How many there are."""
+        """1, or 2 where strangers are counted."""
         return 1 + self.strangers
 
     def law(self) -> DiscreteGaussian:
-        """Noise of every number."""
-        sigma = histogram_deviation(self.event.mu, self.histograms) * NUDGE
-        return DiscreteGaussian(Fraction(sigma) ** 2 + SMOOTHING, math.ceil(sensitivity()))
+        """Law of the noise on every number, in steps of 2^-BITS."""
+        return self.noisy.laws("counts")[0]
 
     def release(
         self,
@@ -212,32 +191,27 @@ class RecordHistogram(RecordMechanism):
 
         Rows of persons who cannot pay are counted beyond all places, in either histogram.
         """
-        source, law = check_generator(generator), self.law()
-        told = [check_places(places, "places")]
+        source = check_generator(generator)
+        columns = [check_places(places, "places")]
         if (strange is not None) != self.strangers:
             raise InputError(f"strangers={self.strangers} was asked for, and places by strangeness must fit that")
         if strange is not None:
-            told.append(check_places(strange, "strange"))
-            if len(told[1]) != len(told[0]):
-                raise InputError(f"strange must have a place for each of {len(told[0])} rows, got {len(told[1])}")
+            columns.append(check_places(strange, "strange"))
+            if len(columns[1]) != len(columns[0]):
+                raise InputError(f"strange must have a place for each of {len(columns[0])} rows, got {len(columns[1])}")
         note = f"RecordHistogram({self.epsilon:g}, {self.delta:g}), {self.histograms} histogram(s)"
-        pays = charge(ledger, (self.event,), np.column_stack(told), ids, source, note, together=True)
-        counts, *more = (left_out(own, pays) for own in told)
-        sums = [ladder_sums(own) + law.sample((PLACES,), source) for own in (counts, *more)]
+        places = np.column_stack(columns)
+        pays = charge(ledger, (self.event,), places, ids, source, note, together=True)
+        sums = self.noisy.release(LabelledRows(left_out(places, pays[:, None]), places[:, 0]), source)
         return HistogramRelease(
-            sums[0],
-            sums[1] if self.strangers else None,
-            len(counts),
-            math.sqrt(law.variance),
+            sums["counts"],
+            sums.get("nearest"),
+            len(places),
+            math.sqrt(self.law().variance),
             *self.guarantees(1),
             source.private,
             (self.event,),
         )
-
-
-def histogram_deviation(mu: float, histograms: int) -> float:
-    """Sigma of the noise on every number, where so many ``histograms`` share mu."""
-    return sensitivity() * math.sqrt(histograms) / mu * (1 + 1e-12)
 
 
 def left_out(places: Places, pays: npt.NDArray[np.bool_]) -> Places:
@@ -308,14 +282,7 @@ class RecordEmbedding(RecordMechanism):
 
     def __post_init__(self) -> None:
         Budget(self.epsilon, self.delta)
-        if not isinstance(self.features, FourierFeatures) or (self.features.kind, self.features.scale) != (
-            "paired",
-            "unbiased",
-        ):
-            raise InputError(
-                "features must be FourierFeatures(kind='paired', scale='unbiased'), whose rows have norm 1"
-            )
-        check_features(self.features)
+        MeanFeatures(self.features)  # refuses features whose rows do not have norm 1
 
     @property
     def adjacency(self) -> str:
@@ -333,12 +300,9 @@ class RecordEmbedding(RecordMechanism):
         """Noisy mean of the features of ``X`` (n, p)."""
         rows = check_rows(X, width=self.features.width)
         source = check_generator(generator)
-        D, n = self.features.n_components, len(rows)
-        event = Budget(self.epsilon, self.delta).event(D)
-        note = f"RecordEmbedding({self.epsilon:g}, {self.delta:g}), {D} features"
-        rows = only(rows, charge(ledger, (event,), rows, ids, source, note, together=True))
-        blocks = self.features.transform_blocks(saturate(rows))
-        total = sum((unit_grid(block, 1.0).sum(axis=0).astype(np.int64) for block in blocks), np.zeros(D, np.int64))
-        vector = add_gaussian(total, 2.0, 2.0**BITS, event.mu, source) / n
-        noise, promised = 2.0 / event.mu / n * NUDGE, self.guarantees(rows.shape[1])
-        return EmbeddingRelease(vector, n, noise, *promised, source.private, (event,))
+        noisy, n = NoisySum(MeanFeatures(self.features), self.epsilon, self.delta), len(rows)
+        note = f"RecordEmbedding({self.epsilon:g}, {self.delta:g}), {self.features.n_components} features"
+        rows = only(rows, charge(ledger, (noisy.event,), rows, ids, source, note, together=True))
+        vector, _ = noisy.read(noisy.release(LabelledRows(rows, np.zeros(n)), source), n)
+        noise, promised = 2.0 / noisy.event.mu / n * NUDGE, self.guarantees(rows.shape[1])
+        return EmbeddingRelease(vector, n, noise, *promised, source.private, (noisy.event,))

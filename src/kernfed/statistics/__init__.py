@@ -1,5 +1,6 @@
 """Sums over rows, each declared once: what is summed, and how far one record can move it."""
 
+from kernfed.statistics.bounds import BITS, check_scale, product, saturate
 from kernfed.statistics.classes import CentredMoments, ClassCounts, ClassMeans, ClassMoments, JointMoments
 from kernfed.statistics.columns import ColumnHistogram, ColumnMoments, ColumnTotals
 from kernfed.statistics.features import MeanFeatures, RidgeSums, RidgeTotals
@@ -16,12 +17,14 @@ from kernfed.statistics.statistic import (
     Part,
     Rows,
     Statistic,
+    label_places,
     statistic_class,
     statistic_names,
     statistic_of,
 )
 
 __all__ = [
+    "BITS",
     "CentredMoments",
     "ClassCounts",
     "ClassMeans",
@@ -43,6 +46,10 @@ __all__ = [
     "ScoreHistogram",
     "Statistic",
     "TemperatureLosses",
+    "check_scale",
+    "label_places",
+    "product",
+    "saturate",
     "statistic_class",
     "statistic_names",
     "statistic_of",

@@ -93,7 +93,7 @@ class ClassMoments:
 
 @dataclass(frozen=True)
 class ClassCounts(Statistic[Floats]):
-    """Rows of each class."""
+    """How many rows are of each of the public ``classes``."""
 
     name: ClassVar[str] = "class_counts"
 
@@ -104,15 +104,15 @@ class ClassCounts(Statistic[Floats]):
 
     @property
     def parts(self) -> Mapping[str, Part]:
-        """``counts`` (C,)."""
+        """``counts`` (C,), of which a row is in one, or in none."""
         return {"counts": Part((len(self.classes),), COUNT_SENSITIVITY, 1.0, 1.0, 0)}
 
     def factors(self, X: npt.NDArray[Any], y: npt.NDArray[Any]) -> tuple[Numbers, ...]:
-        """Places (n,) of the labels."""
+        """Place (n,) of each label among the classes, C for one that is none of them."""
         return (label_places(y, self.classes),)
 
     def total(self, *factors: Numbers) -> dict[str, Numbers]:
-        """Rows of each place but the last."""
+        """Rows (C,) of each class, without those of no class."""
         return {"counts": _class_counts(factors[0], len(self.classes))}
 
     def read(self, sums: Mapping[str, Floats], rows: int, deviation: Mapping[str, float]) -> Floats:
@@ -260,7 +260,7 @@ class CentredMoments(_ProjectedClasses[Floats]):
 
     @property
     def parts(self) -> Mapping[str, Part]:
-        """``second`` (C, k, k)."""
+        """``second`` (C, k, k), symmetric, in units of the squared radius."""
         second = Part((*self._sizes, self.dimension), SECOND_SENSITIVITY, 1.0, 1.0, 2, symmetric=True)
         return {"second": second}
 

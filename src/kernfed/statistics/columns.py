@@ -58,7 +58,7 @@ class ColumnMoments(Statistic[ColumnTotals]):
         return there.astype(np.int64), units
 
     def total(self, *factors: Numbers) -> dict[str, Numbers]:
-        """Sums over rows."""
+        """Sums (p,) over rows of what is there, of values and of their squares."""
         there, units = factors
         return {"present": there.sum(axis=0), "sums": units.sum(axis=0), "squares": (units * units).sum(axis=0)}
 
@@ -96,7 +96,7 @@ class ColumnHistogram(Statistic[tuple[Histogram, ...]]):
         return (np.where(np.isnan(values), 2 * LAST_BIN + 1, np.clip(bins, -LAST_BIN, LAST_BIN) + LAST_BIN),)
 
     def total(self, *factors: Numbers) -> dict[str, Numbers]:
-        """Counts of cells."""
+        """Values (p, 2 LAST_BIN + 1) in each bin, without those that are missing."""
         columns = np.broadcast_to(np.arange(self.width), factors[0].shape)
         return {"bins": cell_counts((self.width, 2 * LAST_BIN + 2), columns.ravel(), factors[0].ravel())[:, :-1]}
 

@@ -85,7 +85,7 @@ class RidgeSums(Statistic[RidgeTotals]):
 
     @classmethod
     def of(cls, problem: FeatureProblem, radius: float, target_radius: float, **options: Any) -> Self:
-        """The sums of a public problem."""
+        """The sums of a public problem: its columns, feature map and classes."""
         return cls(problem.width, problem.feature_map(), problem.classes, radius, target_radius, **options)
 
     @property
@@ -191,7 +191,7 @@ class MeanFeatures(Statistic[tuple[Floats, float]]):
 
     @property
     def parts(self) -> Mapping[str, Part]:
-        """``features`` (M,)."""
+        """``features`` (M,), the sum of rows of norm 1."""
         return {"features": Part((self.features.n_components,), 2.0, 1.0)}
 
     def factors(self, X: npt.NDArray[Any], y: npt.NDArray[Any]) -> tuple[Numbers, ...]:
@@ -199,7 +199,7 @@ class MeanFeatures(Statistic[tuple[Floats, float]]):
         return (clip_rows(self.features.transform(saturate(X)), 1.0),)
 
     def total(self, *factors: Numbers) -> dict[str, Numbers]:
-        """Their sum."""
+        """The sum (M,) of the features of all rows."""
         return {"features": factors[0].sum(axis=0)}
 
     def read(self, sums: Mapping[str, Floats], rows: int, deviation: Mapping[str, float]) -> tuple[Floats, float]:

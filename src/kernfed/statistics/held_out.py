@@ -12,9 +12,17 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from kernfed.abstain.bins import BINS, RATIO_BINS, probability_bins, ratio_bins
-from kernfed.abstain.ladder import BITS as LADDER_BITS
-from kernfed.abstain.ladder import PLACES, ladder_sums, longest, sensitivity
+from kernfed.abstain.bins import (
+    BINS,
+    PLACES,
+    RATIO_BINS,
+    ladder_sums,
+    longest,
+    probability_bins,
+    ratio_bins,
+    sensitivity,
+)
+from kernfed.abstain.bins import BITS as LADDER_BITS
 from kernfed.base.checks import FloatArray, check_choice, check_count
 from kernfed.errors import InputError
 from kernfed.statistics.bounds import Floats, check_bound, check_scale, saturate
@@ -44,7 +52,7 @@ class _HeldOut(Statistic[dict[str, Floats]]):
     rows_of: ClassVar[Literal["learning", "aside"]] = "aside"
 
     def read(self, sums: Sums, rows: int, deviation: Mapping[str, float]) -> dict[str, Floats]:
-        """The sums themselves, by part."""
+        """The sums over rows as they are, by the name of their part."""
         return dict(sums)
 
 
@@ -151,7 +159,7 @@ class Losses(_HeldOut):
         return places, units, units**2, (likely.argmax(axis=2) == known[:, None]).astype(np.int64)
 
     def total(self, *factors: Numbers) -> dict[str, Numbers]:
-        """Sums by class."""
+        """Rows (C,) and sums (C, candidates) by true class."""
         return _loss_total(len(self.classes), ("losses", "squares", "right"), *factors)
 
     def read(self, sums: Sums, rows: int, deviation: Mapping[str, float]) -> dict[str, Floats]:
@@ -208,11 +216,11 @@ class TemperatureLosses(_HeldOut):
         return np.where(usable, places, C), np.clip(np.stack(losses, axis=1) / self.largest, 0.0, 1.0)
 
     def total(self, *factors: Numbers) -> dict[str, Numbers]:
-        """Sums by class."""
+        """Rows (C,) and sums (C, candidates) by true class."""
         return _loss_total(len(self.classes), ("losses",), *factors)
 
     def read(self, sums: Sums, rows: int, deviation: Mapping[str, float]) -> dict[str, Floats]:
-        """Rows (C,) and losses (C, G)."""
+        """Rows (C,) and losses (C, G) by true class, in units of 1."""
         return {"rows": sums["rows"], "losses": self.largest * sums["losses"]}
 
 
@@ -270,7 +278,7 @@ class RegressionErrors(_HeldOut):
         return np.ones((n, 1), dtype=np.int64), np.column_stack([truth, truth**2]), errors, errors**2
 
     def total(self, *factors: Numbers) -> dict[str, Numbers]:
-        """Sums over rows."""
+        """Sums over rows of each factor, in the order of the parts."""
         return {name: factor.sum(axis=0) for name, factor in zip(self.parts, factors, strict=True)}
 
     def read(self, sums: Sums, rows: int, deviation: Mapping[str, float]) -> dict[str, Floats]:
@@ -299,7 +307,7 @@ class ScoreHistogram(_HeldOut):
 
     @property
     def parts(self) -> Mapping[str, Part]:
-        """A row is in one cell of each."""
+        """``counts`` and perhaps ``nearest``: a row is in one cell of each."""
         C, share = len(self.classes), 1 / (1 + self.strangers)
         counts = {"counts": Part((C + 1, BINS), _TWO, 1.0, share, 0)}
         nearest = {"nearest": Part((C, RATIO_BINS), _TWO, 1.0, share, 0)}
@@ -317,7 +325,7 @@ class ScoreHistogram(_HeldOut):
         return truth, probability_bins(np.where(np.isfinite(likely), likely, 0.0)), ratio_bins(ratios)
 
     def total(self, *factors: Numbers) -> dict[str, Numbers]:
-        """Counts of cells."""
+        """Rows in each cell of class and bin."""
         truth, odds, ratios = factors
         added: dict[str, Numbers] = {"counts": cell_counts((len(self.classes) + 1, BINS), truth, odds)}
         if self.strangers:
@@ -329,7 +337,7 @@ class ScoreHistogram(_HeldOut):
 class LadderHistogram(_HeldOut):
     """Sums over the rungs of the counting ladder: X are places (n, 1) by odds, or (n, 2) by strangeness as well.
 
-    Noise on them hurts counts beyond a threshold little (``kernfed.abstain.ladder``). What is no place from 0 to
+    Noise on them hurts counts beyond a threshold little (``kernfed.abstain.bins``). What is no place from 0 to
     ``PLACES`` is in the last one, beyond all.
     """
 
@@ -344,11 +352,11 @@ class LadderHistogram(_HeldOut):
     def parts(self) -> Mapping[str, Part]:
         """``counts`` (PLACES,) and perhaps ``nearest`` (PLACES,)."""
         steps = 2.0**LADDER_BITS
-        part = Part((PLACES,), sensitivity() / steps, longest() / steps, 1 / (1 + self.strangers))
+        part = Part((PLACES,), sensitivity() * (1 + 1e-12) / steps, longest() / steps, 1 / (1 + self.strangers))
         return dict.fromkeys(("counts", "nearest")[: 1 + self.strangers], part)
 
     def factors(self, X: npt.NDArray[Any], y: npt.NDArray[Any]) -> tuple[Numbers, ...]:
-        """Places (n, 1) or (n, 2)."""
+        """Places (n, 1) or (n, 2) as integers from 0 to ``PLACES``."""
         places = saturate(np.asarray(X).reshape(len(X), 1 + self.strangers))
         return (np.where((places >= 0) & (places <= PLACES), places, PLACES).astype(np.intp),)
 
@@ -358,7 +366,7 @@ class LadderHistogram(_HeldOut):
         return {name: ladder_sums(places[:, column]) for column, name in enumerate(self.parts)}
 
     def total(self, *factors: Numbers) -> dict[str, Numbers]:
-        """Sums over rows in units of 1."""
+        """Sums (PLACES,) over rows of each histogram, in units of 1."""
         steps = 2.0**LADDER_BITS
         return {name: ladder_sums(factors[0][:, column]) / steps for column, name in enumerate(self.parts)}
 

@@ -47,7 +47,7 @@ class Rows(Protocol):
 
     @property
     def y(self) -> npt.NDArray[Any]:
-        """Labels or targets."""
+        """Labels (n,) of the rows, or targets (n,) or (n, q)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,12 +81,12 @@ class Part:
 
     @property
     def unit(self) -> float:
-        """Grid steps in 1."""
+        """How many grid steps make 1: 2^(BITS degree)."""
         return 2.0 ** (BITS * self.degree)
 
     @property
     def numbers(self) -> int:
-        """Numbers that travel."""
+        """How many numbers travel: of a symmetric array each pair once."""
         if not self.symmetric:
             return math.prod(self.shape)
         return math.prod(self.shape[:-1]) * (self.shape[-1] + 1) // 2
@@ -132,7 +132,7 @@ class Statistic(ABC, Generic[Result]):
     @property
     @abstractmethod
     def parts(self) -> Mapping[str, Part]:
-        """The arrays that are summed."""
+        """The arrays that are summed, by name, in the order in which noise is drawn."""
 
     @abstractmethod
     def factors(self, X: npt.NDArray[Any], y: npt.NDArray[Any]) -> tuple[Numbers, ...]:
@@ -148,7 +148,7 @@ class Statistic(ABC, Generic[Result]):
 
     @property
     def numbers(self) -> int:
-        """Numbers of all parts that travel."""
+        """How many numbers of all parts travel."""
         return sum(part.numbers for part in self.parts.values())
 
     def sums(self, rows: Rows) -> dict[str, Floats]:

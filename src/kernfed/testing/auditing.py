@@ -26,7 +26,7 @@ from kernfed.privacy import (
     audit_release,
 )
 from kernfed.privacy.attacks import ReleaseRows
-from kernfed.privacy.shared_moments import SharedMoments, release_together
+from kernfed.privacy.shared import SharedMoments, release_together
 from kernfed.privacy.values import describe_mechanism, mechanism_to_values
 from kernfed.site.rows import Rows, check_site_rows
 

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.abstain import NoisyConformal, probability_bins, ratio_bins
-from kernfed.abstain.ladder import PLACES, odds_places, ratio_places
-from kernfed.abstain.noisy import LARGEST_OF_SITE, read_sums
+from kernfed.abstain.bins import PLACES, odds_places, ratio_places
+from kernfed.abstain.conformal import LARGEST_OF_SITE, read_sums
 from kernfed.base.checks import FloatArray, check_count
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError, Refused
@@ -28,9 +28,9 @@ from kernfed.federation.summing.released import gather_shares, guarantees, hones
 from kernfed.files import Record
 from kernfed.privacy.generator import Ints
 from kernfed.privacy.ledger import Ledger
+from kernfed.privacy.noisy_sum import sum_deviation
 from kernfed.privacy.record_sums import Places, RecordHistogram, left_out
-from kernfed.privacy.shared_histogram import SharedHistogram
-from kernfed.privacy.shares import sum_deviation
+from kernfed.privacy.shared import SharedHistogram
 from kernfed.privacy.values import mechanism_to_values
 from kernfed.promise import Guarantee, Terms
 from kernfed.secure.committee.setting import read_setting

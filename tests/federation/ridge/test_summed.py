@@ -9,7 +9,7 @@ from kernfed.errors import InputError, LedgerNotKept, TooFewReplies
 from kernfed.federation import Fault, Federation, Payload, RidgeLearner
 from kernfed.privacy import RecordRidge
 from kernfed.privacy.generator import NoiseGenerator
-from kernfed.privacy.shared_ridge import SharedRidge
+from kernfed.privacy.shared import SharedRidge
 from kernfed.secure import Committee
 from kernfed.secure.committee.fixed import fit_layout
 from kernfed.site.release.permit import charges

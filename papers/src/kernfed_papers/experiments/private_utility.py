@@ -10,7 +10,6 @@ from kernfed.kahm import split_rows
 from kernfed.privacy import (
     ClassMoments,
     RecordGaussian,
-    RecordLogistic,
     RecordMoments,
     clip_rows,
     discriminant_scores,
@@ -19,6 +18,7 @@ from kernfed.privacy import (
     public_basis,
 )
 from kernfed_papers.arrays import FloatArray, IntArray
+from kernfed_papers.baselines.private_logistic import RecordLogistic
 from kernfed_papers.draws import generator
 from kernfed_papers.experiment import Axes, Experiment, Row
 from kernfed_papers.experiments.dpkahm_rows import accuracy_of, class_bank, noise_source

@@ -20,7 +20,7 @@ from kernfed.kahm.left_out import fit_temperature, left_out_scores
 from kernfed.kahm.model import FoldingModel, FoldingParameters, Member
 from kernfed.privacy import RecordMoments, fabricate_rows
 from kernfed.privacy.generator import Ints
-from kernfed.privacy.shared_moments import SharedMoments
+from kernfed.privacy.shared import SharedMoments
 from kernfed.privacy.values import mechanism_to_values
 from kernfed.promise import Terms
 from kernfed.secure.committee.setting import Committee

@@ -19,9 +19,9 @@ from kernfed.federation.summing.released import gather_shares, honest_sites, pro
 from kernfed.federation.survey import check_arrays, check_rows_of, read_targets
 from kernfed.kernels import Moments
 from kernfed.privacy.generator import Ints
+from kernfed.privacy.noisy_sum import sum_deviation
 from kernfed.privacy.record_sums import RecordRidge, RidgeRelease
-from kernfed.privacy.shared_ridge import SharedRidge
-from kernfed.privacy.shares import sum_deviation
+from kernfed.privacy.shared import SharedRidge
 from kernfed.privacy.values import mechanism_to_values
 from kernfed.promise import Terms
 from kernfed.ridge.leave_one_out import rule

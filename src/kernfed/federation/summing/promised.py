@@ -4,9 +4,7 @@ from typing import Any
 
 from kernfed.federation.summing.released import honest_sites, promised
 from kernfed.privacy.moments import RecordMoments
-from kernfed.privacy.shared_moments import SharedMoments
-from kernfed.privacy.shared_ridge import SharedRidge
-from kernfed.privacy.shares import SharedSum
+from kernfed.privacy.shared import SharedMoments, SharedRidge, SharedSum
 from kernfed.secure.committee.setting import Committee, read_setting
 
 

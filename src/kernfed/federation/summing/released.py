@@ -18,8 +18,9 @@ from kernfed.federation.summing.party import check_unsent, read_own_terms, send
 from kernfed.privacy.generator import Ints, NoiseGenerator
 from kernfed.privacy.ledger import Ledger
 from kernfed.privacy.names import mechanism_name
+from kernfed.privacy.noisy_sum import WORDS, sum_deviation
 from kernfed.privacy.release import RecordMechanism, charge
-from kernfed.privacy.shares import WORDS, SharedSum, sum_deviation
+from kernfed.privacy.shared import SharedSum
 from kernfed.promise import Guarantee
 from kernfed.secure.committee.fixed import Block, Layout
 from kernfed.secure.committee.reports import UNTOLD

@@ -35,10 +35,7 @@ from kernfed.privacy import (
     RecordMoments,
     RecordRidge,
 )
-from kernfed.privacy.shared_histogram import SharedHistogram
-from kernfed.privacy.shared_moments import SharedMoments
-from kernfed.privacy.shared_ridge import SharedRidge
-from kernfed.privacy.shares import SharedSum
+from kernfed.privacy.shared import SharedHistogram, SharedMoments, SharedRidge, SharedSum
 from kernfed.privacy.values import mechanism_to_values
 from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.parameters import RidgeParameters

@@ -24,7 +24,7 @@ from kernfed.privacy.moments import MomentsRelease
 from kernfed.privacy.names import MECHANISMS, mechanism_class
 from kernfed.privacy.record_sums import EmbeddingRelease, HistogramRelease, RidgeRelease
 from kernfed.privacy.release import Release
-from kernfed.privacy.shares import SharedSum
+from kernfed.privacy.shared import SharedSum
 from kernfed.secure.committee import contribution, member
 from kernfed.secure.committee.keys import KEY, Identity, OneTimeKey, one_time_of
 from kernfed.secure.protocol import Site as EncryptingSite

@@ -1,13 +1,20 @@
+"""Logistic regression by noisy gradients: it is plain descent under the noise that its budget asks for."""
+
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.special import softmax
 
+from contracts.mechanisms import MechanismContract, N, Rows
 from kernfed.errors import BudgetExceeded
-from kernfed.privacy import Ledger, NoiseGenerator, epsilon_for
-from kernfed.privacy import gradient as module
-from kernfed.privacy.gradient import RecordLogistic
+from kernfed.privacy import DiscreteGaussian, Ledger, NoiseGenerator, NoisySum, epsilon_for
+from kernfed.statistics import LabelledRows
+from kernfed_papers.baselines.private_logistic import GRADIENT_SENSITIVITY, GradientSums, RecordLogistic
+
+LABELS = np.arange(N) % 2
 
 
 def digits_like(rng, n=600, classes=3, width=5):
@@ -36,7 +43,7 @@ def naive_descent(X, y, classes, settings):
 @pytest.mark.parametrize("settings", [{}, {"clip": 0.3}, {"momentum": 0.0, "rounds": 7}, {"rounds": 1}])
 def test_without_noise_it_is_plain_gradient_descent(rng, monkeypatch, settings):
     X, y = digits_like(rng, n=60)
-    monkeypatch.setattr(module, "add_gaussian", lambda total, _sensitivity, scale, _mu, _source: total / scale)
+    monkeypatch.setattr(DiscreteGaussian, "sample", lambda _law, shape, _source: np.zeros(shape, dtype=np.int64))
     learner = RecordLogistic(1.0, 1e-5, radius=3.0, **{"rounds": 12, **settings})
     found = learner.release(X, y, [0, 1, 2], sites=np.arange(60) % 4, generator=NoiseGenerator(0))
     np.testing.assert_allclose(found.coefficients, naive_descent(X, y, [0, 1, 2], learner), atol=2e-3)
@@ -46,12 +53,12 @@ def test_noise_has_the_scale_that_the_budget_asks_for(rng, monkeypatch):
     """All rounds together spend the budget: squared mu of a round times their number."""
     drawn = []
 
-    def spy(total, sensitivity, scale, mu, source):
-        drawn.append((sensitivity, mu))
-        return original(total, sensitivity, scale, mu, source)
+    def spy(noisy, rows, source):
+        drawn.append((noisy.sensitivity("gradient"), noisy.mu("gradient")))
+        return original(noisy, rows, source)
 
-    original = module.add_gaussian
-    monkeypatch.setattr(module, "add_gaussian", spy)
+    original = NoisySum.release
+    monkeypatch.setattr(NoisySum, "release", spy)
     X, y = digits_like(rng, n=50)
     learner = RecordLogistic(2.0, 1e-5, radius=1.0, rounds=9)
     found = learner.release(X, y, [0, 1, 2], sites=np.arange(50) % 2, generator=NoiseGenerator(0))
@@ -67,13 +74,11 @@ def test_noise_has_the_scale_that_the_budget_asks_for(rng, monkeypatch):
 @pytest.mark.parametrize("clip", [0.2, 1.0, math.sqrt(2)])
 def test_replacing_a_row_moves_the_sum_within_the_sensitivity(rng, clip):
     for scale in (1e-3, 1.0, 1e9):
-        rows = scale * rng.standard_normal((40, 4))
-        residuals = softmax(5 * rng.standard_normal((40, 3)), axis=1) - np.eye(3)[rng.integers(3, size=40)]
-        grid = module.unit_grid(module._with_constant(rows, 2.0), 1.0)
-        steps = module.unit_grid(residuals, clip)
-        each = np.einsum("ni,nj->nij", grid, steps) / 4.0**module.BITS
-        moved = np.linalg.norm((each[:, None] - each[None]).reshape(40 * 40, -1), axis=1)
-        assert moved.max() <= module.GRADIENT_SENSITIVITY
+        rows, labels = scale * rng.standard_normal((40, 4)), rng.integers(3, size=40)
+        sums = GradientSums((0, 1, 2), 2.0, clip, 5 * rng.standard_normal((5, 3)))
+        each = [sums.integers(LabelledRows(rows[[i]], labels[[i]]))["gradient"] / 4.0**16 for i in range(40)]
+        moved = [np.linalg.norm(one - other) for one in each for other in each]
+        assert 0.1 < max(moved) <= GRADIENT_SENSITIVITY
 
 
 def test_it_learns_and_more_budget_helps(rng):
@@ -151,3 +156,30 @@ def test_a_label_that_is_no_class_counts_as_the_first_one():
         for y in ([0, 1, 7, 1, 0, -3], [0, 1, 0, 1, 0, 0])
     )
     np.testing.assert_array_equal(one, other)
+
+
+class TestRecordLogistic(MechanismContract):
+    name = None
+
+    def mechanism(self, epsilon: float = 1.0) -> Any:
+        return RecordLogistic(epsilon, 1e-5, 2.0, rounds=3)
+
+    def release(self, mechanism: Any, X: Rows, **options: Any) -> Any:
+        return mechanism.release(X, LABELS, (0, 1), **options)
+
+    def numbers(self, released: Any) -> Rows:
+        return np.asarray(released.coefficients).ravel()
+
+    def boundary(self) -> float:
+        return 2.0
+
+    def statistic(self, mechanism: Any, X: Rows) -> Any:
+        """The gradient of one round moves by 2 clip, in units of a row's length."""
+        one = replace(mechanism, rounds=1)
+        y = LABELS.copy()
+        y[0] = X[0, 1] > 0
+        return [(one.release(X, y, (0, 1)).coefficients, 4.0 * 2.0 / N)]
+
+    def extremes(self) -> Any:
+        scales = {"radius": 1e-30}, {"radius": 1e30}, {"rate": 1e30}, {"clip": 1e-30}
+        return (*super().extremes(), *(replace(self.mechanism(), **scale) for scale in scales))
