@@ -37,7 +37,8 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
-from kernfed.errors import FileFormatError, StoreError
+from kernfed.base.plain import read_json
+from kernfed.errors import FileFormatError, InputError, StoreError
 from kernfed.files import Record, atomic_path, open_private, private_folder, sync_folder, tighten
 
 #: The file of the site's long-lived key.
@@ -143,8 +144,8 @@ class SiteStore:
                 raise StoreError(f"{place} is missing; it lists the forgotten rows, restore it")
             return {"version": _VERSION, "forgotten": [], "queries": {}, "generations": {}}
         try:
-            state = json.loads(place.read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            state = read_json(place.read_bytes(), "it")
+        except InputError as error:
             raise StoreError(f"{place} is damaged ({error}); it lists the forgotten rows, restore it") from None
         if not isinstance(state, dict) or state.get("version") != _VERSION:
             raise StoreError(f"{place} has another version than {_VERSION}; use the kernfed that wrote it")
@@ -167,7 +168,7 @@ class SiteStore:
         try:
             with safe_open(place, framework="numpy") as content:
                 metadata = content.metadata() or {}
-                values, checksum = json.loads(metadata["values"]), int(metadata["checksum"])
+                values, checksum = read_json(metadata["values"]), int(metadata["checksum"])
                 record = Record({name: content.get_tensor(name) for name in content.keys()}, values)  # noqa: SIM118
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             raise FileFormatError(f"{place} is damaged: {error}") from None
@@ -180,7 +181,7 @@ class SiteStore:
         place = self._place(*names)
         try:
             with safe_open(place, framework="numpy") as content:
-                about = json.loads((content.metadata() or {})["values"])
+                about = read_json((content.metadata() or {})["values"])
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             raise FileFormatError(f"{place} is damaged: {error}") from None
         if not isinstance(about, dict):
@@ -207,7 +208,7 @@ class SiteStore:
         private_folder(place.parent)
         arrays: dict[str, npt.NDArray[Any]] = {key: np.asarray(a, order="C") for key, a in record.arrays.items()}
         values = json.dumps(dict(record.values), allow_nan=False)
-        metadata = {"values": values, "checksum": str(_checksum(json.loads(values), arrays))}
+        metadata = {"values": values, "checksum": str(_checksum(read_json(values), arrays))}
         with self.locked():
             if not (self.path / "state.json").exists():  # from now on a missing one means that it was lost
                 self.write_state(self.read_state())
