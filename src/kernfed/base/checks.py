@@ -167,12 +167,3 @@ def _check_bounds(
     for bound, sign, holds in rules:
         if bound is not None and not holds(bound):
             raise InputError(f"{name} must be {sign} {bound}, got {shown!r}")
-
-
-def class_numbers(y: npt.NDArray[Any], known: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-    """Place (n,) of every label among the sorted ``known`` ones; a label that is not among them is refused."""
-    places = np.searchsorted(known, y)
-    strange = (places == len(known)) | (known[np.minimum(places, len(known) - 1)] != y)
-    if strange.any():
-        raise InputError(f"label {y[strange][0].item()!r} is not among the {len(known)} classes of this problem")
-    return places

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from kernfed.abstain import Abstaining, Coverage, strangeness
 from kernfed.base.answer import Answer
 from kernfed.base.checks import FloatArray
+from kernfed.base.labels import ClassIndex
 from kernfed.base.prior import Prior, check_prior, log_ratio, weighted_shares
 from kernfed.data.preparation import Preparation
 from kernfed.errors import InputError, NotConnected
@@ -287,7 +288,7 @@ class FusionModel(Savable, Abstaining):
             return FusedParts(values, np.full((n, len(labels)), np.inf), None, travelled)
         by_site = self.folding.site_scores(queries[travelled], explain=explain, **options)
         scores = np.full((n, len(labels)), np.inf)
-        places = np.searchsorted(labels, self.folding.classes_)
+        places = ClassIndex(labels).numbers(self.folding.classes_)
         scores[np.ix_(travelled, places)] = self.folding.combined(by_site)
         return FusedParts(values, scores, by_site, travelled)
 
@@ -312,7 +313,7 @@ class FusionModel(Savable, Abstaining):
         assert self.ridge is not None
         labels = self.classes_
         values = np.repeat(own.min(axis=1, keepdims=True), len(labels), axis=1)
-        values[:, np.searchsorted(labels, self.ridge.classes_)] = own
+        values[:, ClassIndex(labels).numbers(self.ridge.classes_)] = own
         return values
 
     def _shift(self, prior: Prior) -> FloatArray | None:
@@ -362,8 +363,7 @@ class FusionModel(Savable, Abstaining):
         if parts.by_site is None or not parts.travelled.any():
             return site.astype(str), batch
         asked = np.flatnonzero(parts.travelled)
-        place = {label: number for number, label in enumerate(self.folding.classes_.tolist())}
-        columns = np.array([place.get(label, -1) for label in self.classes_[winners[asked]].tolist()])
+        columns = ClassIndex(self.folding.classes_).numbers(self.classes_[winners[asked]], "minus-one")
         known = columns >= 0
         asked, columns, every = asked[known], columns[known], np.flatnonzero(known)
         values = parts.by_site.values[:, every, columns]

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray
+from kernfed.base.labels import ClassIndex
 from kernfed.errors import InputError
 from kernfed.fusion.model import FusionModel
 from kernfed.fusion.parts import FusedParts, Visit
@@ -63,7 +64,7 @@ def _of_fusion(
     whole = replace(model, visit_=Visit())
     queries = model.folding.checked_rows(X)
     by_site = model.folding.site_scores(queries, **options)
-    places = np.searchsorted(model.classes_, model.folding.classes_)
+    places = ClassIndex(model.classes_).numbers(model.folding.classes_)
     travelled = np.ones(len(queries), dtype=bool)
     values = _head_values(model, queries, heads)
     likely = []

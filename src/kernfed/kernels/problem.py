@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed.base.checks import FloatArray, IntArray, class_numbers
+from kernfed.base.checks import FloatArray, IntArray
+from kernfed.base.labels import ClassIndex
 from kernfed.errors import InputError
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kernels.fourier import FourierFeatures
@@ -65,7 +66,7 @@ class FeatureProblem(ABC):
 
     def numbers(self, y: npt.NDArray[Any]) -> IntArray:
         """Class numbers (n,) of labels."""
-        return class_numbers(y, self.labels)
+        return ClassIndex(self.classes).numbers(y)
 
     def targets(self, y: npt.NDArray[Any]) -> FloatArray:
         """Targets (n, C): 1 in the column of the label and 0 elsewhere, or the values themselves as one column.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernfed.base.labels import ClassIndex
 from kernfed.errors import InputError
 from kernfed.privacy.accounting import PureEvent
 from kernfed.privacy.generator import WORD, Coin, NoiseGenerator, blocks, check_generator, uniform
@@ -79,5 +80,4 @@ class RandomizedLabels(Mechanism):
 
     def numbers(self, labels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Place (n,) of each label among the declared classes, 0 where it is none of them."""
-        place = {label: number for number, label in enumerate(self.classes)}
-        return np.array([place.get(label, 0) for label in labels.tolist()], dtype=np.int64)
+        return ClassIndex(self.classes).numbers(labels, "first").astype(np.int64)

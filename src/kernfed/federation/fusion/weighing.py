@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kernfed.base.checks import FloatArray, check_rows
+from kernfed.base.labels import ClassIndex
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation
@@ -76,7 +77,7 @@ def weigh(
     own = None if ridge.parameters.class_weights is None else np.asarray(ridge.parameters.class_weights)
     weights = np.ones(len(model.classes_))
     if own is not None:
-        weights[np.searchsorted(model.classes_, ridge.classes_)] = own
+        weights[ClassIndex(model.classes_).numbers(ridge.classes_)] = own
     parts = zip(np.split(values, cuts), np.split(scores, cuts), np.split(own_share, cuts), strict=True)
     about = {
         "handle": folding.handle,
