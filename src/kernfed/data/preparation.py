@@ -20,7 +20,8 @@ import numpy.typing as npt
 from kernfed.base.checks import FloatArray, check_rows
 from kernfed.data.columns import RawTable, is_table, raw_table
 from kernfed.data.preparation_choice import Rules, choose_plans
-from kernfed.data.preparation_plans import MOST_NAME_CHARACTERS, MOST_OUTPUTS, DropPlan, Plan, read_plan
+from kernfed.data.preparation_limits import MOST_NAME_CHARACTERS, MOST_OUTPUTS
+from kernfed.data.preparation_plans import DropPlan, Plan, read_plan
 from kernfed.data.preparation_statistics import TableStatistics
 from kernfed.errors import InputError
 from kernfed.files import atomic_path
@@ -139,9 +140,7 @@ class Preparation:
     @property
     def needed(self) -> bool:
         """Whether anything but complete numbers and lists goes in: others can be learned from as they are."""
-        return any(
-            plan.kind not in ("list", "number", "drop") or getattr(plan, "missing", False) for plan in self.plans
-        )
+        return any(plan.kind not in ("list", "number", "drop") or plan.flagged for plan in self.plans)
 
     def apply(self, table: Any) -> tuple[FloatArray, tuple[str, ...]]:
         """Matrix (n, p) of a raw table, a data frame, an Arrow table or columns by name, and the names of its columns.
