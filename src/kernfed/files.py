@@ -211,8 +211,8 @@ def _refusing(place: str) -> Iterator[None]:
     except (FileFormatError, ImportError):  # an import fails for want of an extra, which the content cannot choose
         raise
     except Exception as error:
-        told = " ".join(str(error).split())[:300]
-        raise FileFormatError(f"{place} is damaged: {type(error).__name__}: {told}") from error
+        reason = " ".join(str(error).split())[:300]
+        raise FileFormatError(f"{place} is damaged: {type(error).__name__}: {reason}") from error
 
 
 def _check_arrays(place: str, arrays: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -80,12 +80,12 @@ def name_differences(given: Sequence[str], known: Sequence[str]) -> str:
         return f"has them in another order: column {place} is {given[place]!r} and not {known[place]!r}"
     had, wanted = set(given), set(known)
     missing, strange = [n for n in known if n not in had], [n for n in given if n not in wanted]
-    told = [
+    differences = [
         f"{verb} {', '.join(map(repr, names[:5]))}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
         for verb, names in (("lacks", missing), ("has unknown", strange))
         if names
     ]
-    return " and ".join(told) or "names some columns twice"
+    return " and ".join(differences) or "names some columns twice"
 
 
 def check_finite(array: FloatArray, name: str) -> None:

@@ -116,7 +116,7 @@ def read_reasons(values: Any) -> dict[str, str]:
 
 
 def read_text(value: Any, name: str) -> str:
-    """A word or a sentence."""
+    """A value that must be text; anything else is refused."""
     if not isinstance(value, str):
         raise InputError(f"{name} must be text, got {value!r:.60}")
     return value

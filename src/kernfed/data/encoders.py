@@ -135,7 +135,7 @@ class SentenceEncoder(Encoder):
 
     @cached_property
     def digest(self) -> str:
-        """Of all files of the folder."""
+        """Fingerprint of the contents of all files in the encoder's folder."""
         return fingerprint("sentences 1", sorted(path for path in self._folder.rglob("*") if path.is_file()))
 
     def encode_batch(self, texts: Sequence[str]) -> FloatArray:
@@ -322,7 +322,7 @@ class ImageEncoder(Encoder):
 
     @cached_property
     def digest(self) -> str:
-        """Of all files of the folder."""
+        """Fingerprint of the contents of all files in the encoder's folder."""
         return fingerprint("timm 1", sorted(path for path in self._folder.rglob("*") if path.is_file()))
 
     def encode_batch(self, texts: Sequence[str]) -> FloatArray:

@@ -83,8 +83,8 @@ class Preparation:
             raise InputError("a preparation must name every column once")
         # Counted before they are named: a few hostile plans would name more than memory holds.
         if not 0 < sum(plan.n_outputs for plan in self.plans) <= MOST_OUTPUTS:
-            told = "; ".join(f"{plan.name!r:.60}: {plan.why or 'left out':.60}" for plan in self.plans[:10])
-            raise InputError(f"a preparation must leave 1 to {MOST_OUTPUTS:,} columns to learn from; {told}")
+            reasons = "; ".join(f"{plan.name!r:.60}: {plan.why or 'left out':.60}" for plan in self.plans[:10])
+            raise InputError(f"a preparation must leave 1 to {MOST_OUTPUTS:,} columns to learn from; {reasons}")
         if sum(plan.n_outputs * len(plan.name) for plan in self.plans) > MOST_NAME_CHARACTERS:
             raise InputError(
                 f"the names of the columns that a preparation makes must have at most {MOST_NAME_CHARACTERS:,} "
@@ -101,9 +101,9 @@ class Preparation:
         table that a word needs to be named at all.
         """
         several = isinstance(tables, Mapping) and bool(tables) and all(map(is_table, tables.values()))
-        own = [raw_table(tables[name]) for name in sorted(tables)] if several else [raw_table(tables)]
+        read = [raw_table(tables[name]) for name in sorted(tables)] if several else [raw_table(tables)]
         declared = rules.categories if rules is not None else ()
-        counted = [TableStatistics.of(table, min_rows=min_rows_per_value, categories=declared) for table in own]
+        counted = [TableStatistics.of(table, min_rows=min_rows_per_value, categories=declared) for table in read]
         return cls.from_statistics(counted, rules)
 
     @classmethod

@@ -293,7 +293,7 @@ class ListPlan(_VectorPlan):
 
     @property
     def n_outputs(self) -> int:
-        """Numbers of a row."""
+        """Columns that it makes, counted before they are named."""
         return self.width
 
     def _numbers(self, column: RawColumn) -> FloatArray:
@@ -318,7 +318,7 @@ class TextPlan(_VectorPlan):
 
     @property
     def n_outputs(self) -> int:
-        """Numbers of a row."""
+        """Columns that it makes, counted before they are named."""
         return self.width
 
     def _numbers(self, column: RawColumn) -> FloatArray:
