@@ -372,7 +372,7 @@ def test_commands_answer_a_hostile_file_with_one_sentence(saved, tmp_path, comma
         app([command, *arguments[command]])
     told = capsys.readouterr().err
     assert end.value.code == 2
-    assert "is damaged: InputError: numbers must be finite" in told
+    assert "is damaged: NotFinite: its header: numbers must be finite" in told
     assert len(told.strip().splitlines()) == 1
 
 

@@ -15,7 +15,6 @@ an earlier version.
 
 import hashlib
 import json
-import math
 import os
 import reprlib
 import stat
@@ -33,7 +32,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
 from kernfed._version import __version__
-from kernfed.base.plain import read_labels
+from kernfed.base.plain import read_json, read_labels
 from kernfed.errors import FileFormatError, InputError
 
 #: Version of the container itself: the header's own fields. Those of 0.1 had no digest.
@@ -197,26 +196,11 @@ def _read(place: Path) -> tuple[dict[str, npt.NDArray[Any]], Any]:
         if _HEADER_LIMIT < size < place.stat().st_size:
             raise FileFormatError(f"{place} has a header of {size:,} bytes, at most {_HEADER_LIMIT:,} are read")
         with safe_open(place, framework="numpy") as content:
-            header = _strict_json((content.metadata() or {}).get(_HEADER, "null"))
+            header = read_json((content.metadata() or {}).get(_HEADER, "null"), "its header")
             arrays = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118  not a mapping
-    except (SafetensorError, OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (SafetensorError, OSError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{place} is not a kernfed model file, or is cut off: {str(error)[:200]}") from None
     return arrays, header
-
-
-def _strict_json(text: str) -> Any:
-    """Parsed JSON, whose numbers are finite: Python would also read NaN, Infinity, 1e999 and 400 digits."""
-
-    def finite(digits: str) -> float:
-        if not math.isfinite(number := float(digits)):
-            raise InputError(f"numbers must be finite, got {digits[:20]}")
-        return number
-
-    def whole(digits: str) -> int:
-        finite(digits)
-        return int(digits)
-
-    return json.loads(text, parse_float=finite, parse_constant=finite, parse_int=whole)
 
 
 @contextmanager
@@ -227,8 +211,8 @@ def _refusing(place: str) -> Iterator[None]:
     except (FileFormatError, ImportError):  # an import fails for want of an extra, which the content cannot choose
         raise
     except Exception as error:
-        told = " ".join(str(error).split())[:300]
-        raise FileFormatError(f"{place} is damaged: {type(error).__name__}: {told}") from error
+        reason = " ".join(str(error).split())[:300]
+        raise FileFormatError(f"{place} is damaged: {type(error).__name__}: {reason}") from error
 
 
 def _check_arrays(place: str, arrays: Mapping[str, npt.NDArray[Any]]) -> None:

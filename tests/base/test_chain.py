@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from kernfed.base import chain as chained
-from kernfed.base.chain import ChainedLines, line_files, read_head
+from kernfed.base.chain import ChainedLines, ChainFile, line_files, read_head
 from kernfed.errors import InputError
 from kernfed.site.journal import check_journal, export_journal, read_journal, read_pin
 
@@ -273,3 +274,36 @@ def test_a_line_that_is_longer_than_the_end_that_is_read_is_followed_by_the_next
     first, second = list(read_journal(tmp_path))[1:]
     assert second["follows"] == first["chain"]
     assert check_journal(tmp_path).problems == []
+
+
+SAMPLES = Path(__file__).parents[1] / "samples" / "chains"
+
+
+def test_chains_of_earlier_versions_are_read_and_continued(tmp_path: Path) -> None:
+    """A ledger and a journal as version 0.2 wrote them: neither hash nor way of writing may change."""
+    place = tmp_path / "ledger.jsonl"
+    place.write_bytes((SAMPLES / "ledger.jsonl").read_bytes())
+    with ChainFile.opened(place, "kernfed privacy ledger 1", "{path} {line}") as file:
+        head = file.lines[-1]["chain"]
+        assert [line["chain"] for line in file.lines] == [
+            json.loads(text)["chain"] for text in (SAMPLES / "ledger.jsonl").read_text().splitlines()
+        ]
+        assert file.append({"note": "one more"})["chain"] == chained.chained(head, {"note": "one more"})
+    assert place.read_bytes().startswith((SAMPLES / "ledger.jsonl").read_bytes())
+    shutil.copytree(SAMPLES / "journal", tmp_path / "journal")
+    assert check_journal(tmp_path / "journal").problems == []
+    ChainedLines(tmp_path / "journal", {"site": "a"}, durable=False).append({"event": "asked"})
+    verdict = check_journal(tmp_path / "journal")
+    assert (verdict.lines, verdict.problems) == (3, [])
+
+
+@pytest.mark.parametrize("line", [1, 2])
+def test_a_changed_line_of_one_file_is_named(tmp_path: Path, line: int) -> None:
+    text = (SAMPLES / "ledger.jsonl").read_text().splitlines()
+    text[line - 1] = text[line - 1].replace("1e-05", "2e-05").replace("row", "raw").replace("2026", "2027")
+    (tmp_path / "ledger").write_text("\n".join(text) + "\n")
+    with (
+        pytest.raises(InputError, match=f"^damaged at {line}$"),
+        ChainFile.opened(tmp_path / "ledger", "kernfed privacy ledger 1", "damaged at {line}"),
+    ):
+        pass

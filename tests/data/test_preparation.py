@@ -90,7 +90,7 @@ def test_a_file_that_a_person_edits(preparation, tmp_path):
     assert Preparation.load(path) == preparation
     text = path.read_text()
     path.write_text(text.replace('name = "bmi"\nkind = "number"', 'name = "bmi"\nkind = "drop"'))
-    with pytest.raises(InputError, match=r"column 'bmi' of kind 'drop' has no setting 'low'"):
+    with pytest.raises(InputError, match=r"unknown setting 'center' in column 'bmi' of kind 'drop'"):
         Preparation.load(path)
     path.write_text(text.replace("low = 0.0", "low = 900.0", 1))
     with pytest.raises(InputError, match="low of column 'age' must be below high"):
@@ -114,7 +114,7 @@ def test_a_file_that_a_person_edits(preparation, tmp_path):
         ("[[column]]\nname = 'a'\nkind = 'time'\nparts = ['minute']", "parts of column 'a' must be one of"),
         ("[[column]]\nname = 'a'\nkind = 'number'\nspread = 0", "spread of column 'a' must be > 0"),
         ("[[column]]\nname = 'a'\nkind = 'number'\nspread = nan", "spread of column 'a' must be a finite number"),
-        ("[[column]]\nname = 'a'\nkind = 'boolean'\nmissing = 1", "missing of column 'a' must be bool"),
+        ("[[column]]\nname = 'a'\nkind = 'boolean'\nmissing = 1", "missing of column 'a' must be true or false, got 1"),
         ("[[column", "is no preparation in TOML"),
     ],
 )

@@ -30,6 +30,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kernfed.base.plain import read_json
 from kernfed.errors import InputError
 from kernfed.files import open_private, private_folder, sync_folder
 
@@ -75,9 +76,9 @@ def _locked(path: Path, flags: int) -> Iterator[int]:
 def _line(raw: bytes) -> dict[str, Any] | None:
     """A line as it was written, or None where it is none."""
     try:
-        line = json.loads(raw)
+        line = read_json(raw)
         return line if isinstance(line["chain"], str) else None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 

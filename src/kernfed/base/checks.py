@@ -80,12 +80,12 @@ def name_differences(given: Sequence[str], known: Sequence[str]) -> str:
         return f"has them in another order: column {place} is {given[place]!r} and not {known[place]!r}"
     had, wanted = set(given), set(known)
     missing, strange = [n for n in known if n not in had], [n for n in given if n not in wanted]
-    told = [
+    differences = [
         f"{verb} {', '.join(map(repr, names[:5]))}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
         for verb, names in (("lacks", missing), ("has unknown", strange))
         if names
     ]
-    return " and ".join(told) or "names some columns twice"
+    return " and ".join(differences) or "names some columns twice"
 
 
 def check_finite(array: FloatArray, name: str) -> None:
@@ -167,12 +167,3 @@ def _check_bounds(
     for bound, sign, holds in rules:
         if bound is not None and not holds(bound):
             raise InputError(f"{name} must be {sign} {bound}, got {shown!r}")
-
-
-def class_numbers(y: npt.NDArray[Any], known: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-    """Place (n,) of every label among the sorted ``known`` ones; a label that is not among them is refused."""
-    places = np.searchsorted(known, y)
-    strange = (places == len(known)) | (known[np.minimum(places, len(known) - 1)] != y)
-    if strange.any():
-        raise InputError(f"label {y[strange][0].item()!r} is not among the {len(known)} classes of this problem")
-    return places

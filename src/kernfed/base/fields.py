@@ -80,7 +80,7 @@ class Field:
 
     @property
     def argument(self) -> str:
-        """The learner's parameter."""
+        """Name of the learner's parameter that the option sets."""
         return self.parameter or self.name.replace("-", "_")
 
     def check(self, value: Any, name: str = "") -> Any:
@@ -211,8 +211,8 @@ def _checked(one: Field, hint: Any, value: Any, name: str) -> Any:
         return None
     fitting = [kind for kind in kinds if _looks_like(value, kind)]
     if not fitting:
-        told = " or ".join(dict.fromkeys(_in_words(one, kind) for kind in kinds))
-        raise InputError(f"{name} must be {told}, got {value!r:.60}")
+        kinds_text = " or ".join(dict.fromkeys(_in_words(one, kind) for kind in kinds))
+        raise InputError(f"{name} must be {kinds_text}, got {value!r:.60}")
     return _of_kind(one, fitting[0], value, name)
 
 

@@ -43,8 +43,8 @@ def check_prior(prior: Any, classes: npt.NDArray[Any]) -> Prior:
     absent = [label for label in labels if label not in given]
     unknown = [label for label in given if label not in labels]
     if absent or unknown:
-        told = f"none for {absent[0]!r}" if absent else f"one for {unknown[0]!r}, which is no class"
-        raise InputError(f"prior must have a share for every class of the model, got {told}")
+        mismatch = f"none for {absent[0]!r}" if absent else f"one for {unknown[0]!r}, which is no class"
+        raise InputError(f"prior must have a share for every class of the model, got {mismatch}")
     total = sum(given.values())
     if not total > 0:
         raise InputError("prior must have a share above 0 for some class, got 0 for all")

@@ -98,8 +98,7 @@ def _change(
     kind: str, model: Path, out: Path, credentials: Path, hub: str, settings: dict[str, Any], as_json: bool
 ) -> None:
     """Do a job with the sites of a hub, and put its model where it is wanted."""
-    import json
-
+    from kernfed.base.plain import read_json_file
     from kernfed.jobs.run import RESULT, Job, check_job, run_job
 
     check_output("--out", out)
@@ -110,7 +109,7 @@ def _change(
         with hub_federation(credentials, hub) as federation, progress(f"asking the sites ({kind})"):
             place = run_job(federation, job)
         shutil.move(place / "model.kfd", out)
-        _tell(kind, json.loads((place / RESULT).read_text(encoding="utf-8")), out, as_json)
+        _tell(kind, read_json_file(place / RESULT), out, as_json)
 
 
 def _tell(kind: str, result: dict[str, Any], out: Path, as_json: bool) -> None:

@@ -145,13 +145,15 @@ def run_app(
         raise
     if status != "finished:completed":
         raise RunFailed(f"run {run} failed ({status}): {_reason(details)}; see flwr log {run}")
+    from kernfed.base.plain import read_json_file
+
     folder = results / run
     if not (folder / "result.json").is_file():
         raise RunFailed(
             f"run {run} is completed but {folder}/result.json is not here; "
             "use this command on the SuperLink's machine, or share the folder of results"
         )
-    return Finished(run, folder, json.loads((folder / "result.json").read_text(encoding="utf-8")))
+    return Finished(run, folder, read_json_file(folder / "result.json"))
 
 
 def _wait(
@@ -368,8 +370,10 @@ def _environment(app: Path) -> dict[str, str]:
 
 def _json(text: str) -> dict[str, Any]:
     """The JSON object in what a command printed, or none."""
+    from kernfed.base.plain import read_json
+
     try:
-        printed = json.loads(text[text.index("{") :])
+        printed = read_json(text[text.index("{") :])
     except ValueError:
         return {}
     return printed if isinstance(printed, dict) else {}

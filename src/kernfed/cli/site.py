@@ -153,11 +153,10 @@ def table_reader(
     persons: str | None,
 ) -> "Callable[[], Table | RawTable]":
     """What reads the site's table: raw where its store has a preparation of raw columns."""
-    import json
-
+    from kernfed.base.plain import read_json_file
     from kernfed.data import read_raw_table, read_table
 
-    state = json.loads((store_place(store, name) / "state.json").read_text(encoding="utf-8"))
+    state = read_json_file(store_place(store, name) / "state.json")
     read = read_raw_table if "preparation" in state else read_table
     return partial(read, data, features=features, label=label, ids=ids, persons=persons)
 

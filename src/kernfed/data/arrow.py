@@ -3,7 +3,6 @@
 Only one batch is in memory beside the result, whatever the size of the file.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernfed.base.checks import FloatArray
+from kernfed.base.plain import read_json
 from kernfed.data.table import LONGEST_NAME, NUMBER, NUMBERS, Roles, Table, check_block, check_finite_labels, place
 from kernfed.errors import DataError
 
@@ -269,9 +269,9 @@ def _typed(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def pandas_index(schema: pa.Schema) -> set[str]:
     """Columns that pandas made of an index when it wrote the file, by what it says there about itself."""
     try:
-        columns = json.loads((schema.metadata or {})[b"pandas"])["index_columns"]
+        columns = read_json((schema.metadata or {})[b"pandas"])["index_columns"]
         return {name for name in columns if isinstance(name, str)}  # numbers without a column are described by a dict
-    except (KeyError, TypeError, ValueError, RecursionError):  # none, or none of pandas: files come from anywhere
+    except (KeyError, TypeError, ValueError):  # none, or none of pandas: files come from anywhere
         return set()
 
 

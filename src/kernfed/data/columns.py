@@ -134,8 +134,8 @@ class RawTable:
     def __post_init__(self) -> None:
         lengths = {len(column) for column in self.columns.values()}
         if len(lengths) != 1:
-            told = "columns of different lengths" if lengths else "no column to learn from"
-            raise DataError(f"{self.source}: expected columns of one length, got {told}")
+            problem = "columns of different lengths" if lengths else "no column to learn from"
+            raise DataError(f"{self.source}: expected columns of one length, got {problem}")
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))

@@ -12,7 +12,6 @@ not choose which files of a site are opened.
 
 import hashlib
 import importlib.util
-import json
 import os
 import re
 from abc import ABC, abstractmethod
@@ -26,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray
+from kernfed.base.plain import read_json_file
 from kernfed.errors import DataError, InputError
 from kernfed.files import atomic_path, private_folder
 
@@ -135,7 +135,7 @@ class SentenceEncoder(Encoder):
 
     @cached_property
     def digest(self) -> str:
-        """Of all files of the folder."""
+        """Fingerprint of the contents of all files in the encoder's folder."""
         return fingerprint("sentences 1", sorted(path for path in self._folder.rglob("*") if path.is_file()))
 
     def encode_batch(self, texts: Sequence[str]) -> FloatArray:
@@ -201,7 +201,7 @@ def check_encoder_name(name: str) -> str:
 def _is_static(folder: Path) -> bool:
     """Whether a folder that sentence-transformers can read is one of model2vec."""
     try:
-        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+        modules = read_json_file(folder / "modules.json")
         return (
             any("StaticEmbedding" in str(module.get("type")) for module in modules)
             and (folder / "tokenizer.json").is_file()
@@ -322,7 +322,7 @@ class ImageEncoder(Encoder):
 
     @cached_property
     def digest(self) -> str:
-        """Of all files of the folder."""
+        """Fingerprint of the contents of all files in the encoder's folder."""
         return fingerprint("timm 1", sorted(path for path in self._folder.rglob("*") if path.is_file()))
 
     def encode_batch(self, texts: Sequence[str]) -> FloatArray:

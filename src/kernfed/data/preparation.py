@@ -20,7 +20,8 @@ import numpy.typing as npt
 from kernfed.base.checks import FloatArray, check_rows
 from kernfed.data.columns import RawTable, is_table, raw_table
 from kernfed.data.preparation_choice import Rules, choose_plans
-from kernfed.data.preparation_plans import MOST_NAME_CHARACTERS, MOST_OUTPUTS, DropPlan, Plan, read_plan
+from kernfed.data.preparation_limits import MOST_NAME_CHARACTERS, MOST_OUTPUTS
+from kernfed.data.preparation_plans import DropPlan, Plan, read_plan
 from kernfed.data.preparation_statistics import TableStatistics
 from kernfed.errors import InputError
 from kernfed.files import atomic_path
@@ -82,8 +83,8 @@ class Preparation:
             raise InputError("a preparation must name every column once")
         # Counted before they are named: a few hostile plans would name more than memory holds.
         if not 0 < sum(plan.n_outputs for plan in self.plans) <= MOST_OUTPUTS:
-            told = "; ".join(f"{plan.name!r:.60}: {plan.why or 'left out':.60}" for plan in self.plans[:10])
-            raise InputError(f"a preparation must leave 1 to {MOST_OUTPUTS:,} columns to learn from; {told}")
+            reasons = "; ".join(f"{plan.name!r:.60}: {plan.why or 'left out':.60}" for plan in self.plans[:10])
+            raise InputError(f"a preparation must leave 1 to {MOST_OUTPUTS:,} columns to learn from; {reasons}")
         if sum(plan.n_outputs * len(plan.name) for plan in self.plans) > MOST_NAME_CHARACTERS:
             raise InputError(
                 f"the names of the columns that a preparation makes must have at most {MOST_NAME_CHARACTERS:,} "
@@ -100,9 +101,9 @@ class Preparation:
         table that a word needs to be named at all.
         """
         several = isinstance(tables, Mapping) and bool(tables) and all(map(is_table, tables.values()))
-        own = [raw_table(tables[name]) for name in sorted(tables)] if several else [raw_table(tables)]
+        read = [raw_table(tables[name]) for name in sorted(tables)] if several else [raw_table(tables)]
         declared = rules.categories if rules is not None else ()
-        counted = [TableStatistics.of(table, min_rows=min_rows_per_value, categories=declared) for table in own]
+        counted = [TableStatistics.of(table, min_rows=min_rows_per_value, categories=declared) for table in read]
         return cls.from_statistics(counted, rules)
 
     @classmethod
@@ -139,9 +140,7 @@ class Preparation:
     @property
     def needed(self) -> bool:
         """Whether anything but complete numbers and lists goes in: others can be learned from as they are."""
-        return any(
-            plan.kind not in ("list", "number", "drop") or getattr(plan, "missing", False) for plan in self.plans
-        )
+        return any(plan.kind not in ("list", "number", "drop") or plan.flagged for plan in self.plans)
 
     def apply(self, table: Any) -> tuple[FloatArray, tuple[str, ...]]:
         """Matrix (n, p) of a raw table, a data frame, an Arrow table or columns by name, and the names of its columns.

@@ -76,7 +76,7 @@ def choose_plans(statistics: TableStatistics, rules: Rules) -> tuple[Plan, ...]:
     for name in (*rules.ordered, *rules.kinds, *rules.texts):
         if name not in statistics.columns:
             raise InputError(f"there is no column {name!r}; there are {', '.join(map(repr, statistics.columns))}")
-    plans = [_rounded(_choose(name, own, rules)) for name, own in statistics.columns.items()]
+    plans = [_rounded(_choose(name, col, rules)) for name, col in statistics.columns.items()]
     return (*plans, *(DropPlan(name, "not every site has it") for name in statistics.partial))
 
 
@@ -97,48 +97,48 @@ def _rounded(plan: Plan) -> Plan:
     return replace(plan, **numbers)
 
 
-def _choose(name: str, own: ColumnStatistics, rules: Rules) -> Plan:
-    order, wanted = tuple(rules.ordered.get(name, own.order)), rules.kinds.get(name)
-    flagged = own.missing >= rules.min_rows
+def _choose(name: str, col: ColumnStatistics, rules: Rules) -> Plan:
+    order, wanted = tuple(rules.ordered.get(name, col.order)), rules.kinds.get(name)
+    flagged = col.missing >= rules.min_rows
     if name in rules.texts:
         encoder = find_encoder(rules.texts[name])
-        return TextPlan(name, f"text as declared{_gaps(own)}", encoder.name, encoder.digest, encoder.width)
-    if own.width:
-        why = "embeddings" if own.width > 0 else "lists of different lengths at different sites"
-        return ListPlan(name, why, own.width) if own.width > 0 else DropPlan(name, why)
-    if wanted == "drop" or not own.present:
+        return TextPlan(name, f"text as declared{_gaps(col)}", encoder.name, encoder.digest, encoder.width)
+    if col.width:
+        why = "embeddings" if col.width > 0 else "lists of different lengths at different sites"
+        return ListPlan(name, why, col.width) if col.width > 0 else DropPlan(name, why)
+    if wanted == "drop" or not col.present:
         return DropPlan(name, "as declared" if wanted else "no values, or of a kind that cannot be learned from")
     if order:
-        return OrderedPlan(name, f"ordered as declared{_gaps(own)}", order, flagged)
+        return OrderedPlan(name, f"ordered as declared{_gaps(col)}", order, flagged)
     if wanted != "category":
-        if own.flags == own.present and not wanted:
-            return BooleanPlan(name, f"true or false{_gaps(own)}", flagged) if _differs(own) else _constant(name)
-        if own.numbers >= _NEARLY_ALL * own.present or wanted == "number":
-            return _number(name, own, rules, wanted == "number")
-        if own.times >= _NEARLY_ALL * own.present:
-            return _time(name, own, rules)
-    return _category(name, own, rules, wanted == "category")
+        if col.flags == col.present and not wanted:
+            return BooleanPlan(name, f"true or false{_gaps(col)}", flagged) if _differs(col) else _constant(name)
+        if col.numbers >= _NEARLY_ALL * col.present or wanted == "number":
+            return _number(name, col, rules, wanted == "number")
+        if col.times >= _NEARLY_ALL * col.present:
+            return _time(name, col, rules)
+    return _category(name, col, rules, wanted == "category")
 
 
-def _number(name: str, own: ColumnStatistics, rules: Rules, declared: bool) -> Plan:
-    if not own.numbers:
+def _number(name: str, col: ColumnStatistics, rules: Rules, declared: bool) -> Plan:
+    if not col.numbers:
         return DropPlan(name, "no numbers")
-    if not declared and own.counting == own.rows:
+    if not declared and col.counting == col.rows:
         return DropPlan(name, "numbers the rows: an identifier")
-    identifies = own.different == own.rows and own.whole == own.present and _IDENTIFIER.fullmatch(name)
+    identifies = col.different == col.rows and col.whole == col.present and _IDENTIFIER.fullmatch(name)
     if identifies and not declared:
         return DropPlan(name, "a different whole number in every row: an identifier")
-    mean = own.total / own.numbers
-    spread = float(np.sqrt(max(own.square / own.numbers - mean**2, 0.0)))
+    mean = col.total / col.numbers
+    spread = float(np.sqrt(max(col.square / col.numbers - mean**2, 0.0)))
     if spread <= 1e-7 * abs(mean) + 1e-300:  # of nearer values sums of squares do not know the spread
         return _constant(name)
-    absent = own.missing + own.present - own.numbers
-    return _scaled(name, own, mean, spread, absent >= rules.min_rows)
+    absent = col.missing + col.present - col.numbers
+    return _scaled(name, col, mean, spread, absent >= rules.min_rows)
 
 
-def _scaled(name: str, own: ColumnStatistics, mean: float, spread: float, flagged: bool) -> NumberPlan:
+def _scaled(name: str, col: ColumnStatistics, mean: float, spread: float, flagged: bool) -> NumberPlan:
     """A number on one scale; where the histogram knows quantiles, with a curve for heavy tails."""
-    histogram, why = own.histogram, f"number{_gaps(own)}"
+    histogram, why = col.histogram, f"number{_gaps(col)}"
     low, high = mean - 6 * spread, mean + 6 * spread
     quantiles = {share: histogram.quantile(share) for share in (0.001, 0.005, 0.05, 0.5, 0.95, 0.995, 0.999)}
     middle = quantiles[0.95] - quantiles[0.05]
@@ -169,53 +169,53 @@ def _moments(
     return mean, float(np.sqrt(counts @ (bent - mean) ** 2 / counts.sum()))
 
 
-def _time(name: str, own: ColumnStatistics, rules: Rules) -> Plan:
-    mean = own.days / own.times
-    spread = float(np.sqrt(max(own.days_square / own.times - mean**2, 0.0)))
+def _time(name: str, col: ColumnStatistics, rules: Rules) -> Plan:
+    mean = col.days / col.times
+    spread = float(np.sqrt(max(col.days_square / col.times - mean**2, 0.0)))
     parts = ["years"]
     if spread < _LIVES:
         parts += [*(["month"] if spread > _SEASON else []), "weekday"]
-    if own.timed:
+    if col.timed:
         parts.append("hour")
     if spread <= 1e-6:
         return _constant(name)
-    why = f"{'times' if own.timed else 'dates'} within about {max(3.5 * spread / 365.25, 0.1):.1f} years{_gaps(own)}"
-    return TimePlan(name, why, mean, spread, tuple(parts), own.missing >= rules.min_rows)
+    why = f"{'times' if col.timed else 'dates'} within about {max(3.5 * spread / 365.25, 0.1):.1f} years{_gaps(col)}"
+    return TimePlan(name, why, mean, spread, tuple(parts), col.missing >= rules.min_rows)
 
 
-def _category(name: str, own: ColumnStatistics, rules: Rules, declared: bool) -> Plan:
-    if not declared and own.different == own.rows:
+def _category(name: str, col: ColumnStatistics, rules: Rules, declared: bool) -> Plan:
+    if not declared and col.different == col.rows:
         return DropPlan(name, "a different word in every row: an identifier")
-    if not declared and own.words and own.characters > _SENTENCES * own.words:
+    if not declared and col.words and col.characters > _SENTENCES * col.words:
         return DropPlan(name, "text of sentences: learn from it with --text")
-    enough = {word: count for word, count in own.named.items() if count >= rules.min_rows}
+    enough = {word: count for word, count in col.named.items() if count >= rules.min_rows}
     kept = sorted(sorted(enough, key=lambda word: (-enough[word], word))[: rules.most_values])
-    rest = own.present - sum(enough[word] for word in kept)
-    flagged = own.missing >= rules.min_rows
+    rest = col.present - sum(enough[word] for word in kept)
+    flagged = col.missing >= rules.min_rows
     if not kept:
         return DropPlan(name, f"every word is rare, below {rules.min_rows} rows")
     if len(kept) == 1 and rest < rules.min_rows and not flagged:
         return _constant(name)
-    rare = f", {rest / own.rows:.1%} rare" if rest else ""
-    return CategoryPlan(name, f"{len(kept)} words{rare}{_gaps(own)}", tuple(kept), rest >= rules.min_rows, flagged)
+    rare = f", {rest / col.rows:.1%} rare" if rest else ""
+    return CategoryPlan(name, f"{len(kept)} words{rare}{_gaps(col)}", tuple(kept), rest >= rules.min_rows, flagged)
 
 
 def _constant(name: str) -> DropPlan:
     return DropPlan(name, "always the same value")
 
 
-def _differs(own: ColumnStatistics) -> bool:
+def _differs(col: ColumnStatistics) -> bool:
     """Whether flags are of both kinds, as far as numbers and words tell."""
-    kinds = {number == _ONE for number in own.histogram.counts}
-    kinds |= {word.lower() in ("true", "yes", "y", "t", "1") for word in own.named}
-    return len(kinds) == 2 or (own.rare > 0 and not own.numbers)
+    kinds = {number == _ONE for number in col.histogram.counts}
+    kinds |= {word.lower() in ("true", "yes", "y", "t", "1") for word in col.named}
+    return len(kinds) == 2 or (col.rare > 0 and not col.numbers)
 
 
-def _gaps(own: ColumnStatistics) -> str:
+def _gaps(col: ColumnStatistics) -> str:
     """How much is missing, and how much is of another kind than most."""
-    told = f", {own.missing / own.rows:.1%} missing" if own.missing else ""
-    odd = own.present - max(own.numbers, own.times, own.words, own.flags)
-    return f"{told}, {odd / own.rows:.1%} cannot be read" if odd > 0 else told
+    gaps = f", {col.missing / col.rows:.1%} missing" if col.missing else ""
+    odd = col.present - max(col.numbers, col.times, col.words, col.flags)
+    return f"{gaps}, {odd / col.rows:.1%} cannot be read" if odd > 0 else gaps
 
 
 #: Factors between units that people mix up, in words.
@@ -260,11 +260,11 @@ class UnitSuspicion:
 
 def suspect_units(statistics: Mapping[str, TableStatistics]) -> list[UnitSuspicion]:
     """Sites whose column looks to be in another unit, by column; at least three sites are needed to say whose it is."""
-    names = dict.fromkeys(name for own in statistics.values() for name in own.columns)
+    names = dict.fromkeys(name for col in statistics.values() for name in col.columns)
     suspicions = []
     for name in names:
-        columns = {site: own.columns[name] for site, own in statistics.items() if name in own.columns}
-        numeric = {site: own for site, own in columns.items() if own.numbers >= _ENOUGH and own.numbers > own.words}
+        columns = {site: col.columns[name] for site, col in statistics.items() if name in col.columns}
+        numeric = {site: col for site, col in columns.items() if col.numbers >= _ENOUGH and col.numbers > col.words}
         if len(numeric) < 3:
             continue
         for site in sorted(numeric):
@@ -275,20 +275,20 @@ def suspect_units(statistics: Mapping[str, TableStatistics]) -> list[UnitSuspici
 
 
 def _suspect(site: str, name: str, columns: Mapping[str, ColumnStatistics]) -> UnitSuspicion | None:
-    own = _quartiles(columns[site])
+    here = _quartiles(columns[site])
     others = sorted(_quartiles(column)[1] for other, column in columns.items() if other != site)
     usual = others[len(others) // 2]
-    if own[1] * usual <= 0 or not others[0] / usual > 0.5 or not others[-1] / usual < 2:  # they do not agree themselves
+    if here[1] * usual <= 0 or not others[0] / usual > 0.5 or not others[-1] / usual < 2:  # they do not agree
         return None
     every = [_quartiles(column) for other, column in columns.items() if other != site]
     middle = min(every, key=lambda quartiles: abs(quartiles[1] - usual))
-    logs = [math.log(one / two) if one * two > 0 else math.nan for one, two in zip(own, middle, strict=True)]
+    logs = [math.log(one / two) if one * two > 0 else math.nan for one, two in zip(here, middle, strict=True)]
     factor = min(FACTORS, key=lambda value: abs(abs(logs[1]) - math.log(value)))
     size = math.log(factor)
     quartiles = [abs(abs(value) - size) < _NEAR_QUARTILES for value in (logs[0], logs[2]) if not math.isnan(value)]
     if abs(abs(logs[1]) - size) > _NEAR or size < math.log(2) or not all(quartiles):
         return None
-    return UnitSuspicion(site, name, own[1], usual, factor)
+    return UnitSuspicion(site, name, here[1], usual, factor)
 
 
 def _quartiles(column: ColumnStatistics) -> tuple[float, float, float]:

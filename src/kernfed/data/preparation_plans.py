@@ -3,130 +3,84 @@
 All numbers come out on one scale: one unit is about one standard deviation of a number, and two categories are
 ``FLAG * sqrt(2)`` apart. Smaller flags than that made kernels on tables better, standardised ones worse: of a rare
 category they are far from everything. No cell is refused: what cannot be read is missing.
-
-An asker writes the settings, so a preparation whose result is infinite for some cells would tell which rows have them.
-Settings are therefore bounded when a plan is made, before a row is looked at, and every prepared value is cut to a
-bound that its kind of plan has: after that a learner sees finite rows of public size, whatever the table holds.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import numpy as np
 
-from kernfed.base.checks import FloatArray, check_choice, check_count, check_number
+from kernfed.base.checks import FloatArray, check_choice, check_number
+from kernfed.base.fields import check_fields, check_text, declared, fields_of, from_values, to_values
 from kernfed.base.plain import read_text
 from kernfed.data.columns import LARGEST, RawColumn
 from kernfed.data.encoders import USUAL_ENCODER, check_encoder_name, find_encoder
+from kernfed.data.preparation_limits import (
+    FARTHEST,
+    FARTHEST_DAY,
+    FINEST_UNIT,
+    LARGEST_NUMBER,
+    LEAST_DAYS,
+    MOST_CHARACTERS,
+    MOST_OUTPUTS,
+    SMALLEST_SCALE,
+    check_range,
+    check_reach,
+    check_values,
+    saturated,
+)
 from kernfed.errors import InputError
-
-#: Size of a prepared number. What ``kernfed prepare`` chooses comes to a few hundred at most; a file that leaves
-#: numbers as they are may come to this; and squares of it can be added over 1e280 rows.
-LARGEST_NUMBER = 1e9
-#: Size of low, high, center and offset: numbers are at most ``LARGEST``, and six standard deviations beyond them 7e100.
-FARTHEST = 10 * LARGEST
-#: Least of spread and unit: the square root of the smallest square that a sum can hold is 2e-162.
-SMALLEST_SCALE = 1e-200
-#: Least width of [low, high] in parts of its larger end: nearer values are the same but for rounding.
-NARROWEST = 1e-9
-#: Least unit of a logarithm in parts of high - low. Histograms know values from 1e-12 to 1e100.
-FINEST_UNIT = 1e-120
-#: Days from 1970, and days of a spread: files count at most 2^63 microseconds, 1.1e8 days.
-FARTHEST_DAY, LEAST_DAYS = 1e9, 1e-9
-#: Characters of a name, a reason, a word or a fingerprint, and words of a column.
-MOST_CHARACTERS, MOST_VALUES = 1000, 10_000
-#: Numbers of one list or one vector of a text, and columns that a preparation may make.
-MOST_OUTPUTS = 1_000_000
-#: Characters of the names of all columns that a preparation makes.
-MOST_NAME_CHARACTERS = 100_000_000
-
-
-def saturated(made: FloatArray, bound: float) -> FloatArray:
-    """Values cut to [-bound, bound], those that are not a number as 0; finite values inside keep their bits.
-
-    >>> saturated(np.array([[np.nan, np.inf, -0.5]]), 4.0).tolist()
-    [[0.0, 4.0, -0.5]]
-    """
-    limit = min(bound, float(np.finfo(made.dtype).max))
-    cut = np.clip(np.nan_to_num(made, nan=0.0, posinf=limit, neginf=-limit), -limit, limit)
-    return np.asarray(cut, dtype=made.dtype)  # lists may be float32, and stay so
-
-
-def check_text(text: str, name: str) -> None:
-    """Refuse text that is longer than ``MOST_CHARACTERS``, or that no file can hold."""
-    if len(text) > MOST_CHARACTERS:
-        raise InputError(f"{name} must have at most {MOST_CHARACTERS:,} characters, got {len(text):,}")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InputError(f"{name} must be text that can be written as UTF-8, got {text!r:.60}") from None
-
-
-def check_values(values: tuple[str, ...], column: str, at_least: int) -> None:
-    """Refuse too few, too many, repeated or too long words of a column."""
-    if not at_least <= len(values) <= MOST_VALUES or len(set(values)) != len(values):
-        raise InputError(f"values of column {column!r:.60} must be {at_least} to {MOST_VALUES:,} words, each once")
-    for word in values:
-        check_text(word, f"a word of column {column!r:.60}")
-
-
-def check_scale(value: float, name: str) -> None:
-    """A positive spread or unit that divides no number of public size to infinity."""
-    check_number(value, name, above=0, at_least=SMALLEST_SCALE, at_most=FARTHEST)
-
-
-def check_range(low: float, high: float, column: str) -> None:
-    """Refuse a range that is empty, or so narrow that rounding decides on which side of it a value is."""
-    if not low < high:
-        raise InputError(f"low of column {column!r:.60} must be below high, got {low} and {high}")
-    if high - low < NARROWEST * max(abs(low), abs(high)):
-        raise InputError(
-            f"low and high of column {column!r:.60} must differ by at least {NARROWEST:g} of their size, got {low} and "
-            f"{high}; choose a wider range"
-        )
-
-
-def check_reach(ends: FloatArray, center: float, spread: float, column: str) -> None:
-    """Refuse a center and spread by which the ends (2,) of a range, on its curve, are beyond ``LARGEST_NUMBER``."""
-    if not float(np.abs(ends - center).max()) <= LARGEST_NUMBER * spread:
-        raise InputError(
-            f"spread of column {column!r:.60} must be at least {1 / LARGEST_NUMBER:g} of the distance from center to "
-            f"low and to high, on its curve, got {spread}; choose center between them, and a larger spread"
-        )
-
 
 #: Size of a flag: of one category among several, of a missing value, of half the way from false to true.
 FLAG = 0.5
+#: Radius of the circle on which months, weekdays and hours lie.
+CIRCLE = 0.35
+#: Length of the vector of a text: it says as much as about nine columns of numbers.
+TEXT = 3.0
+#: Half the way from the first word of an order to the last, and the most of years before or after the middle.
+ORDER, YEARS = 1.5, 4.0
+#: What a category is called that is rare, or was not met before, and one that is missing.
+OTHER, MISSING = "(other)", "(missing)"
+#: Parts of a time, with the days or hours after which each begins again; "years" goes on.
+PARTS = {"years": 0.0, "month": 12.0, "weekday": 7.0, "hour": 24.0}
 
 
 @dataclass(frozen=True)
 class Plan(ABC):
-    """How column ``name`` becomes columns of numbers; ``why`` is for people. A plan that exists was checked."""
+    """How column ``name`` becomes columns of numbers; ``why`` is for people. A plan that exists was checked.
+
+    ``check`` and ``apply`` are final, so that no kind of plan can leave out a limit.
+    """
 
     kind: ClassVar[str] = ""
     #: Largest size of a prepared value, whatever settings and cells are.
     bound: ClassVar[float] = FLAG
 
     name: str
-    why: str = ""
+    why: str = declared("", longest=MOST_CHARACTERS)
 
     def __post_init__(self) -> None:
         self.check()
 
-    @abstractmethod
+    @property
+    def flagged(self) -> bool:
+        """Whether one more column says where the value is missing."""
+        return bool(getattr(self, "missing", False))
+
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns that it makes, but for the flag: by default the column itself."""
+        return (self.name,)
+
+    @final
     def outputs(self) -> tuple[str, ...]:
         """Names of the columns that it makes."""
+        return (*self.names(), f"{self.name}={MISSING}") if self.flagged else self.names()
 
     @property
     def n_outputs(self) -> int:
         """Number of columns that it makes."""
         return len(self.outputs())
-
-    @property
-    def _called(self) -> str:
-        """The column as messages name it."""
-        return f"column {self.name!r:.60}"
 
     @final
     def apply(self, column: RawColumn) -> FloatArray:
@@ -137,39 +91,30 @@ class Plan(ABC):
     @final
     def check(self) -> None:
         """Refuse settings that are too long, too many or too large; it follows from the settings alone."""
-        check_text(self.name, "the name of a column")
-        check_text(self.why, f"why of column {self.name!r:.60}")
-        self._check_settings()
+        check_text(self.name, "the name of a column", MOST_CHARACTERS)
+        check_fields(self, f" of column {self.name!r:.60}")
+        self._check_together()
 
     @abstractmethod
     def _numbers(self, column: RawColumn) -> FloatArray:
         """Numbers (n, k) before they are cut to ``bound``."""
 
-    @abstractmethod
-    def _check_settings(self) -> None:
-        """Refuse what this kind of plan cannot have."""
+    def _check_together(self) -> None:  # noqa: B027  most kinds have nothing more to check
+        """Refuse settings that do not go together."""
 
+    @final
     def summary(self) -> str:
         """What is done, in a few words."""
-        return self.kind
+        return f"{self._about()}, flag where missing" if self.flagged else self._about()
+
+    @abstractmethod
+    def _about(self) -> str:
+        """What is done with a value that is not missing."""
 
     def to_values(self) -> dict[str, Any]:
         """Plain values, the kind first."""
-        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        plain = to_values(self)
         return {"name": plain.pop("name"), "kind": self.kind, **plain}
-
-
-#: Radius of the circle on which months, weekdays and hours lie.
-CIRCLE = 0.35
-#: Length of the vector of a text: it says as much as about nine columns of numbers.
-TEXT = 3.0
-#: Half the way from the first word of an order to the last, and the most of years before or after the middle.
-ORDER, YEARS = 1.5, 4.0
-#: What a category is called that is rare, or was not met before, and one that is missing.
-OTHER, MISSING = "(other)", "(missing)"
-CURVES = ("none", "log")
-#: Parts of a time, with the days or hours after which each begins again; "years" goes on.
-PARTS = {"years": 0.0, "month": 12.0, "weekday": 7.0, "hour": 24.0}
 
 
 @dataclass(frozen=True)
@@ -182,44 +127,33 @@ class NumberPlan(Plan):
     kind: ClassVar[str] = "number"
     bound: ClassVar[float] = LARGEST_NUMBER
 
-    low: float = 0.0
-    high: float = 1.0
-    center: float = 0.5
-    spread: float = 0.5
-    curve: str = "none"
-    offset: float = 0.0
-    unit: float = 1.0
+    low: float = declared(0.0, at_least=-FARTHEST, at_most=FARTHEST)
+    high: float = declared(1.0, at_least=-FARTHEST, at_most=FARTHEST)
+    center: float = declared(0.5, at_least=-FARTHEST, at_most=FARTHEST)
+    spread: float = declared(0.5, above=0, at_least=SMALLEST_SCALE, at_most=FARTHEST)
+    curve: str = declared("none", choices=("none", "log"))
+    offset: float = declared(0.0, at_least=-FARTHEST, at_most=FARTHEST)
+    unit: float = declared(1.0, above=0, at_least=SMALLEST_SCALE, at_most=FARTHEST)
     missing: bool = False
 
-    def outputs(self) -> tuple[str, ...]:
-        """The column itself, and the flag."""
-        return (self.name, f"{self.name}={MISSING}") if self.missing else (self.name,)
-
     def _numbers(self, column: RawColumn) -> FloatArray:
-        """Numbers (n, 1), or (n, 2) with the flag."""
         values = column.numbers
         absent = ~np.isfinite(values)
         moved = bend(np.clip(values, self.low, self.high), self.curve, self.offset, self.unit)
         scaled = np.where(absent, 0.0, (moved - self.center) / self.spread)
         return _with_flag(scaled, absent, self.missing)
 
-    def _check_settings(self) -> None:
+    def _check_together(self) -> None:
         """Refuse a range that is empty, and one that becomes larger than ``LARGEST_NUMBER``."""
-        for name in ("low", "high", "center", "offset"):
-            check_number(getattr(self, name), f"{name} of {self._called}", at_least=-FARTHEST, at_most=FARTHEST)
-        for name in ("spread", "unit"):
-            check_scale(getattr(self, name), f"{name} of {self._called}")
-        check_choice(self.curve, f"curve of {self._called}", CURVES)
         check_range(self.low, self.high, self.name)
         if self.curve == "log":
-            check_number(self.unit, f"unit of {self._called}", at_least=FINEST_UNIT * (self.high - self.low))
+            finest = FINEST_UNIT * (self.high - self.low)
+            check_number(self.unit, f"unit of column {self.name!r:.60}", at_least=finest)
         ends = bend(np.array([self.low, self.high]), self.curve, self.offset, self.unit)
         check_reach(ends, self.center, self.spread, self.name)
 
-    def summary(self) -> str:
-        """Range and curve."""
-        told = f"{self.low:.4g} to {self.high:.4g}" + (", log" if self.curve == "log" else "")
-        return f"{told}, flag where missing" if self.missing else told
+    def _about(self) -> str:
+        return f"{self.low:.4g} to {self.high:.4g}" + (", log" if self.curve == "log" else "")
 
 
 @dataclass(frozen=True)
@@ -230,22 +164,13 @@ class BooleanPlan(Plan):
 
     missing: bool = False
 
-    def outputs(self) -> tuple[str, ...]:
-        """The column itself, and the flag."""
-        return (self.name, f"{self.name}={MISSING}") if self.missing else (self.name,)
-
     def _numbers(self, column: RawColumn) -> FloatArray:
-        """Numbers (n, 1), or (n, 2) with the flag."""
         values = column.flags
         absent = ~np.isfinite(values)
         return _with_flag(np.where(absent, 0.0, (values - 0.5) * FLAG * np.sqrt(2)), absent, self.missing)
 
-    def _check_settings(self) -> None:
-        """Nothing more: a flag has no settings."""
-
-    def summary(self) -> str:
-        """Whether there is a flag."""
-        return "true or false, flag where missing" if self.missing else "true or false"
+    def _about(self) -> str:
+        return "true or false"
 
 
 @dataclass(frozen=True)
@@ -258,31 +183,26 @@ class CategoryPlan(Plan):
     other: bool = True
     missing: bool = False
 
-    def outputs(self) -> tuple[str, ...]:
-        """A column for each value."""
-        names = (*self.values, *([OTHER] if self.other else []), *([MISSING] if self.missing else []))
-        return tuple(f"{self.name}={value}" for value in names)
+    def names(self) -> tuple[str, ...]:
+        """A column for each value, and for the others."""
+        return tuple(f"{self.name}={value}" for value in (*self.values, *([OTHER] if self.other else [])))
 
     def _numbers(self, column: RawColumn) -> FloatArray:
-        """Flags (n, k)."""
         codes, words = column.named
         count, known = len(self.values), {value: place for place, value in enumerate(self.values)}
         other = count if self.other else -1
         missing = count + self.other if self.missing else -1
         places = np.array([*(known.get(word, other) for word in words), missing], dtype=np.int64)[codes]
-        flags = np.zeros((len(column), len(self.outputs())))
+        flags = np.zeros((len(column), self.n_outputs))
         flagged = np.flatnonzero(places >= 0)
         flags[flagged, places[flagged]] = FLAG
         return flags
 
-    def _check_settings(self) -> None:
-        """Refuse values that are no words, or occur twice."""
+    def _check_together(self) -> None:
         check_values(self.values, self.name, at_least=1)
 
-    def summary(self) -> str:
-        """How many values."""
-        extra = " and others" if self.other else ""
-        return f"{len(self.values)} values{extra}{', flag where missing' if self.missing else ''}"
+    def _about(self) -> str:
+        return f"{len(self.values)} values{' and others' if self.other else ''}"
 
 
 @dataclass(frozen=True)
@@ -299,26 +219,18 @@ class OrderedPlan(Plan):
     values: tuple[str, ...] = ()
     missing: bool = False
 
-    def outputs(self) -> tuple[str, ...]:
-        """The column itself, and the flag."""
-        return (self.name, f"{self.name}={MISSING}") if self.missing else (self.name,)
-
     def _numbers(self, column: RawColumn) -> FloatArray:
-        """Numbers (n, 1), or (n, 2) with the flag."""
         codes, words = column.named
         heights = dict(zip(self.values, np.linspace(-ORDER, ORDER, len(self.values)).tolist(), strict=True))
         values = np.array([*(heights.get(word, np.nan) for word in words), np.nan])[codes]
         absent = np.isnan(values)
         return _with_flag(np.where(absent, 0.0, values), absent, self.missing)
 
-    def _check_settings(self) -> None:
-        """Refuse an order of fewer than two values."""
+    def _check_together(self) -> None:
         check_values(self.values, self.name, at_least=2)
 
-    def summary(self) -> str:
-        """The order."""
-        shown = " < ".join(self.values if len(self.values) <= 5 else (*self.values[:2], "...", *self.values[-2:]))
-        return f"{shown}, flag where missing" if self.missing else shown
+    def _about(self) -> str:
+        return " < ".join(self.values if len(self.values) <= 5 else (*self.values[:2], "...", *self.values[-2:]))
 
 
 @dataclass(frozen=True)
@@ -328,23 +240,17 @@ class TimePlan(Plan):
     kind: ClassVar[str] = "time"
     bound: ClassVar[float] = YEARS
 
-    center: float = 0.0
-    spread: float = 365.25
-    parts: tuple[str, ...] = ("years",)
+    center: float = declared(0.0, at_least=-FARTHEST_DAY, at_most=FARTHEST_DAY, unit="days since 1970")
+    spread: float = declared(365.25, above=0, at_least=LEAST_DAYS, at_most=FARTHEST_DAY, unit="days")
+    parts: tuple[str, ...] = declared(("years",), choices=tuple(PARTS))
     missing: bool = False
 
-    def outputs(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """A column for the years, two for each other part."""
-        names = [
-            name
-            for part in self.parts
-            for name in ((part,) if part == "years" else (f"{part} (sine)", f"{part} (cosine)"))
-        ]
-        flag = [f"{self.name}={MISSING}"] if self.missing else []
-        return (*(f"{self.name}: {name}" for name in names), *flag)
+        points = [(part,) if part == "years" else (f"{part} (sine)", f"{part} (cosine)") for part in self.parts]
+        return tuple(f"{self.name}: {name}" for names in points for name in names)
 
     def _numbers(self, column: RawColumn) -> FloatArray:
-        """Numbers (n, k)."""
         days = np.clip(column.days, -FARTHEST_DAY, FARTHEST_DAY)
         absent = ~np.isfinite(column.days)
         present = np.where(absent, self.center, days)
@@ -359,72 +265,61 @@ class TimePlan(Plan):
             made.append(absent * FLAG)
         return np.column_stack(made)
 
-    def _check_settings(self) -> None:
-        """Refuse days that no calendar has, and parts that a time does not have."""
-        check_number(self.center, f"center of {self._called}", at_least=-FARTHEST_DAY, at_most=FARTHEST_DAY)
-        check_number(self.spread, f"spread of {self._called}", above=0, at_least=LEAST_DAYS, at_most=FARTHEST_DAY)
+    def _check_together(self) -> None:
         if not self.parts or len(set(self.parts)) != len(self.parts):
             raise InputError(f"parts of column {self.name!r} must be some of {', '.join(PARTS)}, each once")
-        for part in self.parts:
-            check_choice(part, f"parts of column {self.name!r}", tuple(PARTS))
 
-    def summary(self) -> str:
-        """The parts."""
-        return f"{', '.join(self.parts)}{', flag where missing' if self.missing else ''}"
+    def _about(self) -> str:
+        return ", ".join(self.parts)
 
 
 @dataclass(frozen=True)
-class ListPlan(Plan):
+class _VectorPlan(Plan):
+    """Several numbers of every row: a list, or the vector of a text. They are counted before they are named."""
+
+    def names(self) -> tuple[str, ...]:
+        """A column for each number."""
+        return tuple(f"{self.name}[{place}]" for place in range(self.n_outputs))
+
+
+@dataclass(frozen=True)
+class ListPlan(_VectorPlan):
     """Lists of ``width`` numbers as they are: embeddings."""
 
     kind: ClassVar[str] = "list"
     bound: ClassVar[float] = LARGEST
 
-    width: int = 1
+    width: int = declared(1, at_least=1, at_most=MOST_OUTPUTS)
 
     @property
     def n_outputs(self) -> int:
-        """Numbers of a list."""
+        """Columns that it makes, counted before they are named."""
         return self.width
 
-    def outputs(self) -> tuple[str, ...]:
-        """A column for each number of the list."""
-        return tuple(f"{self.name}[{place}]" for place in range(self.width))
-
     def _numbers(self, column: RawColumn) -> FloatArray:
-        """Numbers (n, width)."""
         if column.stored != "list" or column.values.shape[1] != self.width:
             raise InputError(f"column {self.name!r} must hold lists of {self.width} numbers, as at training")
         return column.values
 
-    def _check_settings(self) -> None:
-        """Refuse lists of nothing."""
-        check_count(self.width, f"width of {self._called}", at_most=MOST_OUTPUTS)
-
-    def summary(self) -> str:
-        """How long."""
+    def _about(self) -> str:
         return f"{self.width} numbers as they are"
 
 
 @dataclass(frozen=True)
-class TextPlan(Plan):
+class TextPlan(_VectorPlan):
     """Texts as vectors of length ``TEXT`` by an encoder of this name and fingerprint; a missing text is 0."""
 
     kind: ClassVar[str] = "text"
     bound: ClassVar[float] = 2 * TEXT
 
     encoder: str = USUAL_ENCODER
-    digest: str = ""
-    width: int = 1
+    digest: str = declared("", longest=MOST_CHARACTERS)
+    width: int = declared(1, at_least=1, at_most=MOST_OUTPUTS)
 
     @property
     def n_outputs(self) -> int:
-        """Numbers of a vector."""
+        """Columns that it makes, counted before they are named."""
         return self.width
-
-    def outputs(self) -> tuple[str, ...]:
-        """A column for each number of a vector."""
-        return tuple(f"{self.name}[{place}]" for place in range(self.width))
 
     def _numbers(self, column: RawColumn) -> FloatArray:
         """Numbers (n, width); texts that occur twice are encoded once."""
@@ -438,14 +333,10 @@ class TextPlan(Plan):
         vectors = np.vstack([TEXT * encoder.encode(words), np.zeros((1, self.width))])
         return np.asarray(vectors[codes])
 
-    def _check_settings(self) -> None:
-        """Refuse names that are no names."""
+    def _check_together(self) -> None:
         check_encoder_name(self.encoder)
-        check_text(self.digest, f"digest of {self._called}")
-        check_count(self.width, f"width of {self._called}", at_most=MOST_OUTPUTS)
 
-    def summary(self) -> str:
-        """Which encoder."""
+    def _about(self) -> str:
         return f"text by encoder {self.encoder!r} ({self.digest})"
 
 
@@ -455,19 +346,14 @@ class DropPlan(Plan):
 
     kind: ClassVar[str] = "drop"
 
-    def outputs(self) -> tuple[str, ...]:
-        """None."""
+    def names(self) -> tuple[str, ...]:
+        """No columns come of it."""
         return ()
 
     def _numbers(self, column: RawColumn) -> FloatArray:
-        """Nothing (n, 0)."""
         return np.zeros((len(column), 0))
 
-    def _check_settings(self) -> None:
-        """Nothing more: what is left out has no settings."""
-
-    def summary(self) -> str:
-        """That it is left out."""
+    def _about(self) -> str:
         return "left out"
 
 
@@ -478,20 +364,17 @@ PLANS: dict[str, type[Plan]] = {
 
 
 def read_plan(values: Any) -> Plan:
-    """Plan from plain values, each of the type that its kind declares."""
+    """Plan from plain values, each of the type that its kind declares; whole numbers are floats where it says so."""
     if not isinstance(values, dict):
         raise InputError(f"a column must be settings by name, got {type(values).__name__}")
-    given = dict(values)
-    name = read_text(given.pop("name", None), "name of a column")
-    kind = PLANS[check_choice(given.pop("kind", None), f"kind of column {name!r}", tuple(PLANS))]
-    settings = {entry.name: entry for entry in fields(kind) if entry.name != "name"}
-    made: dict[str, Any] = {}
-    for word, value in given.items():
-        if word not in settings:
-            known = ", ".join(settings)
-            raise InputError(f"column {name!r} of kind {kind.kind!r} has no setting {word!r:.40}; there are {known}")
-        made[word] = _of_type(f"{word} of column {name!r}", value, settings[word].type)
-    return kind(name, **made)
+    name = read_text(values.get("name"), "name of a column")
+    kind = PLANS[check_choice(values.get("kind"), f"kind of column {name!r}", tuple(PLANS))]
+    known, called = fields_of(kind), f" of column {name!r:.60}"
+    given = {word: value for word, value in values.items() if word != "kind"}
+    for word, one in known.items():
+        if one.hint is float and word in given:
+            given[word] = one.check(given[word], f"{word}{called}")
+    return from_values(kind, given, f"column {name!r:.60} of kind {kind.kind!r}", called)
 
 
 def bend(values: FloatArray, curve: str, offset: float, unit: float) -> FloatArray:
@@ -500,18 +383,6 @@ def bend(values: FloatArray, curve: str, offset: float, unit: float) -> FloatArr
         return values
     scaled = (values - offset) / unit
     return np.asarray(np.sign(scaled) * np.log1p(np.abs(scaled)))
-
-
-def _of_type(name: str, value: Any, wanted: Any) -> Any:
-    if wanted is float:
-        return check_number(value, name)
-    if wanted is tuple[str, ...] or getattr(wanted, "__origin__", None) is tuple:
-        if not isinstance(value, (list, tuple)) or not all(isinstance(word, str) for word in value):
-            raise InputError(f"{name} must be a list of words, got {value!r:.60}")
-        return tuple(value)
-    if type(value) is not wanted:
-        raise InputError(f"{name} must be {wanted.__name__}, got {value!r:.60}")
-    return value
 
 
 def _with_flag(values: FloatArray, absent: Any, flagged: bool) -> FloatArray:

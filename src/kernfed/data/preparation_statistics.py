@@ -170,24 +170,24 @@ class TableStatistics:
         return max((column.rows for column in self.columns.values()), default=0)
 
     def __add__(self, other: "TableStatistics") -> "TableStatistics":
-        both = {name: own + other.columns[name] for name, own in self.columns.items() if name in other.columns}
+        both = {name: col + other.columns[name] for name, col in self.columns.items() if name in other.columns}
         one = [name for name in (*self.columns, *other.columns) if name not in both]
         return TableStatistics(both, tuple(dict.fromkeys([*self.partial, *other.partial, *one])))
 
     def to_message(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         """Arrays and plain values; ``from_message`` makes them statistics again."""
         every = list(self.columns.values())
-        bins = [(place, *pair) for place, own in enumerate(every) for pair in own.histogram.counts.items()]
+        bins = [(place, *pair) for place, col in enumerate(every) for pair in col.histogram.counts.items()]
         arrays = {
-            "counts": np.array([[getattr(own, name) for name in COUNTS] for own in every], dtype=np.int64),
-            "sums": np.array([[getattr(own, name) for name in SUMS] for own in every], dtype=np.float64),
+            "counts": np.array([[getattr(col, name) for name in COUNTS] for col in every], dtype=np.int64),
+            "sums": np.array([[getattr(col, name) for name in SUMS] for col in every], dtype=np.float64),
             "bins": np.array(bins, dtype=np.int64).reshape(-1, 3),
         }
         values = {
             "columns": list(self.columns),
-            "widths": [own.width for own in every],
-            "words": {name: dict(own.named) for name, own in self.columns.items() if own.named},
-            "orders": {name: list(own.order) for name, own in self.columns.items() if own.order},
+            "widths": [col.width for col in every],
+            "words": {name: dict(col.named) for name, col in self.columns.items() if col.named},
+            "orders": {name: list(col.order) for name, col in self.columns.items() if col.order},
         }
         return arrays, values
 
@@ -221,8 +221,8 @@ class TableStatistics:
             )
             for place, name in enumerate(names)
         }
-        for name, own in columns.items():
-            _check(name, own)
+        for name, col in columns.items():
+            _check(name, col)
         return cls(columns)
 
 
@@ -286,29 +286,29 @@ def _read_words(words: Any) -> dict[str, int]:
     return {word: check_count(count, "rows of a word", at_most=_MOST_ROWS) for word, count in words.items()}
 
 
-def _check(name: str, own: ColumnStatistics) -> None:
+def _check(name: str, col: ColumnStatistics) -> None:
     """Refuse statistics of a column that no rows can have."""
-    if any(getattr(own, count) < 0 for count in COUNTS) or not 1 <= own.rows <= _MOST_ROWS:
+    if any(getattr(col, count) < 0 for count in COUNTS) or not 1 <= col.rows <= _MOST_ROWS:
         raise InputError(f"column {name!r:.60}: counts must be at least 0, and rows at least 1")
-    if own.numbers + own.times + own.words > own.present or own.whole > own.numbers or own.timed > own.times:
+    if col.numbers + col.times + col.words > col.present or col.whole > col.numbers or col.timed > col.times:
         raise InputError(f"column {name!r:.60}: parts must not be more than the whole")
-    if own.histogram.total != own.numbers or sum(own.named.values()) + own.rare > own.present:
+    if col.histogram.total != col.numbers or sum(col.named.values()) + col.rare > col.present:
         raise InputError(f"column {name!r:.60}: counts of values must be those of its rows")
-    bins = np.array(sorted(own.histogram.counts), dtype=np.int64)
-    counts = np.array([own.histogram.counts[number] for number in bins.tolist()], dtype=np.float64)
+    bins = np.array(sorted(col.histogram.counts), dtype=np.int64)
+    counts = np.array([col.histogram.counts[number] for number in bins.tolist()], dtype=np.float64)
     low, high = bin_bounds(bins)
     slack = 1e-6 * float(np.abs(counts * high).sum() + np.abs(counts * low).sum()) + 1e-6
-    if not (counts * low).sum() - slack <= own.total <= (counts * high).sum() + slack:
+    if not (counts * low).sum() - slack <= col.total <= (counts * high).sum() + slack:
         raise InputError(f"column {name!r:.60}: the sum of the numbers must be one of their histogram")
-    if own.total**2 > own.numbers * own.square * (1 + 1e-6) + 1e-6 or own.days**2 > (
-        own.times * own.days_square * (1 + 1e-6) + 1e-6
+    if col.total**2 > col.numbers * col.square * (1 + 1e-6) + 1e-6 or col.days**2 > (
+        col.times * col.days_square * (1 + 1e-6) + 1e-6
     ):
         raise InputError(f"column {name!r:.60}: no numbers have these sums and squares")
 
 
 def check_size(statistics: TableStatistics) -> None:
     """Refuse statistics that are too large to travel."""
-    characters = sum(len(word) for own in statistics.columns.values() for word in own.named)
+    characters = sum(len(word) for col in statistics.columns.values() for word in col.named)
     if len(statistics.columns) > MOST_COLUMNS or characters > _MOST_CHARACTERS:
         raise InputError(
             f"the table has {len(statistics.columns):,} columns with {characters:,} characters of words, at most "

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from kernfed.abstain import Abstaining, Coverage, strangeness
 from kernfed.base.answer import Answer
 from kernfed.base.checks import FloatArray
+from kernfed.base.labels import ClassIndex
 from kernfed.base.model import Model, SiteSet
 from kernfed.base.prior import Prior, check_prior, log_ratio
 from kernfed.data.preparation import Preparation
@@ -322,7 +323,7 @@ class FusionModel(Abstaining):
         if self.folding is not None:
             queries = project(queries, self.folding.basis)
         plain = replace(self.ridge, preparation=None, feature_names_in_=())
-        places = np.searchsorted(labels, self.ridge.classes_)
+        places = ClassIndex(labels).numbers(self.ridge.classes_)
         placed = []
         for known in plain.values_by([plain, *heads], queries):
             values = np.repeat(known.min(axis=1, keepdims=True), len(labels), axis=1)
@@ -334,7 +335,7 @@ class FusionModel(Abstaining):
         """Scores (n, C) in the classes of the model, infinite for those that the machines do not know."""
         assert self.folding is not None
         scores = np.full((len(known), len(self.classes_)), np.inf)
-        scores[:, np.searchsorted(self.classes_, self.folding.classes_)] = known
+        scores[:, ClassIndex(self.classes_).numbers(self.folding.classes_)] = known
         return scores
 
     def _combine(self, parts: FusedParts, prior: Prior) -> tuple[FloatArray, FloatArray]:
@@ -378,7 +379,7 @@ class FusionModel(Abstaining):
             known = self.folding.classes_
             asked = np.flatnonzero(parts.travelled)
             rows = np.flatnonzero(np.isin(self.classes_[winners[asked]], known))
-            columns = np.searchsorted(known, self.classes_[winners[asked[rows]]])
+            columns = ClassIndex(known).numbers(self.classes_[winners[asked[rows]]])
             site[asked[rows]], batch[asked[rows]], _ = parts.by_site.nearest(rows, columns)
         return site.astype(str), batch
 

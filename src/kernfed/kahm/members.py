@@ -18,6 +18,7 @@ import numpy.typing as npt
 from kernfed.base.answer import Answer
 from kernfed.base.checks import FloatArray, check_choice
 from kernfed.base.fields import check_fields, declared, from_values, to_values
+from kernfed.base.labels import ClassIndex
 from kernfed.errors import InputError
 from kernfed.kahm.choice import PARTITIONS, scaled
 from kernfed.kahm.folding import MEASURES
@@ -221,8 +222,7 @@ class Member:
 
     def columns(self, classes: npt.NDArray[Any]) -> list[int]:
         """Which of the site's own classes are those in ``self.classes``, in their order."""
-        held = self.held(classes)
-        return [held.index(label) for label in classes[list(self.classes)].tolist()]
+        return list(map(int, ClassIndex(self.held(classes)).numbers(classes[list(self.classes)])))
 
 
 def place_classes(

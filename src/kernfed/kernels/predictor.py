@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.answer import Answer, answer_of_scores
-from kernfed.base.checks import FloatArray, IntArray, check_rows, class_numbers
+from kernfed.base.checks import FloatArray, IntArray, check_rows
+from kernfed.base.labels import ClassIndex
 from kernfed.base.model import Model
 from kernfed.base.prior import Prior, check_prior, log_ratio
 from kernfed.data.preparation import Preparation, prepared_rows
@@ -71,7 +72,7 @@ class FeatureProblem(ABC):
 
     def numbers(self, y: npt.NDArray[Any]) -> IntArray:
         """Class numbers (n,) of labels."""
-        return class_numbers(y, self.labels)
+        return ClassIndex(self.classes).numbers(y)
 
     def targets(self, y: npt.NDArray[Any]) -> FloatArray:
         """Targets (n, C): 1 in the column of the label and 0 elsewhere, or the values themselves as one column.

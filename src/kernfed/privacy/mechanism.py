@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray, check_count, check_number, check_rows
+from kernfed.base.labels import ClassIndex
 from kernfed.errors import InputError
 from kernfed.privacy.accounting import (
     Event,
@@ -382,5 +383,4 @@ class RandomizedLabels(Mechanism):
 
     def numbers(self, labels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Place (n,) of each label among the declared classes, 0 where it is none of them."""
-        place = {label: number for number, label in enumerate(self.classes)}
-        return np.array([place.get(label, 0) for label in labels.tolist()], dtype=np.int64)
+        return ClassIndex(self.classes).numbers(labels, "first").astype(np.int64)

@@ -1,12 +1,12 @@
 """What a report is made of, by looking at the file: a model, an audit, or results."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from kernfed.base.plain import read_json
 from kernfed.errors import FileFormatError, InputError
 from kernfed.federation import load
 from kernfed.privacy.audit import AuditReport
@@ -84,8 +84,8 @@ def _read_model(path: Path) -> ReportSource:
 
 def _read_json(path: Path) -> ReportSource:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # also what is not UTF-8, or nested without end
+        values = read_json(path.read_bytes(), "the text")
+    except InputError as error:
         raise InputError(f"{path} is no JSON: {error}; {_EXPECTED}") from None
     holders: list[Any] = []
     if isinstance(values, dict):
@@ -101,7 +101,7 @@ def _read_json(path: Path) -> ReportSource:
 def read_traffic(path: Path) -> tuple[Mapping[str, Any], ...]:
     """A record of traffic as ``Traffic.save`` writes it."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        values = read_json(path.read_bytes(), "the text")
+    except InputError as error:
         raise InputError(f"{path} is no record of traffic: {error}") from None
     return check_traffic(values)

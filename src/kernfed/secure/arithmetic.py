@@ -179,12 +179,12 @@ class Arithmetic(Generic[T]):
         return self.to_level(a, level), self.to_level(b, level)
 
     def add(self, a: Cipher[T], b: Cipher[T]) -> Cipher[T]:
-        """Sum."""
+        """Sum of two ciphertexts, at the lower of their levels."""
         a, b = self._aligned(a, b)
         return Cipher(self.backend.add(a.data, b.data), log_sum(a.bound, b.bound), a.level)
 
     def subtract(self, a: Cipher[T], b: Cipher[T]) -> Cipher[T]:
-        """Difference."""
+        """Difference of two ciphertexts, at the lower of their levels."""
         a, b = self._aligned(a, b)
         return Cipher(self.backend.subtract(a.data, b.data), log_sum(a.bound, b.bound), a.level)
 
@@ -221,7 +221,7 @@ class Arithmetic(Generic[T]):
         return Cipher(data, log_sum(*bounds, self.ring.key_switch(level)), level)
 
     def multiply(self, a: Cipher[T], b: Cipher[T]) -> Cipher[T]:
-        """Product."""
+        """Product of two ciphertexts, at the level that is left."""
         return self.inner([(a, b)])
 
     def rotate(self, a: Cipher[T], steps: int) -> Cipher[T]:

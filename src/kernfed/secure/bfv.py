@@ -91,7 +91,7 @@ class _Received:
         return [self.ops.fresh(cipher, self.parameters.second_level) for cipher in self.second_all]
 
     def scores(self, level: int) -> Sequence[Cipher[Any]]:  # noqa: ARG002 - as above
-        """Scores by group."""
+        """Sums of the scores of each group of sites."""
         groups = zip(self.score_sums, self.parameters.layout.groups, strict=True)
         return [self.ops.fresh(cipher, self.parameters.scores_level, len(sites)) for cipher, sites in groups]
 
@@ -156,7 +156,7 @@ class BfvCombiner:
 
 @dataclass(frozen=True)
 class BfvDecryptor:
-    """The key holder's side."""
+    """What the key holder computes: decrypts answers."""
 
     parameters: Parameters
     seal: Seal
@@ -206,21 +206,21 @@ class Bfv:
         )
 
     def decryptor(self, setting: Setting, secret: Parts) -> BfvDecryptor:
-        """The key holder's side."""
+        """What the key holder computes: decrypts answers."""
         parameters = _parameters(setting)
         library = seal(parameters.ring)
         (key,) = load_all(["SecretKey"], library.context, secret)
         return BfvDecryptor(parameters, library, sealapi().Decryptor(library.context, key))
 
     def encryptor(self, setting: Setting, site: Parts) -> BfvEncryptor:
-        """A site's side."""
+        """What a site computes: encrypts its scores."""
         parameters = _parameters(setting)
         library = seal(parameters.ring)
         (key,) = load_all(["PublicKey"], library.context, site)
         return BfvEncryptor(parameters, library, sealapi().Encryptor(library.context, key))
 
     def combiner(self, setting: Setting, evaluation: Parts) -> BfvCombiner:
-        """The server's side."""
+        """What the server computes: combines the sites' scores."""
         parameters = _parameters(setting)
         library = seal(parameters.ring)
         public, *keys = load_all(["PublicKey", "RelinKeys", "GaloisKeys"], library.context, evaluation)

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, fields
 from itertools import accumulate, pairwise
 from typing import Any
 
-from kernfed.errors import ProtocolError
+from kernfed.base.plain import read_json
+from kernfed.errors import InputError, ProtocolError
 
 Part = bytes | memoryview
 
@@ -69,8 +70,8 @@ def read_header(data: bytes) -> tuple[Header, int]:
     if length > LONGEST_HEADER or 8 + length > len(data):
         raise ProtocolError(f"damaged message: a header of {length} bytes in a message of {len(data)} bytes")
     try:
-        named = json.loads(bytes(data[8 : 8 + length]))
-    except ValueError:
+        named = read_json(bytes(data[8 : 8 + length]))
+    except InputError:
         raise ProtocolError("damaged message: the header is not JSON") from None
     return _header(named), 8 + length
 

@@ -51,7 +51,7 @@ class Plain:
     """No encryption; the key is a random name."""
 
     def parameters(self, setting: Setting) -> str:
-        """Nothing to choose."""
+        """Name of the parameters: there are none to choose."""
         return f"plain {setting.bits} bits"
 
     def keys(self, setting: Setting) -> Keys:  # noqa: ARG002
@@ -59,15 +59,15 @@ class Plain:
         return Keys(secret=[], site=[secrets.token_bytes(16)], evaluation=[])
 
     def decryptor(self, setting: Setting, secret: Parts) -> _Side:  # noqa: ARG002
-        """The key holder's side."""
+        """What the key holder computes: decrypts answers."""
         return _Side(setting)
 
     def encryptor(self, setting: Setting, site: Parts) -> _Side:  # noqa: ARG002
-        """A site's side."""
+        """What a site computes: encrypts its scores."""
         return _Side(setting)
 
     def combiner(self, setting: Setting, evaluation: Parts) -> _Side:  # noqa: ARG002
-        """The server's side."""
+        """What the server computes: combines the sites' scores."""
         return _Side(setting)
 
 

@@ -45,14 +45,14 @@ class Decryptor(Protocol):
 
 
 class Encryptor(Protocol):
-    """A site's side of a scheme."""
+    """What a site computes under a scheme: encrypts its scores."""
 
     def encrypt(self, scores: Scores, site: int) -> Parts:
         """Scores (n, C) as p-bit integers, encrypted."""
 
 
 class Combiner(Protocol):
-    """The server's side of a scheme."""
+    """What the server computes under a scheme: combines encrypted scores."""
 
     def combine(self, scores: Mapping[int, Parts], queries: int) -> Parts:
         """The answer from what the sites sent, by site."""
@@ -65,16 +65,16 @@ class Scheme(Protocol):
         """The parameters in words; ValueError if the scheme cannot hold the setting."""
 
     def keys(self, setting: "Setting") -> Keys:
-        """Fresh keys."""
+        """Generate keys from the system's random source."""
 
     def decryptor(self, setting: "Setting", secret: Parts) -> Decryptor:
-        """The key holder's side."""
+        """What the key holder computes: decrypts answers."""
 
     def encryptor(self, setting: "Setting", site: Parts) -> Encryptor:
-        """A site's side."""
+        """What a site computes: encrypts its scores."""
 
     def combiner(self, setting: "Setting", evaluation: Parts) -> Combiner:
-        """The server's side."""
+        """What the server computes: combines the sites' scores."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Setting:
     def message(
         self, kind: str, key: str, parts: Parts, *, site: int = -1, queries: int = 0, question: str = ""
     ) -> bytes:
-        """A message of this setting."""
+        """Bytes of a message whose header names this setting."""
         return pack(
             parts,
             scheme=self.scheme,
@@ -199,7 +199,7 @@ class KeyHolder:
 
     @property
     def evaluation_keys(self) -> bytes:
-        """For the server."""
+        """Evaluation keys, which the server needs and which decrypt nothing."""
         return self.setting.message("evaluation keys", self.key, self._keys.evaluation)
 
     def save(self) -> bytes:
@@ -361,6 +361,6 @@ def open_keys(body: bytes) -> PublicKeys:
     for message in (site_key, evaluation):
         scheme = read_header(message)[0].scheme
         if scheme not in PUBLIC_KEY_SCHEMES:
-            told = " or ".join(PUBLIC_KEY_SCHEMES)
-            raise ProtocolError(f"a server elsewhere combines by {told}, whose keys do not decrypt, got {scheme!r}")
+            schemes = " or ".join(PUBLIC_KEY_SCHEMES)
+            raise ProtocolError(f"a server elsewhere combines by {schemes}, whose keys do not decrypt, got {scheme!r}")
     return PublicKeys(site_key, Server(evaluation))

@@ -211,5 +211,5 @@ class SealBackend:
         return self._new("rotate_rows", a, steps, self.rotation)
 
     def switch(self, a: Any, level: int) -> Any:
-        """Drop primes."""
+        """The same message with fewer primes in its modulus."""
         return self._new("mod_switch_to", a, self.seal.ids[level])

@@ -194,7 +194,7 @@ class Tfhe:
         return Keys(secret=own, site=own, evaluation=[client.evaluation_keys.serialize()])
 
     def decryptor(self, setting: Setting, secret: Parts) -> _Client:
-        """The key holder's side."""
+        """What the key holder computes: decrypts answers."""
         fhe = concrete()
         specs, keys = _expect(secret, 2)
         client = fhe.Client(fhe.ClientSpecs.deserialize(bytes(specs)))
@@ -202,11 +202,11 @@ class Tfhe:
         return _Client(setting, client)
 
     def encryptor(self, setting: Setting, site: Parts) -> _Client:
-        """A site's side."""
+        """What a site computes: encrypts its scores."""
         return self.decryptor(setting, site)
 
     def combiner(self, setting: Setting, evaluation: Parts) -> _Server:
-        """The server's side."""
+        """What the server computes: combines the sites' scores."""
         compiled = circuit(setting.n_sites, setting.n_classes, setting.bits)
         (keys,) = _expect(evaluation, 1)
         return _Server(setting, compiled.server, concrete().EvaluationKeys.deserialize(bytes(keys)))

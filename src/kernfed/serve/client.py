@@ -6,7 +6,6 @@ Needs nothing of a gateway: ``kernfed.secure`` and, for scheme "bfv", the extra 
 import base64
 import binascii
 import ipaddress
-import json
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import check_choice
+from kernfed.base.plain import read_json
 from kernfed.errors import InputError, ProtocolError, RunFailed
 from kernfed.files import labels_from_values
 from kernfed.secure import KeyHolder, read_header
@@ -125,7 +125,7 @@ class GatewayClient:
         if len(content) > _MOST_BYTES:
             raise RunFailed(f"{self.url} sent more than {_MOST_BYTES:,} bytes")
         try:
-            reply = json.loads(content)
+            reply = read_json(content)
         except ValueError:
             reply = None
         if not isinstance(reply, dict):
@@ -158,7 +158,7 @@ def make_or_check(holder: KeyHolder | None, sites: int, classes: int, scheme: st
 def _sentence(error: urllib.error.HTTPError) -> str:
     """What the gateway said, or the status."""
     try:
-        reply = json.loads(error.read(10_000))
+        reply = read_json(error.read(10_000))
         return str(reply["error"])[:1000]
     except (ValueError, KeyError, TypeError, OSError):
         return f"status {error.code}"

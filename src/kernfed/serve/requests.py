@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kernfed.base.checks import FloatArray
+from kernfed.base.plain import read_json
 from kernfed.data.preparation import Preparation
 from kernfed.errors import InputError, KernfedError
 from kernfed.files import atomic_path
@@ -173,18 +174,19 @@ def _hash(token: str) -> str:
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     try:
-        if path.stat().st_size > _LARGEST:
-            raise InputError(f"{path} must have at most {_LARGEST:,} bytes")
-        callers = json.loads(path.read_text(encoding="utf-8"))["callers"]
-        for name, entry in callers.items():
-            if not _NAME.fullmatch(name) or not _DIGEST.fullmatch(entry["sha256"]):
-                raise InputError(f"{path}: the entry of {name!r:.80} is no name with a hash")
+        callers = read_json(path.read_bytes(), str(path), most=_LARGEST)["callers"]
+        wrong = [
+            name
+            for name, entry in callers.items()
+            if not (_NAME.fullmatch(name) and _DIGEST.fullmatch(entry["sha256"]))
+        ]
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; make it with kernfed serve --new-token NAME") from None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path} is no file of tokens, as kernfed serve --new-token NAME writes it") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        told = f" ({error})" if isinstance(error, InputError) else ""
+        raise InputError(f"{path} is no file of tokens, as kernfed serve --new-token NAME writes it{told}") from None
+    if wrong:
+        raise InputError(f"{path}: the entry of {wrong[0]!r:.80} is no name with a hash")
     return dict(callers)
 
 

@@ -6,7 +6,6 @@ Every size is checked before anything is made of it: what is kept of a body is a
 import csv
 import io
 import itertools
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from kernfed.base.checks import FloatArray
+from kernfed.base.plain import NotFinite, read_json
 from kernfed.data.columns import LARGEST, RawColumn, RawTable, text_column
+from kernfed.errors import InputError
 from kernfed.serve.requests import Columns, RequestError, check_words, prepared
 
 JSON, CSV, ARROW = "application/json", "text/csv", "application/vnd.apache.arrow.stream"
@@ -52,16 +53,10 @@ def read_rows(body: bytes, kind: str, wanted: Columns, most: int) -> FloatArray:
 
 def _from_json(body: bytes, most: int) -> list[Any]:
     """The list of rows: ``{"rows": [...]}`` or the list itself."""
-
-    def no_number(constant: str) -> float:
-        raise RequestError(422, f"numbers must be finite, got {constant}")
-
     try:
-        given = json.loads(body, parse_constant=no_number)
-    except RecursionError:
-        raise RequestError(400, "the JSON is nested too deeply") from None
-    except ValueError as error:
-        raise RequestError(400, f"the body must be JSON: {str(error)[:200]}") from None
+        given = read_json(body, "the body")
+    except InputError as error:
+        raise RequestError(422 if isinstance(error, NotFinite) else 400, str(error)) from None
     rows = given.get("rows") if isinstance(given, dict) else given
     if not isinstance(rows, list) or not rows:
         raise RequestError(422, 'expected {"rows": [...]} with at least one row')

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from kernfed.base.fields import from_values
+from kernfed.base.plain import read_json_file
 from kernfed.errors import InputError, Refused, StoreError
 from kernfed.files import atomic_path
 from kernfed.site.authorise import FIXED_REASONS, Caller, question_digest
@@ -97,7 +98,7 @@ class Approvals:
         if not place.exists():
             return [], []
         try:
-            content = json.loads(place.read_text(encoding="utf-8"))
+            content = read_json_file(place)
             held = [from_values(Held, entry) for entry in content["held"]]
             approved = [from_values(Approval, entry) for entry in content["approved"]]
             return held, [approval for approval in approved if approval.lasts]

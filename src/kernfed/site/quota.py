@@ -15,6 +15,7 @@ import zlib
 from datetime import date
 from pathlib import Path
 
+from kernfed.base.plain import read_json
 from kernfed.errors import StoreError
 from kernfed.files import atomic_path, open_private, private_folder, sync_folder
 from kernfed.site.store import SiteStore
@@ -166,5 +167,5 @@ def _decoded(raw: bytes) -> Line | None:
     checksum, _, text = raw.partition(b" ")
     if checksum != b"%08x" % zlib.crc32(text):
         return None
-    key, digest, quota, rows = json.loads(text)
+    key, digest, quota, rows = read_json(text)
     return str(key), str(digest), str(quota), int(rows)

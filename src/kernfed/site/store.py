@@ -38,7 +38,8 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
-from kernfed.errors import FileFormatError, StoreError
+from kernfed.base.plain import read_json
+from kernfed.errors import FileFormatError, InputError, StoreError
 from kernfed.files import Record, atomic_path, open_private, private_folder, sync_folder, tighten
 from kernfed.site.protocol.task import methods, resolve
 
@@ -145,8 +146,8 @@ class SiteStore:
                 raise StoreError(f"{place} is missing; it lists the forgotten rows, restore it")
             return {"version": _VERSION, "forgotten": [], "queries": {}, "generations": {}}
         try:
-            state = json.loads(place.read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            state = read_json(place.read_bytes(), "it")
+        except InputError as error:
             raise StoreError(f"{place} is damaged ({error}); it lists the forgotten rows, restore it") from None
         if not isinstance(state, dict) or state.get("version") != _VERSION:
             raise StoreError(f"{place} has another version than {_VERSION}; use the kernfed that wrote it")
@@ -168,7 +169,7 @@ class SiteStore:
             return None
         with _opened(place) as content:
             metadata = content.metadata() or {}
-            values, checksum = json.loads(metadata["values"]), int(metadata["checksum"])
+            values, checksum = read_json(metadata["values"]), int(metadata["checksum"])
             record = Record({name: content.get_tensor(name) for name in content.keys()}, values)  # noqa: SIM118
         if checksum != _checksum(values, record.arrays):
             raise FileFormatError(f"{place} is damaged: its checksum differs")
@@ -178,7 +179,7 @@ class SiteStore:
         """Plain values of a record, without its arrays and so without its checksum; for lists."""
         place = self._place(*names)
         with _opened(place) as content:
-            about = json.loads((content.metadata() or {})["values"])
+            about = read_json((content.metadata() or {})["values"])
         if not isinstance(about, dict):
             raise FileFormatError(f"{place} is damaged: its values are no mapping")
         return about
@@ -203,7 +204,7 @@ class SiteStore:
         private_folder(place.parent)
         arrays: dict[str, npt.NDArray[Any]] = {key: np.asarray(a, order="C") for key, a in record.arrays.items()}
         values = json.dumps(dict(record.values), allow_nan=False)
-        metadata = {"values": values, "checksum": str(_checksum(json.loads(values), arrays))}
+        metadata = {"values": values, "checksum": str(_checksum(read_json(values), arrays))}
         with self.locked():
             if not (self.path / "state.json").exists():  # from now on a missing one means that it was lost
                 self.write_state(self.read_state())

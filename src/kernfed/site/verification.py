@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from kernfed.base.plain import read_json, read_json_file
 from kernfed.base.threads import fingerprint
 from kernfed.errors import FileFormatError, KernfedError, StoreError
 from kernfed.files import load
@@ -316,9 +317,9 @@ def inexact(place: Path) -> str | None:
     """What is wrong with a file of the store or of a model, in words; None where nothing is."""
     try:
         if place.suffix == ".json":
-            return _unlike(place.read_text(encoding="utf-8"), json.loads(place.read_text(encoding="utf-8")), True)
+            return _unlike(place.read_text(encoding="utf-8"), read_json_file(place), True)
         return _inexact_arrays(place.read_bytes())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"it cannot be read: {str(error)[:100]}"
 
 
@@ -328,7 +329,7 @@ def _inexact_arrays(content: bytes) -> str | None:
     if 8 + size > len(content):  # before as many blanks are made as a damaged length says
         return f"it has {len(content):,} bytes instead of at least {8 + size:,}"
     text = content[8 : 8 + size].decode()
-    header = json.loads(text)
+    header = read_json(text)
     if text != json.dumps(header, separators=(",", ":"), ensure_ascii=False).ljust(size):
         return "its header is not what it was written as"
     about = header.pop("__metadata__", {})
@@ -342,7 +343,7 @@ def _inexact_arrays(content: bytes) -> str | None:
     said = about.get("kernfed", about.get("values", "{}"))  # of a model, or of a record in a store
     if str(int(about.get("checksum", "0"))) != about.get("checksum", "0"):
         return "its checksum is not written as a number is"
-    return _unlike(said, json.loads(said), "kernfed" in about)
+    return _unlike(said, read_json(said), "kernfed" in about)
 
 
 def _unlike(text: str, said: Any, ordered: bool) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from kernfed.base.checks import FloatArray, check_finite
+from kernfed.base.labels import ClassIndex
 from kernfed.base.model import as_model
 from kernfed.errors import InputError, Refused
 from kernfed.federation.asking import Federation, leave_out
@@ -173,8 +174,7 @@ def _losses(rows: Rows, classes: Any, scores: Any, payload: Payload) -> Payload:
     if temperatures.shape != FACTORS.shape or not (temperatures > 0).all():
         raise Refused("bad question", f"expected {len(FACTORS)} temperatures above 0, got {temperatures.shape}")
     check_finite(temperatures, "temperatures")
-    place = {label: number for number, label in enumerate(classes.tolist())}
-    numbers = np.array([place.get(label, -1) for label in rows.y.tolist()], dtype=np.intp)
+    numbers = ClassIndex(classes).numbers(rows.y, "minus-one")
     known = numbers >= 0
     losses = temperature_losses(scores[known], numbers[known], temperatures)
     return Payload({"losses": losses, "rows": np.asarray(int(known.sum()))})

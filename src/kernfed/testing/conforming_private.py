@@ -19,6 +19,7 @@ from kernfed.abstain import NoisyConformal, probability_bins, ratio_bins
 from kernfed.abstain.bins import PLACES, odds_places, ratio_places
 from kernfed.abstain.conformal import LARGEST_OF_SITE, read_sums
 from kernfed.base.checks import FloatArray, check_count
+from kernfed.base.labels import ClassIndex
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError, Refused
 from kernfed.federation.asking import Federation, leave_out
@@ -80,17 +81,16 @@ def _aside(site: Site) -> Rows:
 
 def row_places(model: Any, X: FloatArray, y: npt.NDArray[Any]) -> tuple[Places, Places]:
     """Places (n,) of rows X (n, p) by the odds of their labels y (n,), and by their strangeness; each row by itself."""
-    numbers = {label: number for number, label in enumerate(model.classes_.tolist())}
+    numbers = ClassIndex(model.classes_).numbers(y, "minus-one")
     places = np.full(len(y), PLACES, dtype=np.intp)
     strange = np.full(len(y), PLACES, dtype=np.intp)
     with single_blas_thread(), np.errstate(all="ignore"):
-        for row, label in enumerate(y.tolist()):
+        for row, own in enumerate(numbers.tolist()):
             try:
                 likely, far = model.conforming(X[row : row + 1])
             except Exception:  # whatever a row does to a model, nobody is to notice it
                 continue
-            own = numbers.get(label)
-            if own is not None and math.isfinite(likely[0, own]):
+            if own >= 0 and math.isfinite(likely[0, own]):
                 places[row] = odds_places(probability_bins(likely[0, own : own + 1]))[0]
             if far is not None and far[0] / model.distance_unit >= 0:
                 strange[row] = ratio_places(ratio_bins(far / model.distance_unit))[0]

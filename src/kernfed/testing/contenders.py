@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray
+from kernfed.base.labels import ClassIndex
 from kernfed.base.random import generator
 
 #: Settings of each method, folds of the cross-validation, and rows that it sees at most.
@@ -87,7 +88,7 @@ def class_probabilities(estimator: Any, classes: npt.NDArray[Any], X: FloatArray
         own = np.exp(values - values.max(axis=1, keepdims=True))
         own /= own.sum(axis=1, keepdims=True)
     likely = np.zeros((len(X), len(classes)))
-    likely[:, np.searchsorted(classes, estimator.classes_)] = own
+    likely[:, ClassIndex(classes).numbers(estimator.classes_)] = own
     return likely
 
 

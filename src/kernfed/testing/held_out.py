@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray, check_rows
+from kernfed.base.labels import ClassIndex
 from kernfed.errors import InputError, Refused, SchemaMismatch
 from kernfed.federation.asking import Federation
 from kernfed.site.protocol.message import Payload
@@ -57,8 +58,8 @@ def check_labels_alike(classes: npt.NDArray[Any], rows: Rows, site: str) -> None
 
 def class_numbers(classes: npt.NDArray[Any], labels: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
     """Classes (n,) of labels, and C of those that are none."""
-    place = {label: number for number, label in enumerate(classes.tolist())}
-    return np.array([place.get(label, len(classes)) for label in labels.tolist()], dtype=np.intp)
+    numbers = ClassIndex(classes).numbers(labels, "minus-one")
+    return np.where(numbers < 0, len(classes), numbers)
 
 
 def labelled_rows(site: Site, classes: npt.NDArray[Any]) -> Rows:

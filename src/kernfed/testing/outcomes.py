@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray, IntArray
+from kernfed.base.labels import ClassIndex
 from kernfed.errors import InputError
 from kernfed.testing.harm import Influences
 
@@ -200,8 +201,8 @@ def count_outcomes(classes: npt.NDArray[Any], labels: npt.NDArray[Any], probabil
     """Outcome of probabilities (n, C) for rows with true ``labels`` (n,)."""
     if not ((probabilities >= 0) & (probabilities <= 1 + 1e-6)).all():  # also refuses NaN, which weights of 1e300 make
         raise InputError("a model's probabilities must be between 0 and 1, and are not; its numbers are too large")
-    position = {label: number for number, label in enumerate(classes.tolist())}
-    truth = np.array([position.get(label, len(classes)) for label in labels.tolist()], dtype=np.intp)
+    numbers = ClassIndex(classes).numbers(labels, "minus-one")
+    truth = np.where(numbers < 0, len(classes), numbers)
     predicted = probabilities.argmax(axis=1)
     confusion = np.zeros((len(classes) + 1, len(classes)), dtype=np.int64)
     np.add.at(confusion, (truth, predicted), 1)

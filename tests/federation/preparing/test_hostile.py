@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import kernfed as kf
+from kernfed.base.fields import Field
 from kernfed.data import raw_table
 from kernfed.data.preparation_plans import Plan
 from kernfed.errors import KernfedError
@@ -76,6 +77,7 @@ def test_no_reply_and_no_charge_tells_what_is_beyond_a_threshold(way, learner):
 def test_nor_would_it_if_a_plan_of_any_size_were_accepted(monkeypatch, way, learner):
     """Limits of settings are one guard, and cutting prepared values to a public bound the other."""
     monkeypatch.setattr(Plan, "check", lambda _: None)
+    monkeypatch.setattr(Field, "check", lambda _, value, __: value)
     sides = [told(extreme, HOSTILE[way], LEARNERS[learner]) for extreme in (0.5, 1e6, 1e308)]
     assert sides[0] == sides[1] == sides[2]
     assert sides[0][0] == ["answered"] * 4

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray
+from kernfed.base.labels import ClassIndex
 from kernfed.base.random import generator
 from kernfed.base.threads import fingerprint, single_blas_thread
 from kernfed.errors import Refused
@@ -85,7 +86,7 @@ class SiteMachines:
 
     def bank(self) -> Bank:
         """The machines, ready to score; groups are positions in ``classes``."""
-        groups = np.searchsorted(self.classes, self.labels)
+        groups = ClassIndex(self.classes).numbers(self.labels)
         with single_blas_thread():
             return Bank.assemble(self.machines, groups.tolist(), len(self.classes))
 

@@ -3,6 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
+from kernfed.base.labels import ClassIndex
 from kernfed.base.random import generator
 from kernfed.base.threads import single_blas_thread
 from kernfed.federation.folding.generations import holds_same_rows
@@ -49,7 +50,6 @@ def _nearness(machines: SiteMachines, rows: Rows) -> npt.NDArray[np.float64]:
     """How near each row (n,) is to the machines of its own class; the far end where none are left."""
     with single_blas_thread():
         answers = machines.bank().scores(machines.parameters.scaled(rows.X), machines.parameters.measure)
-    place = {label: number for number, label in enumerate(machines.classes.tolist())}
-    far = float(answers.values.max())
-    columns = [place.get(label) for label in rows.y.tolist()]
-    return -np.array([far if c is None else answers.values[n, c] for n, c in enumerate(columns)], dtype=np.float64)
+    columns = ClassIndex(machines.classes).numbers(rows.y, "minus-one")
+    own = answers.values[np.arange(len(columns)), columns]
+    return -np.where(columns >= 0, own, answers.values.max()).astype(np.float64)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernfed.base.labels import ClassIndex
 from kernfed.errors import StoreError
 from kernfed.federation.folding.generations import holds_same_rows
 from kernfed.federation.folding.machines import (
@@ -51,7 +52,7 @@ def describe(name: str, record: Record) -> Kept:
 
 
 def _groups(labels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    return np.searchsorted(np.unique(labels), labels).astype(np.int64)
+    return ClassIndex(np.unique(labels)).numbers(labels).astype(np.int64)
 
 
 def _content(machines: dict[str, npt.NDArray[Any]], groups: npt.NDArray[np.int64]) -> str:

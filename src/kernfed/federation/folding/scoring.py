@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kernfed.base.checks import check_rows
+from kernfed.base.labels import ClassIndex
 from kernfed.errors import Refused
 from kernfed.federation.folding.machines import SiteMachines, bank_of, read_machines
 from kernfed.federation.folding.warn import KEEP_MACHINES
@@ -52,7 +53,7 @@ def released_machines(site: Site, payload: Payload) -> Payload:
 
 def _send(asked: SiteMachines) -> Payload:
     arrays = pack_machines(asked.machines)
-    arrays["groups"] = np.searchsorted(asked.classes, asked.labels).astype(np.int64)
+    arrays["groups"] = ClassIndex(asked.classes).numbers(asked.labels).astype(np.int64)
     return Payload(arrays, {"classes": labels_to_values(asked.classes)})
 
 

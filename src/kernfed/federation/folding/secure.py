@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray
+from kernfed.base.labels import ClassIndex
 from kernfed.errors import InputError, ProtocolError, Refused
 from kernfed.federation.asking import Federation, leave_out, warn_missing
 from kernfed.federation.folding.questions import raise_if_unusable, scores_question
@@ -152,7 +153,7 @@ def secure_scores(site: Site, payload: Payload) -> Payload:
     if not set(held) <= set(known):
         raise Refused("stale", f"site {site.name!r} holds classes that the model does not know")
     table = np.full((len(queries["X"]), len(known)), ABSENT["rms"])
-    table[:, [known.index(label) for label in held]] = own.arrays["scores"]
+    table[:, ClassIndex(known).numbers(held)] = own.arrays["scores"]
     try:
         role = EncryptingSite(payload.arrays["key"].tobytes(), payload.values["positions"][site.name])
         message = role.encrypt(table)

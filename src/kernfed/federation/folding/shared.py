@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray
+from kernfed.base.labels import ClassIndex
 from kernfed.base.random import generator
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError, Refused
@@ -63,8 +64,7 @@ def folding_shares(site: Site, payload: Payload) -> Payload:
 
 def class_places(labels: npt.NDArray[Any], classes: Sequence[Any]) -> npt.NDArray[np.intp]:
     """Places (n,) of labels among declared classes; one that was not declared counts as the first."""
-    known = {label: place for place, label in enumerate(classes)}
-    return np.array([known.get(label, 0) for label in labels.tolist()], dtype=np.intp)
+    return ClassIndex(classes).numbers(labels, "first")
 
 
 def fit_shared(

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray, check_count, check_number
+from kernfed.base.labels import ClassIndex
 from kernfed.base.random import generator
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import Refused
@@ -87,8 +88,7 @@ def _weighed(site: Site, payload: Payload) -> _Weighed:
     for name, size in expected.items():
         if name not in arrays or arrays[name].shape != size or np.isnan(arrays[name]).any():
             raise Refused("bad question", f"{name} must be numbers of shape {size}")
-    place = {label: number for number, label in enumerate(classes.tolist())}
-    numbers = np.array([place.get(label, -1) for label in drawn.y.tolist()], dtype=np.intp)
+    numbers = ClassIndex(classes).numbers(drawn.y, "minus-one")
     known = numbers >= 0
     numbers = numbers[known]
     weights = arrays["class_weights"][numbers]

@@ -12,6 +12,7 @@ from operator import add
 import numpy as np
 
 from kernfed.base.checks import FloatArray, check_rows
+from kernfed.base.labels import ClassIndex
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
 from kernfed.federation.asking import warn_missing
@@ -103,7 +104,7 @@ def weigh(left_out: LeftOut, folding: FoldingModel, ridge: RidgeModel, fitted: P
     values, own_share = model.head_values(X), _leverage(ridge, fitted, X)
     weights = np.ones(len(model.classes_))
     if ridge.parameters.class_weights is not None:
-        weights[np.searchsorted(model.classes_, ridge.classes_)] = ridge.parameters.class_weights
+        weights[ClassIndex(model.classes_).numbers(ridge.classes_)] = ridge.parameters.class_weights
     parts = zip(np.split(values, cuts), np.split(left_out.scores, cuts), np.split(own_share, cuts), strict=True)
     about = {
         "handle": folding.handle,

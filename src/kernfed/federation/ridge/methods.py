@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from kernfed.base.checks import FloatArray
+from kernfed.base.labels import ClassIndex
 from kernfed.base.warn import warn
 from kernfed.errors import MissingSites, SitesLost
 from kernfed.federation.program import Program
@@ -62,7 +63,7 @@ class Progress:
         if self.weights is None or self.parameters is None:
             self.weights = system.mean_solutions()[system.position]
         elif parameters.task == "classify":
-            self.weights = self.weights[:, [self.parameters.classes.index(label) for label in parameters.classes]]
+            self.weights = self.weights[:, ClassIndex(self.parameters.classes).numbers(parameters.classes)]
         self.parameters, self.means, self.range = parameters, system.sites.means, system.range
         return self.weights
 

@@ -8,7 +8,6 @@ parameters; whoever reads it refuses what does not match, by name.
 import hashlib
 import json
 import logging
-import math
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ import numpy.typing as npt
 from safetensors.numpy import save as to_safetensors
 
 from kernfed._version import __version__
+from kernfed.base.plain import read_json
 from kernfed.errors import MessageError
 
 #: Version of what travels: messages of another one are refused. Packages of different versions talk, if it is the same.
@@ -245,8 +245,8 @@ def _unpack(data: bytes) -> tuple[dict[str, Any], Payload]:
             raise MessageError(f"a message of {len(data)} bytes is cut off")
         if size > _HEADER_LIMIT:
             raise MessageError(f"a message's header must have at most {_HEADER_LIMIT:,} bytes, got {size:,}")
-        tensors = _strict_json(data[8 : 8 + size])
-        header = _strict_json(tensors.pop("__metadata__")["kernfed"])
+        tensors = read_json(data[8 : 8 + size], "its header")
+        header = read_json(tensors.pop("__metadata__")["kernfed"], "its values")
         arrays = {name: _view(data, 8 + size, name, entry) for name, entry in tensors.items()}
         values = header.pop("values")
         if not isinstance(values, dict):
@@ -256,17 +256,6 @@ def _unpack(data: bytes) -> tuple[dict[str, Any], Payload]:
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         raise MessageError(f"not a kernfed message: {type(error).__name__}: {str(error)[:200]}") from None
     return header, Payload(arrays, values)
-
-
-def _strict_json(text: bytes | str) -> Any:
-    """Parsed JSON, whose numbers are finite: Python would also read NaN, Infinity and 1e999."""
-
-    def finite(digits: str) -> float:
-        if not math.isfinite(number := float(digits)):
-            raise MessageError(f"a message's numbers must be finite, got {digits[:20]}")
-        return number
-
-    return json.loads(text, parse_float=finite, parse_constant=finite)
 
 
 def _view(data: bytes, start: int, name: str, entry: Mapping[str, Any]) -> npt.NDArray[Any]:

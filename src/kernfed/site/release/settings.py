@@ -1,11 +1,11 @@
 """Settings of learners that release under differential privacy, and the mechanism they describe."""
 
-import json
 import math
 from typing import Any
 
 from kernfed import privacy  # loads what is used of it when it is used
 from kernfed.base.checks import check_choice, check_number
+from kernfed.base.plain import read_json
 from kernfed.errors import InputError
 from kernfed.site.fields import Given, Setting
 
@@ -65,9 +65,10 @@ MECHANISM = Setting(
 def read_mechanism(text: str, name: str) -> Any:
     """The mechanism that a JSON object of ``mechanism_to_values`` names."""
     try:
-        return privacy.mechanism_from_values(json.loads(text))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{name} must be a JSON object with a mechanism and its parameters: {error}") from None
+        values = read_json(text, name)
+    except InputError as error:
+        raise InputError(f"{error}; it is a JSON object with a mechanism and its parameters") from None
+    return privacy.mechanism_from_values(values)
 
 
 def release_arguments(given: Given) -> dict[str, Any]:
@@ -110,9 +111,9 @@ def declared_classes(given: Given) -> tuple[Any, ...]:
     text, shown = str(given.get("classes")), given.shown("classes")
     if text.lstrip().startswith("["):
         try:
-            return tuple(json.loads(text))
-        except json.JSONDecodeError as error:
-            raise InputError(f"{shown} must be A,B,... or a JSON list of labels: {error}") from None
+            return tuple(read_json(text, shown))
+        except InputError as error:
+            raise InputError(f"{error}; it is A,B,... or a JSON list of labels") from None
     parts = [part.strip() for part in text.split(",")]
     words = any(isinstance(label, str) for label in given.classes or ())
     if not words and all(_is_whole(part) for part in parts):
