@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernfed.base.model import Model, as_model
 from kernfed.data.preparation import prepared_rows
 from kernfed.errors import InputError
-from kernfed.fusion.model import FusionModel
 from kernfed.kahm.model import FoldingModel
 from kernfed.kahm.projection import project
 from kernfed.site.rows import check_site_rows
 from kernfed.testing.evaluation import evaluate_rows
 from kernfed.testing.influence import influence_rows
 from kernfed.testing.outcomes import Evaluation
-from kernfed.testing.predictors import is_regressor
 from kernfed.testing.regression import RegressionEvaluation, regression_rows
 
 #: Queries on which the sum of memberships is looked at; all would double the time of a report.
@@ -61,29 +60,29 @@ def gather_evidence(
     A personalised model is tested by every site's own predictor on the site's own rows. With ``influence`` each site
     whose machines are in the model is left out of it once.
     """
-    sent = check_traffic(traffic)
-    if is_regressor(model):
+    asked, sent = as_model(model), check_traffic(traffic)
+    if not asked.is_classifier:
         return Evidence(regression=regression_rows(model, rows), traffic=sent)
     tested = evaluate_rows(model, rows)
     if influence:
         tested = replace(tested, influence=influence_rows(model, rows))
     counts = {site: count_labels(np.asarray(rows[site][1])) for site in tested.sites}
     known = Evidence(tested, tested=counts, traffic=sent)
-    folding = model.folding if isinstance(model, FusionModel) else model
-    if not isinstance(folding, FoldingModel):
+    folding = asked.folding
+    if folding is None:
         return known
-    numbers = {site: prepared_rows(model.preparation, part[0]) for site, part in rows.items()}
+    numbers = {site: prepared_rows(asked.preparation, part[0]) for site, part in rows.items()}
     alone = {}
     for site in sorted(set(rows) & set(folding.sites)):
-        own = check_site_rows(numbers[site], rows[site][1], None, site)
-        if len(own.y):
-            alone[site] = float((folding.local(site).predict(own.X) == own.y).mean())
+        held = check_site_rows(numbers[site], rows[site][1], None, site)
+        if len(held.y):
+            alone[site] = float((folding.local(site).predict(held.X) == held.y).mean())
     queries = np.concatenate([np.asarray(X) for X in numbers.values()])
     unbounded, checked = count_unbounded(folding, queries[:_CHECKED])
-    told = replace(known, alone=alone, unbounded=unbounded, checked=checked)
-    if isinstance(model, FusionModel) and model.ridge is not None:
-        return replace(told, parts=Counter(model.explain(queries).part.tolist()))
-    return replace(told, winners=count_winners(folding, queries))
+    known = replace(known, alone=alone, unbounded=unbounded, checked=checked)
+    if asked.ridge is not None:  # a head beside the machines
+        return replace(known, parts=Counter(asked.explain(queries).part.tolist()))
+    return replace(known, winners=count_winners(folding, queries))
 
 
 def count_unbounded(model: FoldingModel, queries: npt.NDArray[Any]) -> tuple[int, int]:
@@ -114,15 +113,15 @@ def count_winners(model: FoldingModel, queries: npt.NDArray[Any]) -> dict[str, d
     return winners
 
 
-def model_labels(model: Any) -> dict[str, dict[str, int]]:
-    """Rows of each class at each site as the machines in the model tell; empty where these are elsewhere."""
-    model = model.folding if isinstance(model, FusionModel) else model
-    if not isinstance(model, FoldingModel) or model.banks_ is None:
+def model_labels(model: Model) -> dict[str, dict[str, int]]:
+    """Rows of each class at each site by the machines in the model; empty where these are elsewhere."""
+    machines = model.folding
+    if machines is None or machines.banks_ is None:
         return {}
     by_site: dict[str, dict[str, int]] = {}
-    for site, bank in sorted(model.banks_.items()):
+    for site, bank in sorted(machines.banks_.items()):
         counts: Counter[str] = Counter()
-        names = [str(label) for label in model.members_[site].held(model.classes_)]
+        names = [str(label) for label in machines.members_[site].held(machines.classes_)]
         for machine, group in zip(bank.machines, bank.groups.tolist(), strict=True):
             counts[names[group]] += machine.n_rows
         by_site[site] = dict(counts)

@@ -17,6 +17,7 @@ from kernfed.report.content import (
     PageTable,
     Section,
     figure_table,
+    listed,
     site_table,
     written,
 )
@@ -76,7 +77,7 @@ def _regression_section(evaluation: RegressionEvaluation) -> Section:
 
 
 def _missing_words(missing: Mapping[str, str]) -> str:
-    return f" Missing: {_listed(f'{site} ({reason})' for site, reason in missing.items())}."
+    return f" Missing: {listed([f'{site} ({reason})' for site, reason in missing.items()])}."
 
 
 def _accuracy_words(evaluation: Evaluation) -> str:
@@ -213,11 +214,6 @@ def _extremes(what: str, ordered: Mapping[str, float], unit: str) -> str:
     if high == low:  # to the digits that are shown
         return f"{what}: {high} at each of {len(names)} sites."
     return f"{what} is highest at {first} ({high}) and lowest at {last} ({low}), over {len(names)} sites."
-
-
-def _listed(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:20]) + (f" and {len(listed) - 20} more" if len(listed) > 20 else "")
 
 
 #: Sites whose decisions are told; those that decide most. Of many sites so many are drawn, half at either end.

@@ -7,13 +7,14 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from kernfed.base.model import Model, as_model
 from kernfed.errors import FileFormatError, InputError
 from kernfed.federation import load
 from kernfed.privacy.audit_report import AuditReport
 from kernfed.report.audits import audit_from_json, audit_report, is_audit
 from kernfed.report.content import ReportData
 from kernfed.report.evidence import Evidence, check_traffic
-from kernfed.report.models import is_model, model_report
+from kernfed.report.models import model_report
 
 #: How an officer's page begins, as HTML or as Markdown.
 _PAGES = {b"<": "HTML", b"# privacy of": "Markdown"}
@@ -28,7 +29,7 @@ READERS = "kernfed.reports"
 class ReportSource:
     """What a file holds: one of ``model``, ``audit`` and a whole ``page``, and the traffic that came with an audit."""
 
-    model: Any = None
+    model: Model | None = None
     audit: AuditReport | None = None
     page: ReportData | None = None
     traffic: tuple[Mapping[str, Any], ...] = ()
@@ -77,9 +78,10 @@ def _read_model(path: Path) -> ReportSource:
         model = load(path)
     except FileFormatError as error:
         raise InputError(f"{error}; {_EXPECTED}") from None
-    if not is_model(model):
-        raise InputError(f"{path} holds a {type(model).__name__}, of which there is no report")
-    return ReportSource(model)
+    try:
+        return ReportSource(as_model(model))
+    except InputError:
+        raise InputError(f"{path} holds a {type(model).__name__}, of which there is no report") from None
 
 
 def _read_json(path: Path) -> ReportSource:

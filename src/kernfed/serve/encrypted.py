@@ -35,12 +35,12 @@ class EncryptedDesk:
 
     def _model(self) -> FoldingModel:
         """The model, if its answers can be computed on encrypted scores of sites."""
-        model, kind = self._gateway.model, type(self._gateway.model).__name__
-        if self._gateway.federation is None or not isinstance(model, FoldingModel):
+        model = self._gateway.model.folding
+        if self._gateway.federation is None or model is None or model is not self._gateway.model:
             raise RequestError(
                 422,
                 "encrypted answers need a folding model whose machines are at the sites of a hub, this is a "
-                f"{kind}: train with --learner folding --measure rms",
+                f"{type(self._gateway.model).__name__}: train with --learner folding --measure rms",
             )
         check_encryptable(model)
         return model
