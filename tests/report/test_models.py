@@ -10,7 +10,7 @@ from kernfed.guarantees import heldout_bounds
 from kernfed.report import ModelParts, gather_evidence, model_card, model_report, render_html
 from kernfed.report.content import Bars, Curves, HeatMap
 from kernfed.report.evidence import Evidence, check_traffic, count_unbounded, model_labels
-from kernfed.report.sections import MOST_DRAWN, MOST_TOLD, labels_map, traffic_section, winners_map
+from kernfed.report.sections import MOST_DRAWN, MOST_LISTED, labels_map, traffic_section, winners_map
 from kernfed.testing.evaluation import evaluate_rows
 
 
@@ -323,13 +323,13 @@ def test_a_personal_model_predicts_for_its_own_sites_only(personal):
 
 
 def test_many_sites_are_drawn_by_their_size_and_all_counted():
-    labels = {f"s{place}": {"x": place + 1} for place in range(MOST_TOLD + 30)}
+    labels = {f"s{place}": {"x": place + 1} for place in range(MOST_LISTED + 30)}
     heat = labels_map("title", labels, "rows")
-    assert [line[0] for line in heat.values] == list(range(MOST_TOLD + 30, 0, -1))
+    assert [line[0] for line in heat.values] == list(range(MOST_LISTED + 30, 0, -1))
     assert [heat.values[place][0] for place in heat.drawn_rows] == [*range(150, 140, -1), *range(10, 0, -1)]
     assert "Drawn are the 10 sites with most rows and the 10 with fewest" in heat.words
     decided = winners_map({"x": {site: counts["x"] for site, counts in labels.items()}})
-    assert len(decided.columns) == MOST_TOLD
+    assert len(decided.columns) == MOST_LISTED
     assert {decided.columns[place] for place in decided.drawn_columns} == {
         f"s{place}" for place in range(150 - MOST_DRAWN, 150)
     }

@@ -7,7 +7,6 @@ declares a reader as an entry point of the group ``kernfed.reports`` has ``kernf
 another package has the page of any model, and what is particular to it where it has a method ``report_parts``.
 """
 
-from kernfed.report.audits import audit_from_json, audit_report
 from kernfed.report.canvas import plain_text
 from kernfed.report.charts import draw
 from kernfed.report.content import (
@@ -31,10 +30,10 @@ from kernfed.report.content import (
 )
 from kernfed.report.evidence import Evidence, gather_evidence
 from kernfed.report.models import model_card, model_report
-from kernfed.report.officer import officer_page
+from kernfed.report.officer import audit_report, officer_page
 from kernfed.report.pages import render_html, style_variables, write_html
 from kernfed.report.rounds import bytes_curve, history_curve
-from kernfed.report.source import ReportSource, read_source
+from kernfed.report.source import ReportSource, audit_from_json, read_source
 
 __all__ = [
     "BYTES",

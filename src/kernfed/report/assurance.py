@@ -7,17 +7,14 @@ import numpy as np
 
 from kernfed.abstain import BINS, Coverage
 from kernfed.base.model import Model
-from kernfed.guarantees import STATUSES, Bound, HeldOutBounds, conformal_miscoverage, heldout_bounds
+from kernfed.guarantees import STATUSES, Bound, HeldOutBounds, conformal_miscoverage
 from kernfed.guarantees.catalog import grouped_theorems
 from kernfed.promise import Terms, round_up
 from kernfed.report.content import SHARE, Assumption, Claim, Fact, PageTable, Section, listed, site_table, written
-from kernfed.report.evidence import Evidence
+from kernfed.report.evidence import CONFIDENCE, Evidence, all_bounds
 from kernfed.report.officer import guarantee_claims, not_promised
 from kernfed.testing.harm import LEVEL, Influence, Influences
 from kernfed.testing.outcomes import Evaluation
-
-#: Of all held-out bounds of a report together.
-CONFIDENCE = 0.95
 
 
 def privacy_section(terms: Terms | None, words: Sequence[str]) -> Section:
@@ -120,12 +117,6 @@ def bound_claim(title: str, beginning: str, bound: Bound, checks: Mapping[str, b
     return Claim(title, f"{beginning} {bound.statement}{chance}.", status, bound.reliable, bound.source, tuple(given))
 
 
-def all_bounds(evaluation: Evaluation) -> HeldOutBounds:
-    """Bounds of every site and of all together, which hold at once with ``CONFIDENCE``."""
-    counts = {site: (outcome.rows - outcome.correct, outcome.rows) for site, outcome in evaluation.sites.items()}
-    return heldout_bounds(counts, CONFIDENCE, simultaneous=True)
-
-
 def _bounds_table(evaluation: Evaluation, bounds: HeldOutBounds) -> PageTable:
     rows = [
         (
@@ -145,7 +136,6 @@ def _bounds_table(evaluation: Evaluation, bounds: HeldOutBounds) -> PageTable:
 
 #: Coverages that the page lists.
 _COVERAGES = (0.8, 0.9, 0.95, 0.99)
-_CONFIDENCE = 0.95
 
 
 def coverage_section(model: Model) -> Section | None:
@@ -182,7 +172,7 @@ def coverage_section(model: Model) -> Section | None:
         )
         for coverage in _COVERAGES
     )
-    head = ("coverage", f"with {_CONFIDENCE:.0%} confidence at least", "are all classes in every set?")
+    head = ("coverage", f"with {CONFIDENCE:.0%} confidence at least", "are all classes in every set?")
     tables = [PageTable(head, rows, "Coverage")]
     claims: tuple[Claim, ...] = ()
     if record.privacy is not None:
@@ -211,7 +201,7 @@ def _noise_words(record: Coverage, model: Model) -> list[str]:
 def _surely(record: Coverage, coverage: float) -> str:
     """The coverage that the threshold at hand has, but for an unlucky draw of the rows kept aside, or of noise."""
     risk = record.risk(coverage)
-    return f"{1 - conformal_miscoverage(record.rows, coverage + risk, _CONFIDENCE + risk).value:.1%}"
+    return f"{1 - conformal_miscoverage(record.rows, coverage + risk, CONFIDENCE + risk).value:.1%}"
 
 
 def _full(record: Coverage, model: Model, coverage: float) -> bool:

@@ -75,7 +75,7 @@ def color(role: str) -> str:
     return _STAND_INS[role]
 
 
-#: Every role of a curve has a marker of its own, so that colour is never the only difference.
+#: Every role of a curve has another marker, so that colour is never the only difference.
 MARKERS = "osD^vPXh"
 #: Design width in CSS pixels; a figure is shown at this width or less, a wide one may be scrolled. A page is PAGE wide.
 WIDTH, PAGE = 400, 940
@@ -112,7 +112,7 @@ def set_up(axes: Axes) -> None:
 
 
 def legend_columns(names: Sequence[str], most: int) -> int:
-    """How many names fit side by side."""
+    """How many names of a legend fit side by side, at most ``most``."""
     longest = max((len(shortened(name, _LEGEND)) for name in names), default=1)
     return max(1, min(most, int(56 / (longest + 6))))
 

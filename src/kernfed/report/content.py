@@ -1,6 +1,6 @@
 """What a report says, apart from how it looks: facts, sections, figures as numbers, statements with assumptions.
 
-Everything is plain frozen data, so that what is shown can be tested without a page. Every figure can also be told as a
+Everything is plain frozen data, so that what is shown can be tested without a page. Every figure has a form as a
 table (``figure_table``), which stands under it.
 """
 
@@ -46,6 +46,11 @@ class Bars:
     lines: Mapping[str, float] = field(default_factory=dict)
     intervals: tuple[tuple[float, float], ...] = ()
     top: float | None = None
+
+    @classmethod
+    def of(cls, title: str, words: str, values: Mapping[str, float], **options: Any) -> "Bars":
+        """Bars of values by label; ``options`` are the other fields."""
+        return cls(title, words, tuple(values), tuple(values.values()), **options)
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,7 @@ class ReportData:
     sections: tuple[Section, ...] = ()
 
     def section(self, title: str) -> Section:
-        """The section with this title."""
+        """The section with this title; KeyError where there is none."""
         for section in self.sections:
             if section.title == title:
                 return section
@@ -169,7 +174,7 @@ class ReportData:
 
     @property
     def figures(self) -> tuple[Figure, ...]:
-        """All figures, in order."""
+        """Figures of all sections, in their order."""
         return tuple(figure for section in self.sections for figure in section.figures)
 
 
@@ -323,7 +328,7 @@ class HasReport(Protocol):
 
 
 def missing_note(missing: Mapping[str, str]) -> str:
-    """How many sites took no part."""
+    """How many sites took no part in training, as a note beside a number."""
     return f"{len(missing)} took no part" if missing else "all took part"
 
 

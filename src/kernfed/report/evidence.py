@@ -11,6 +11,7 @@ import numpy.typing as npt
 from kernfed.base.model import Model, as_model
 from kernfed.data.preparation import prepared_rows
 from kernfed.errors import InputError
+from kernfed.guarantees import HeldOutBounds, heldout_bounds
 from kernfed.kahm.model import FoldingModel
 from kernfed.kahm.projection import project
 from kernfed.site.rows import check_site_rows
@@ -21,6 +22,8 @@ from kernfed.testing.regression import RegressionEvaluation, regression_rows
 
 #: Queries on which the sum of memberships is looked at; all would double the time of a report.
 _CHECKED = 2000
+#: Confidence of all held-out bounds of a report together.
+CONFIDENCE = 0.95
 #: What a record of traffic must say of every site and task.
 TRAFFIC_KEYS = ("site", "task", "information", "messages", "bytes_down", "bytes_up", "scalars_up")
 
@@ -29,7 +32,7 @@ TRAFFIC_KEYS = ("site", "task", "information", "messages", "bytes_down", "bytes_
 class Evidence:
     """Everything that may be missing.
 
-    evaluation : counts on held-out rows. alone : accuracy by the site's own machines only, on ``alone_on``. compared :
+    evaluation : counts on held-out rows. alone : accuracy by the machines of the site only, on ``alone_on``. compared :
     accuracy of other methods on the same rows. labels : site -> class -> rows it was trained on, called ``labels_of``,
     where the model does not know. tested : likewise for held-out rows. winners : class -> site -> queries that this
     site decided. regression : sums of errors, for regressors. unbounded : pairs of one of ``checked`` queries and
@@ -57,7 +60,7 @@ def gather_evidence(
 ) -> Evidence:
     """Test ``model`` on held-out ``rows`` {site: (X, y)}, and ask who decided where it can tell.
 
-    A personalised model is tested by every site's own predictor on the site's own rows. With ``influence`` each site
+    A personalised model is tested by the predictor of every site on the rows of that site. With ``influence`` each site
     whose machines are in the model is left out of it once.
     """
     asked, sent = as_model(model), check_traffic(traffic)
@@ -85,6 +88,12 @@ def gather_evidence(
     return replace(known, winners=count_winners(folding, queries))
 
 
+def all_bounds(evaluation: Evaluation) -> HeldOutBounds:
+    """Bounds of every site and of all together, which hold at once with ``CONFIDENCE``."""
+    counts = {site: (outcome.rows - outcome.correct, outcome.rows) for site, outcome in evaluation.sites.items()}
+    return heldout_bounds(counts, CONFIDENCE, simultaneous=True)
+
+
 def count_unbounded(model: FoldingModel, queries: npt.NDArray[Any]) -> tuple[int, int]:
     """Pairs of a query and a machine whose memberships have no positive sum, and how many queries were looked at.
 
@@ -98,7 +107,7 @@ def count_unbounded(model: FoldingModel, queries: npt.NDArray[Any]) -> tuple[int
 
 
 def count_labels(labels: npt.NDArray[Any]) -> dict[str, int]:
-    """Rows of each label, by its text."""
+    """How many rows each label has, by the text of the label."""
     names, counts = np.unique(labels, return_counts=True)
     return {str(name): int(count) for name, count in zip(names, counts, strict=True)}
 

@@ -146,7 +146,7 @@ def _cells(axes: Axes, figure: HeatMap, *, labels: bool) -> None:
 
 
 def _top(values: FloatArray, scale: float | None) -> float:
-    """The value that is darkest."""
+    """The value that is darkest: ``scale``, or the largest of all."""
     return scale or float(values.max(initial=0.0)) or 1.0
 
 

@@ -125,7 +125,7 @@ def _personal(model: PersonalModel) -> ModelParts:
 
 
 def _gains(model: PersonalModel) -> tuple[Bars, ...]:
-    """What the others were worth to each site on its own rows."""
+    """What the others were worth to each site, on rows of the site."""
     if not model.gains_:
         return ()
     ordered = sorted(model.gains_, key=lambda site: (-model.gains_[site].gain, site))

@@ -46,7 +46,7 @@ class EncryptedDesk:
         return model
 
     def about(self) -> dict[str, Any]:
-        """What keys must be made for."""
+        """Sites, classes, schemes and bits that keys must be made for."""
         model = self._model()
         return {
             "sites": list(model.sites),
@@ -101,7 +101,7 @@ class EncryptedDesk:
     def _combined(self, rows: FloatArray, caller: str, keys: PublicKeys) -> dict[str, Any]:
         model, gateway = self._model(), self._gateway
         assert gateway.federation is not None
-        # What one site alone attains would be told of that site; where there are several, at least two answer.
+        # An answer of one site alone would tell of that site; where there are several, at least two answer.
         needed = max(gateway.min_replies, min(2, len(model.sites)))
         answer = combined_answer(
             gateway.federation.on_behalf_of(caller),

@@ -58,7 +58,7 @@ class Batcher:
         self._working: asyncio.Task[None] | None = None
 
     async def ask(self, rows: FloatArray, caller: str) -> Answer:
-        """The answer for rows (n, p)."""
+        """The answer for rows (n, p), scored with those of others who wait."""
         if self._queue and sum(one.rows.size for one in self._queue) + rows.size > self._limits.waiting:
             raise RequestError(503, f"{len(self._queue):,} requests are waiting already; ask again later", wait=1.0)
         waiting = _Waiting(rows, caller, asyncio.get_running_loop().create_future())
@@ -68,11 +68,11 @@ class Batcher:
         return await waiting.answer
 
     def close(self) -> None:
-        """Let go of the thread."""
+        """End the thread that scores; what waits is cancelled."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _work(self) -> None:
-        """Score until nothing waits."""
+        """Score batch after batch until nothing waits."""
         together = 1
         while self._queue:
             if together > 1:
@@ -122,7 +122,7 @@ class Batcher:
 
 
 def part_of(answer: Answer, rows: slice) -> Answer:
-    """The answer of some of its rows."""
+    """The part of an answer that is about some of its rows."""
     known = {one.name: getattr(answer, one.name) for one in fields(answer) if one.name not in _COMMON}
     chosen: dict[str, Any] = {name: values[rows] for name, values in known.items() if values is not None}
     return replace(answer, **chosen)
@@ -133,7 +133,7 @@ def _listed(callers: set[str]) -> str:
 
 
 def _settle(one: _Waiting, outcome: Answer | Exception) -> None:
-    """Tell who waits, unless they have gone."""
+    """Give a request its answer or its error, unless whoever asked has gone."""
     if one.answer.done():
         return
     if isinstance(outcome, Exception):
