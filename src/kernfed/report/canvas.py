@@ -79,7 +79,7 @@ def color(role: str) -> str:
 MARKERS = "osD^vPXh"
 #: Design width in CSS pixels; a figure is shown at this width or less, a wide one may be scrolled. A page is PAGE wide.
 WIDTH, PAGE = 400, 940
-INCH, TEXT = 72.0, 11.5
+_INCH, TEXT = 72.0, 11.5
 #: About how wide a sign is, in pixels, and the gap between the name of an axis and its labels.
 SIGN, PAD = 6.4, 8.0
 STEPS = [1, 2, 2.5, 5, 10]
@@ -95,9 +95,14 @@ STYLE: dict[Any, Any] = {
 }
 
 
+def empty_drawing(width: float, height: float) -> Drawing:
+    """A drawing of this size in CSS pixels, without axes."""
+    return Drawing(figsize=(width / _INCH, height / _INCH), dpi=_INCH, layout="constrained")
+
+
 def canvas(width: float, height: float) -> tuple[Drawing, Axes]:
     """An empty drawing of this size in CSS pixels, and its axes."""
-    drawing = Drawing(figsize=(width / INCH, height / INCH), dpi=INCH, layout="constrained")
+    drawing = empty_drawing(width, height)
     axes = drawing.add_subplot()
     set_up(axes)
     return drawing, axes
