@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernfed.report.audits import audit_from_json, audit_report
+from kernfed.report import audit_from_json, audit_report
 from kernfed.report.content import Bars
 from kernfed.report.officer import officer_page, officer_sections
 from kernfed.report.pages import render_html

@@ -7,10 +7,10 @@ import pytest
 
 import kernfed as kf
 from kernfed.guarantees import heldout_bounds
-from kernfed.report import gather_evidence, model_report, render_html
+from kernfed.report import ModelParts, gather_evidence, model_card, model_report, render_html
 from kernfed.report.content import Bars, Curves, HeatMap
 from kernfed.report.evidence import Evidence, check_traffic, count_unbounded, model_labels
-from kernfed.report.sections import MOST_DRAWN, MOST_TOLD, labels_map, traffic_section, winners_map
+from kernfed.report.sections import MOST_DRAWN, MOST_LISTED, labels_map, traffic_section, winners_map
 from kernfed.testing.evaluation import evaluate_rows
 
 
@@ -253,6 +253,25 @@ def test_a_model_of_one_table_has_a_report(small_sites, small_holdout):
     assert "nothing was federated" in model_report(single, gather_evidence(single, small_holdout)).lead
 
 
+def test_a_model_of_another_package_says_what_is_particular_to_it():
+    class Means(kf.federation.Model):
+        classes_, n_features_in_ = np.array(["cat", "dog"]), 4
+
+        def predict(self, X):
+            return np.repeat(self.classes_[:1], len(X))
+
+    class Reported(Means):
+        def report_parts(self):
+            return ModelParts("Nearest means", "The nearest mean decides.", settings={"shrink": 0.5}, papers=("SFM",))
+
+    plain, reported = model_report(Means()), model_report(Reported(), title="Mine")
+    assert (plain.title, plain.lead) == ("Means", "A Means classifies into 2 classes.")
+    assert (reported.title, reported.lead) == ("Mine", "The nearest mean decides.")
+    assert settings(reported) == {"shrink": "0.5"}
+    assert [section.title for section in reported.sections] == ["Privacy", "Guarantees", "How it was made"]
+    assert "4 columns of numbers, which have no names." in model_card(Means())
+
+
 def test_a_model_of_averaging_has_a_report(small_sites, small_holdout):
     baselines = pytest.importorskip("kernfed_papers.baselines.averaging", reason="the papers are not installed")
     with kf.Federation.local(small_sites) as federation:
@@ -304,13 +323,13 @@ def test_a_personal_model_predicts_for_its_own_sites_only(personal):
 
 
 def test_many_sites_are_drawn_by_their_size_and_all_counted():
-    labels = {f"s{place}": {"x": place + 1} for place in range(MOST_TOLD + 30)}
+    labels = {f"s{place}": {"x": place + 1} for place in range(MOST_LISTED + 30)}
     heat = labels_map("title", labels, "rows")
-    assert [line[0] for line in heat.values] == list(range(MOST_TOLD + 30, 0, -1))
+    assert [line[0] for line in heat.values] == list(range(MOST_LISTED + 30, 0, -1))
     assert [heat.values[place][0] for place in heat.drawn_rows] == [*range(150, 140, -1), *range(10, 0, -1)]
     assert "Drawn are the 10 sites with most rows and the 10 with fewest" in heat.words
     decided = winners_map({"x": {site: counts["x"] for site, counts in labels.items()}})
-    assert len(decided.columns) == MOST_TOLD
+    assert len(decided.columns) == MOST_LISTED
     assert {decided.columns[place] for place in decided.drawn_columns} == {
         f"s{place}" for place in range(150 - MOST_DRAWN, 150)
     }
@@ -396,7 +415,7 @@ def test_equal_sites_are_not_ranked(bytes_up, words):
 
 
 def test_what_is_no_model_is_refused(small_holdout):
-    with pytest.raises(ValueError, match=r"model must be one of FoldingModel, .*, got dict"):
+    with pytest.raises(ValueError, match="a dict cannot be tested, expected a model that predicts"):
         model_report({})
     with pytest.raises(ValueError, match="a object cannot be tested"):
         gather_evidence(object(), small_holdout)

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra serve: pip install -e '.[serve]' in a clone of kernfed")
 
 from kernfed.errors import InputError, NotConnected, TooFewReplies
-from kernfed.federation import Fault, Federation, FoldingLearner, conform
+from kernfed.federation import Fault, Federation, FoldingLearner, Model, conform
 from kernfed.serve.app import make_app
 from kernfed.serve.gateway import Gateway
 from kernfed.serve.requests import Limits, Tokens, new_token, revoke_token
@@ -155,7 +155,7 @@ def test_the_page_and_the_schema_are_served(client):
     ]
 
 
-class Breaking:
+class Breaking(Model):
     """A model that raises."""
 
     n_features_in_ = 3

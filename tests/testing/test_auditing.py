@@ -12,8 +12,7 @@ from kernfed.federation import Federation, FoldingLearner, RidgeLearner
 from kernfed.privacy import ElementLaplace, NoiseGenerator, RandomizedLabels, RecordGaussian, RecordMoments, RecordRidge
 from kernfed.privacy.audit import attack_limit
 from kernfed.promise import round_up
-from kernfed.report import officer_page
-from kernfed.report.audits import audit_from_json
+from kernfed.report import audit_from_json, officer_page
 from kernfed.testing.auditing import audit_mechanism, audit_model
 from oracles.federation import SFM, sites_data
 

@@ -320,6 +320,10 @@ class OtherModel(Model):
         """Scores (n, C) of the predictor."""
         return np.asarray(self.inner.scores(X, *args, **options))
 
+    def describe(self) -> ModelSummary:
+        """What is shown of the predictor, under its name and in its text."""
+        return replace(super().describe(), kind=type(self.inner).__name__, text=str(self.inner))
+
     def settings(self) -> Mapping[str, Any]:
         """Parameters as scikit-learn names them, where the predictor has some."""
         return dict(self.inner.get_params()) if hasattr(self.inner, "get_params") else {}

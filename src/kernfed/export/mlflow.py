@@ -12,7 +12,7 @@ import numpy as np
 
 from kernfed._version import __version__
 from kernfed.errors import InputError
-from kernfed.federation import load
+from kernfed.federation import Model, load
 from kernfed.testing.predictors import answer_columns, predictor_for
 
 try:
@@ -32,10 +32,10 @@ class KernfedModel(_PythonModel):  # type: ignore[misc]  # MLflow has no types w
 
     def __init__(self, site: str = "") -> None:
         self._site = site
-        self._model: Any = None
+        self._model: Model | None = None
 
     def load_context(self, context: Any) -> None:
-        """Read the model."""
+        """Read the model of the artifact."""
         self._model = whole_model(context.artifacts[ARTIFACT], self._site)
 
     def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]  # MLflow would read hints
@@ -44,23 +44,25 @@ class KernfedModel(_PythonModel):  # type: ignore[misc]  # MLflow has no types w
         import pandas  # MLflow brings it
 
         rows = model_input if hasattr(model_input, "columns") else np.asarray(model_input)
-        names = list(getattr(self._model, "feature_names_in_", ()))
-        if names and hasattr(rows, "columns") and getattr(self._model, "preparation", None) is None:
+        model = self._model
+        if model is None:
+            raise InputError("the model is not loaded: use mlflow.pyfunc.load_model")
+        names = list(model.column_names)
+        if names and hasattr(rows, "columns") and model.preparation is None:
             absent = [name for name in names if name not in rows.columns]
             if absent:
                 raise InputError(f"the rows have no column {absent[0]!r}")
             rows = rows[names]
-        answer = self._model.answer(rows)
-        return pandas.DataFrame(answer_columns(answer, list(getattr(self._model, "classes_", ()))))
+        return pandas.DataFrame(answer_columns(model.answer(rows), list(model.classes_)))
 
 
-def whole_model(path: str | os.PathLike[str], site: str = "") -> Any:
+def whole_model(path: str | os.PathLike[str], site: str = "") -> Model:
     """The model of a file that answers by itself; of a personalised one the predictor of ``site``."""
     model = predictor_for(load(path), site, "site")
-    if getattr(model, "hold", "machines") == "sites":
-        raise InputError(f"{path}: the machines of this model are at its sites; serve it with kernfed serve")
-    if not hasattr(model, "answer"):
+    if not isinstance(model, Model):
         raise InputError(f"a {type(model).__name__} does not answer rows, expected a model of kernfed train")
+    if model.hold == "sites":
+        raise InputError(f"{path}: the machines of this model are at its sites; serve it with kernfed serve")
     return model
 
 

@@ -2,22 +2,19 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from kernfed.abstain import BINS, Coverage
-from kernfed.guarantees import STATUSES, Bound, HeldOutBounds, conformal_miscoverage, heldout_bounds
+from kernfed.base.model import Model
+from kernfed.guarantees import STATUSES, Bound, HeldOutBounds, conformal_miscoverage
 from kernfed.guarantees.bound import grouped_theorems
 from kernfed.promise import Terms, round_up
-from kernfed.report.content import SHARE, Assumption, Claim, Fact, PageTable, Section, site_table, written
-from kernfed.report.evidence import Evidence
+from kernfed.report.content import SHARE, Assumption, Claim, Fact, PageTable, Section, listed, site_table, written
+from kernfed.report.evidence import CONFIDENCE, Evidence, all_bounds
 from kernfed.report.officer import guarantee_claims, not_promised
 from kernfed.testing.harm import LEVEL, Influence, Influences
 from kernfed.testing.outcomes import Evaluation
-
-#: Of all held-out bounds of a report together.
-CONFIDENCE = 0.95
 
 
 def privacy_section(terms: Terms | None, words: Sequence[str]) -> Section:
@@ -43,7 +40,7 @@ def privacy_section(terms: Terms | None, words: Sequence[str]) -> Section:
 
 
 def spent_tables(spent: Mapping[str, tuple[float, float]]) -> tuple[PageTable, ...]:
-    """What the ledger of each site has come to; no table where none is told."""
+    """What the ledger of each site has come to; no table where none is known."""
     rows = tuple(
         (site, f"{round_up(epsilon):g}", f"{round_up(delta):g}") for site, (epsilon, delta) in sorted(spent.items())
     )
@@ -120,12 +117,6 @@ def bound_claim(title: str, beginning: str, bound: Bound, checks: Mapping[str, b
     return Claim(title, f"{beginning} {bound.statement}{chance}.", status, bound.reliable, bound.source, tuple(given))
 
 
-def all_bounds(evaluation: Evaluation) -> HeldOutBounds:
-    """Bounds of every site and of all together, which hold at once with ``CONFIDENCE``."""
-    counts = {site: (outcome.rows - outcome.correct, outcome.rows) for site, outcome in evaluation.sites.items()}
-    return heldout_bounds(counts, CONFIDENCE, simultaneous=True)
-
-
 def _bounds_table(evaluation: Evaluation, bounds: HeldOutBounds) -> PageTable:
     rows = [
         (
@@ -145,12 +136,11 @@ def _bounds_table(evaluation: Evaluation, bounds: HeldOutBounds) -> PageTable:
 
 #: Coverages that the page lists.
 _COVERAGES = (0.8, 0.9, 0.95, 0.99)
-_CONFIDENCE = 0.95
 
 
-def coverage_section(model: Any) -> Section | None:
+def coverage_section(model: Model) -> Section | None:
     """Coverages and for whom they hold; None for a model that states none."""
-    record: Coverage | None = getattr(model, "conformal_", None)
+    record = model.conformal_
     if record is None:
         return None
     words = [
@@ -182,7 +172,7 @@ def coverage_section(model: Any) -> Section | None:
         )
         for coverage in _COVERAGES
     )
-    head = ("coverage", f"with {_CONFIDENCE:.0%} confidence at least", "are all classes in every set?")
+    head = ("coverage", f"with {CONFIDENCE:.0%} confidence at least", "are all classes in every set?")
     tables = [PageTable(head, rows, "Coverage")]
     claims: tuple[Claim, ...] = ()
     if record.privacy is not None:
@@ -191,7 +181,7 @@ def coverage_section(model: Any) -> Section | None:
     return Section("What it says when it does not know", tuple(words), claims=claims, tables=tuple(tables))
 
 
-def _noise_words(record: Coverage, model: Any) -> list[str]:
+def _noise_words(record: Coverage, model: Model) -> list[str]:
     """What noise on the counts means, and what a person has paid in all who is in training and in the counts."""
     if record.privacy is None:
         return []
@@ -199,9 +189,8 @@ def _noise_words(record: Coverage, model: Any) -> list[str]:
         "The counts have noise, so that they tell little of any row; what they promise is stated below. Thresholds are "
         "rounded to the safe side: the coverage holds with the noise, and sets are larger for it."
     ]
-    trained = getattr(model, "privacy", None)
-    if trained is not None:
-        epsilon, delta = record.privacy.with_row_in(trained)
+    if model.privacy is not None:
+        epsilon, delta = record.privacy.with_row_in(model.privacy)
         words.append(
             "A row is either learned from or kept aside, and has the guarantee of the one release it is in. A person "
             f"with a row in each has epsilon {round_up(epsilon):g} at delta {round_up(delta * (1 - 1e-12)):g}."
@@ -212,10 +201,10 @@ def _noise_words(record: Coverage, model: Any) -> list[str]:
 def _surely(record: Coverage, coverage: float) -> str:
     """The coverage that the threshold at hand has, but for an unlucky draw of the rows kept aside, or of noise."""
     risk = record.risk(coverage)
-    return f"{1 - conformal_miscoverage(record.rows, coverage + risk, _CONFIDENCE + risk).value:.1%}"
+    return f"{1 - conformal_miscoverage(record.rows, coverage + risk, CONFIDENCE + risk).value:.1%}"
 
 
-def _full(record: Coverage, model: Any, coverage: float) -> bool:
+def _full(record: Coverage, model: Model, coverage: float) -> bool:
     return bool((record.thresholds(model.classes_, coverage) == BINS - 1).all())
 
 
@@ -235,9 +224,8 @@ def influence_fact(evidence: Evidence) -> tuple[Fact, ...]:
     measured = influence_of(evidence)
     if measured is None:
         return ()
-    named = measured.named
-    listed = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
-    return (Fact("Sites that do not fit", listed or "none", f"of {len(measured.sites)}, by leaving each out"),)
+    named = listed(measured.named, 3) or "none"
+    return (Fact("Sites that do not fit", named, f"of {len(measured.sites)}, by leaving each out"),)
 
 
 def influence_section(evidence: Evidence) -> Section | None:
@@ -249,28 +237,23 @@ def influence_section(evidence: Evidence) -> Section | None:
         f"{measured.words()[:1].upper()}{measured.words()[1:]}.",
         "Every site was left out of the model once, and the answers for rows of all others were compared: a site is "
         f"named where these are better without it by more than chance ({LEVEL:.0%} for any honest one, if rows were "
-        f"independent) and by more than sites differ anyway. Rows of a site say nothing of itself{_unheard(measured)}.",
+        "independent) and by more than sites differ anyway. Rows of a site say nothing of "
+        f"itself{_not_counted(measured)}.",
         "A site that is named may lie, or its labels, units or patients differ: look before you leave it out. One that "
         "is not named may still lie, as long as that harms nobody whose rows were tested.",
     ]
     if not measured.head:
         words.append("The head of the model was left as it is: only sites can tell the sums without one of them.")
-    hidden = tuple(own for own in measured.together if own.named)
-    listed = (*hidden, *measured.sites)
-    tables: tuple[PageTable, ...]
-    if len(listed) > 2 * _WORST:
-        open_rows = tuple(_row(own) for own in listed[:_WORST])
-        tables = (
-            PageTable(_COLUMNS, open_rows, f"The {_WORST} without which the others would be best off"),
-            site_table(_COLUMNS, [_row(own) for own in listed], "Sites left out"),
-        )
-    else:
-        tables = (PageTable(_COLUMNS, tuple(_row(own) for own in listed), "Sites left out"),)
-    return Section("Who fits, and who does not", tuple(words), tables=tables)
+    rows = tuple(map(_influence_row, (*(pair for pair in measured.together if pair.named), *measured.sites)))
+    tables = [PageTable(_COLUMNS, rows, "Sites left out")]
+    if len(rows) > 2 * _WORST:
+        worst = PageTable(_COLUMNS, rows[:_WORST], f"The {_WORST} without which the others would be best off")
+        tables = [worst, site_table(_COLUMNS, rows, "Sites left out")]
+    return Section("Who fits, and who does not", tuple(words), tables=tuple(tables))
 
 
-def _unheard(measured: Influences) -> str:
-    """Which of those who count are not heard."""
+def _not_counted(measured: Influences) -> str:
+    """How many testers at either end do not count, as a clause."""
     if not measured.liars:
         return ""
     if measured.liars == 1:
@@ -278,8 +261,14 @@ def _unheard(measured: Influences) -> str:
     return f", and the {measured.liars} testers that speak most against it are not heard, nor those most for it"
 
 
-def _row(own: Influence) -> tuple[str, ...]:
-    points = "" if math.isnan(own.points) else f"{round(100 * own.points, 2) + 0.0:+.2f}"
-    chance = "too few rows" if own.p_value is None else "above 10 %" if own.p_value > 0.1 else f"{own.p_value:.2g}"
-    verdict = "does not fit" if own.named else "."
-    return (" with ".join(own.sites), points, f"{own.moved:.1%}", f"{own.gain:+.4f}", chance, verdict)
+def _influence_row(left_out: Influence) -> tuple[str, ...]:
+    points = "" if math.isnan(left_out.points) else f"{round(100 * left_out.points, 2) + 0.0:+.2f}"
+    chance = (
+        "too few rows"
+        if left_out.p_value is None
+        else "above 10 %"
+        if left_out.p_value > 0.1
+        else f"{left_out.p_value:.2g}"
+    )
+    verdict = "does not fit" if left_out.named else "."
+    return (" with ".join(left_out.sites), points, f"{left_out.moved:.1%}", f"{left_out.gain:+.4f}", chance, verdict)

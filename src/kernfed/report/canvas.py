@@ -75,11 +75,11 @@ def color(role: str) -> str:
     return _STAND_INS[role]
 
 
-#: Every role of a curve has a marker of its own, so that colour is never the only difference.
+#: Every role of a curve has another marker, so that colour is never the only difference.
 MARKERS = "osD^vPXh"
 #: Design width in CSS pixels; a figure is shown at this width or less, a wide one may be scrolled. A page is PAGE wide.
 WIDTH, PAGE = 400, 940
-INCH, TEXT = 72.0, 11.5
+_INCH, TEXT = 72.0, 11.5
 #: About how wide a sign is, in pixels, and the gap between the name of an axis and its labels.
 SIGN, PAD = 6.4, 8.0
 STEPS = [1, 2, 2.5, 5, 10]
@@ -95,9 +95,14 @@ STYLE: dict[Any, Any] = {
 }
 
 
+def empty_drawing(width: float, height: float) -> Drawing:
+    """A drawing of this size in CSS pixels, without axes."""
+    return Drawing(figsize=(width / _INCH, height / _INCH), dpi=_INCH, layout="constrained")
+
+
 def canvas(width: float, height: float) -> tuple[Drawing, Axes]:
     """An empty drawing of this size in CSS pixels, and its axes."""
-    drawing = Drawing(figsize=(width / INCH, height / INCH), dpi=INCH, layout="constrained")
+    drawing = empty_drawing(width, height)
     axes = drawing.add_subplot()
     set_up(axes)
     return drawing, axes
@@ -112,7 +117,7 @@ def set_up(axes: Axes) -> None:
 
 
 def legend_columns(names: Sequence[str], most: int) -> int:
-    """How many names fit side by side."""
+    """How many names of a legend fit side by side, at most ``most``."""
     longest = max((len(shortened(name, _LEGEND)) for name in names), default=1)
     return max(1, min(most, int(56 / (longest + 6))))
 

@@ -172,7 +172,7 @@ def _label_bars(axes: Axes, figure: Bars, labelled: bool, suffix: str) -> None:
 
 
 def draw_curves(figure: Curves) -> Drawing:
-    """A curve of its own colour and marker for every series; published ones are dashed."""
+    """A curve for every series, each of another colour and marker; published ones are dashed."""
     names = [series.name for series in figure.series]
     lines = -(-len(names) // legend_columns(names, 2)) if len(names) > 1 else 0
     drawing, axes = canvas(WIDTH, 290 + 19 * lines)

@@ -1,12 +1,12 @@
 """What a report says, apart from how it looks: facts, sections, figures as numbers, statements with assumptions.
 
-Everything is plain frozen data, so that what is shown can be tested without a page. Every figure can also be told as a
+Everything is plain frozen data, so that what is shown can be tested without a page. Every figure has a form as a
 table (``figure_table``), which stands under it.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 #: How values are written: "share" as per cent, "bytes" in decimal units, anything else to four digits with the unit.
 SHARE = "share"
@@ -46,6 +46,11 @@ class Bars:
     lines: Mapping[str, float] = field(default_factory=dict)
     intervals: tuple[tuple[float, float], ...] = ()
     top: float | None = None
+
+    @classmethod
+    def of(cls, title: str, words: str, values: Mapping[str, float], **options: Any) -> "Bars":
+        """Bars of values by label; ``options`` are the other fields."""
+        return cls(title, words, tuple(values), tuple(values.values()), **options)
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,7 @@ class ReportData:
     sections: tuple[Section, ...] = ()
 
     def section(self, title: str) -> Section:
-        """The section with this title."""
+        """The section with this title; KeyError where there is none."""
         for section in self.sections:
             if section.title == title:
                 return section
@@ -169,7 +174,7 @@ class ReportData:
 
     @property
     def figures(self) -> tuple[Figure, ...]:
-        """All figures, in order."""
+        """Figures of all sections, in their order."""
         return tuple(figure for section in self.sections for figure in section.figures)
 
 
@@ -235,6 +240,16 @@ def _at(values: tuple[float | None, ...], place: int) -> float | None:
     return values[place] if place < len(values) else None
 
 
+def listed(names: Sequence[object], most: int = 20) -> str:
+    """The first names in a sentence, and how many more there are.
+
+    >>> listed("abcd", 2)
+    'a, b and 2 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
+
+
 def written(value: float | None, unit: str = "") -> str:
     """A number for people; nothing where there is none.
 
@@ -266,10 +281,12 @@ MISSING_COLUMNS = ("site", "why it took no part")
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a kind of model adds to a report.
+class ModelParts:
+    """What is particular to a model on its page.
 
-    privacy : words on what its sites send and its file holds. papers : those whose theorems speak of it.
+    title, lead : of the page. privacy : sentences on what its sites send and its file holds. settings : what it was
+    made with. claims, tables : stand with the guarantees and with the settings. papers : those whose theorems speak of
+    it.
     """
 
     title: str
@@ -296,15 +313,22 @@ SENT = {
     "products or second moments).",
     "released sums": "The file holds weights of features, no rows. The sites released noisy sums over their rows once, "
     "and what is computed from these keeps the promise below.",
-    "averaging": "The file holds weights, no rows. In training the sites sent weights fitted to their rows.",
     "personal": "In training the sites sent means and second moments of their features. The file holds no rows.",
     "released embeddings": "The sites released noisy mean embeddings of their rows once. What is computed from these, "
     "the weights in this file, keeps the promise below. The file holds no rows.",
 }
 
 
+@runtime_checkable
+class HasReport(Protocol):
+    """A model of another package that says by itself what is particular to it."""
+
+    def report_parts(self) -> ModelParts:
+        """What the page of the model shows beside what all models have."""
+
+
 def missing_note(missing: Mapping[str, str]) -> str:
-    """How many sites took no part."""
+    """How many sites took no part in training, as a note beside a number."""
     return f"{len(missing)} took no part" if missing else "all took part"
 
 

@@ -8,20 +8,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernfed.base.model import Model, as_model
 from kernfed.data.preparation import prepared_rows
 from kernfed.errors import InputError
-from kernfed.fusion.model import FusionModel
+from kernfed.guarantees import HeldOutBounds, heldout_bounds
 from kernfed.kahm.model import FoldingModel
 from kernfed.kahm.projection import project
 from kernfed.site.rows import check_site_rows
 from kernfed.testing.evaluation import evaluate_rows
 from kernfed.testing.influence import influence_rows
 from kernfed.testing.outcomes import Evaluation
-from kernfed.testing.predictors import is_regressor
 from kernfed.testing.regression import RegressionEvaluation, regression_rows
 
 #: Queries on which the sum of memberships is looked at; all would double the time of a report.
 _CHECKED = 2000
+#: Confidence of all held-out bounds of a report together.
+CONFIDENCE = 0.95
 #: What a record of traffic must say of every site and task.
 TRAFFIC_KEYS = ("site", "task", "information", "messages", "bytes_down", "bytes_up", "scalars_up")
 
@@ -30,7 +32,7 @@ TRAFFIC_KEYS = ("site", "task", "information", "messages", "bytes_down", "bytes_
 class Evidence:
     """Everything that may be missing.
 
-    evaluation : counts on held-out rows. alone : accuracy by the site's own machines only, on ``alone_on``. compared :
+    evaluation : counts on held-out rows. alone : accuracy by the machines of the site only, on ``alone_on``. compared :
     accuracy of other methods on the same rows. labels : site -> class -> rows it was trained on, called ``labels_of``,
     where the model does not know. tested : likewise for held-out rows. winners : class -> site -> queries that this
     site decided. regression : sums of errors, for regressors. unbounded : pairs of one of ``checked`` queries and
@@ -58,32 +60,38 @@ def gather_evidence(
 ) -> Evidence:
     """Test ``model`` on held-out ``rows`` {site: (X, y)}, and ask who decided where it can tell.
 
-    A personalised model is tested by every site's own predictor on the site's own rows. With ``influence`` each site
+    A personalised model is tested by the predictor of every site on the rows of that site. With ``influence`` each site
     whose machines are in the model is left out of it once.
     """
-    sent = check_traffic(traffic)
-    if is_regressor(model):
+    asked, sent = as_model(model), check_traffic(traffic)
+    if not asked.is_classifier:
         return Evidence(regression=regression_rows(model, rows), traffic=sent)
     tested = evaluate_rows(model, rows)
     if influence:
         tested = replace(tested, influence=influence_rows(model, rows))
     counts = {site: count_labels(np.asarray(rows[site][1])) for site in tested.sites}
     known = Evidence(tested, tested=counts, traffic=sent)
-    folding = model.folding if isinstance(model, FusionModel) else model
-    if not isinstance(folding, FoldingModel):
+    folding = asked.folding
+    if folding is None:
         return known
-    numbers = {site: prepared_rows(model.preparation, part[0]) for site, part in rows.items()}
+    numbers = {site: prepared_rows(asked.preparation, part[0]) for site, part in rows.items()}
     alone = {}
     for site in sorted(set(rows) & set(folding.sites)):
-        own = check_site_rows(numbers[site], rows[site][1], None, site)
-        if len(own.y):
-            alone[site] = float((folding.local(site).predict(own.X) == own.y).mean())
+        held = check_site_rows(numbers[site], rows[site][1], None, site)
+        if len(held.y):
+            alone[site] = float((folding.local(site).predict(held.X) == held.y).mean())
     queries = np.concatenate([np.asarray(X) for X in numbers.values()])
     unbounded, checked = count_unbounded(folding, queries[:_CHECKED])
-    told = replace(known, alone=alone, unbounded=unbounded, checked=checked)
-    if isinstance(model, FusionModel) and model.ridge is not None:
-        return replace(told, parts=Counter(model.explain(queries).part.tolist()))
-    return replace(told, winners=count_winners(folding, queries))
+    known = replace(known, alone=alone, unbounded=unbounded, checked=checked)
+    if asked.ridge is not None:  # a head beside the machines
+        return replace(known, parts=Counter(asked.explain(queries).part.tolist()))
+    return replace(known, winners=count_winners(folding, queries))
+
+
+def all_bounds(evaluation: Evaluation) -> HeldOutBounds:
+    """Bounds of every site and of all together, which hold at once with ``CONFIDENCE``."""
+    counts = {site: (outcome.rows - outcome.correct, outcome.rows) for site, outcome in evaluation.sites.items()}
+    return heldout_bounds(counts, CONFIDENCE, simultaneous=True)
 
 
 def count_unbounded(model: FoldingModel, queries: npt.NDArray[Any]) -> tuple[int, int]:
@@ -99,7 +107,7 @@ def count_unbounded(model: FoldingModel, queries: npt.NDArray[Any]) -> tuple[int
 
 
 def count_labels(labels: npt.NDArray[Any]) -> dict[str, int]:
-    """Rows of each label, by its text."""
+    """How many rows each label has, by the text of the label."""
     names, counts = np.unique(labels, return_counts=True)
     return {str(name): int(count) for name, count in zip(names, counts, strict=True)}
 
@@ -114,15 +122,15 @@ def count_winners(model: FoldingModel, queries: npt.NDArray[Any]) -> dict[str, d
     return winners
 
 
-def model_labels(model: Any) -> dict[str, dict[str, int]]:
-    """Rows of each class at each site as the machines in the model tell; empty where these are elsewhere."""
-    model = model.folding if isinstance(model, FusionModel) else model
-    if not isinstance(model, FoldingModel) or model.banks_ is None:
+def model_labels(model: Model) -> dict[str, dict[str, int]]:
+    """Rows of each class at each site by the machines in the model; empty where these are elsewhere."""
+    machines = model.folding
+    if machines is None or machines.banks_ is None:
         return {}
     by_site: dict[str, dict[str, int]] = {}
-    for site, bank in sorted(model.banks_.items()):
+    for site, bank in sorted(machines.banks_.items()):
         counts: Counter[str] = Counter()
-        names = [str(label) for label in model.members_[site].held(model.classes_)]
+        names = [str(label) for label in machines.members_[site].held(machines.classes_)]
         for machine, group in zip(bank.machines, bank.groups.tolist(), strict=True):
             counts[names[group]] += machine.n_rows
         by_site[site] = dict(counts)

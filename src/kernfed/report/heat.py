@@ -9,7 +9,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from kernfed.base.checks import FloatArray
-from kernfed.report.canvas import INCH, PAD, PAGE, SIGN, TEXT, WIDTH, color, set_up, shortened
+from kernfed.report.canvas import PAD, PAGE, SIGN, TEXT, WIDTH, color, empty_drawing, set_up, shortened
 from kernfed.report.content import SHARE, HeatMap, Pictures, written
 
 #: Opacity of a cell above which its text is in the colour made for dark cells; both themes cross here.
@@ -65,7 +65,7 @@ def draw_heat_map(figure: HeatMap) -> Drawing:
     cells = step * len(rows)
     width, above = heat_map_width(figure), PAD + 34 + (6.2 * longest if turned else 14)
     height = above + cells + (0.0 if numbers else 3 * _SWATCH)
-    drawing = Drawing(figsize=(width / INCH, height / INCH), dpi=INCH, layout="constrained")
+    drawing = empty_drawing(width, height)
     grid = drawing.add_gridspec(1 if numbers else 2, 1, height_ratios=None if numbers else [cells, _SWATCH])
     axes = drawing.add_subplot(grid[0])
     _set_up_map(axes, len(rows), len(columns))
@@ -146,7 +146,7 @@ def _cells(axes: Axes, figure: HeatMap, *, labels: bool) -> None:
 
 
 def _top(values: FloatArray, scale: float | None) -> float:
-    """The value that is darkest."""
+    """The value that is darkest: ``scale``, or the largest of all."""
     return scale or float(values.max(initial=0.0)) or 1.0
 
 
@@ -184,9 +184,7 @@ def draw_pictures(figure: Pictures) -> Drawing:
     tall, broad = max(shape.shape[0] for shape in shapes), max(shape.shape[1] for shape in shapes)
     across = 1 if broad > 2 * tall else min(3, len(shapes))
     down = -(-len(shapes) // across)
-    drawing = Drawing(
-        figsize=(WIDTH / INCH, down * (WIDTH / across * tall / broad + 24) / INCH), dpi=INCH, layout="constrained"
-    )
+    drawing = empty_drawing(WIDTH, down * (WIDTH / across * tall / broad + 24))
     top = max(float(np.nan_to_num(shape).max(initial=0.0)) for shape in shapes) or 1.0
     for place, ((name, _), values) in enumerate(zip(figure.panels, shapes, strict=True), 1):
         axes = drawing.add_subplot(down, across, place)

@@ -6,6 +6,8 @@ from typing import Any
 from kernfed.fusion.model import FusionModel
 from kernfed.fusion.parts import FusionChoice
 from kernfed.kahm.choice import Chosen
+from kernfed.kahm.members import FoldingParameters
+from kernfed.kahm.model import FoldingModel
 from kernfed.report.content import (
     MISSING_COLUMNS,
     SENT,
@@ -14,8 +16,8 @@ from kernfed.report.content import (
     Claim,
     Curves,
     Fact,
+    ModelParts,
     PageTable,
-    Parts,
     Section,
     Series,
     missing_note,
@@ -31,7 +33,7 @@ _FEW_TRIED = 6
 _PLACES = {"sites": "at their sites", "machines": "in this file"}
 
 
-def describe_folding(model: Any) -> Parts:
+def describe_folding(model: FoldingModel) -> ModelParts:
     """A ``FoldingModel``: who is in it, how rows were scaled and divided, and what a lying site can do."""
     members = model.members_
     rows = sum(member.rows for member in members.values())
@@ -56,7 +58,7 @@ def describe_folding(model: Any) -> Parts:
     if model.chosen is not None:
         settings["chosen"] = str(model.chosen)
     sent = SENT[model.hold if model.privacy is None else "released"]
-    return Parts(
+    return ModelParts(
         "A classifier of several sites",
         lead,
         facts,
@@ -68,7 +70,7 @@ def describe_folding(model: Any) -> Parts:
     )
 
 
-def _folding_settings(parameters: Any) -> dict[str, Any]:
+def _folding_settings(parameters: FoldingParameters) -> dict[str, Any]:
     """What was in force: k counts only where the k-th score does, and a dimension that was not given is chosen."""
     values = dict(parameters.to_values())
     if parameters.aggregate != "kth":
@@ -80,7 +82,7 @@ def _folding_settings(parameters: Any) -> dict[str, Any]:
     return values
 
 
-def _wrong_site(model: Any) -> tuple[Claim, ...]:
+def _wrong_site(model: FoldingModel) -> tuple[Claim, ...]:
     """Whether a site that lies can decide a class alone."""
     open_classes, out = model.unprotected_.tolist(), model.left_out_.tolist()
     total, p = len({*model.classes_.tolist(), *open_classes}), model.parameters
@@ -141,13 +143,13 @@ PART_WORDS = {
 }
 
 
-def describe_fusion(model: FusionModel) -> Parts:
+def describe_fusion(model: FusionModel) -> ModelParts:
     """A ``FusionModel``: what each part adds, how they were weighed, and what of either is missing."""
     machines = None if model.folding is None else describe_folding(model.folding)
     head = None if model.ridge is None else describe_ridge(model.ridge)
     inner = [part for part in (machines, head) if part is not None]
     sections = (_weighing(model), *(section for part in inner for section in part.sections))
-    return Parts(
+    return ModelParts(
         "Machines and a head together" if len(inner) == 2 else inner[0].title,
         _lead(model),
         (*_facts(model), *(() if machines is None else machines.facts[1:])),
@@ -160,8 +162,8 @@ def describe_fusion(model: FusionModel) -> Parts:
     )
 
 
-def _machine_claims(model: FusionModel, machines: Parts | None) -> tuple[Claim, ...]:
-    """What holds for machines, said of their part only where the head has a word, too."""
+def _machine_claims(model: FusionModel, machines: ModelParts | None) -> tuple[Claim, ...]:
+    """What holds for machines, of their part only where there is a head, too."""
     claims = () if machines is None else machines.claims
     if model.ridge is None:
         return claims
@@ -271,7 +273,7 @@ def _sent(model: FusionModel) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _settings(model: FusionModel, machines: Parts | None, head: Parts | None) -> dict[str, Any]:
+def _settings(model: FusionModel, machines: ModelParts | None, head: ModelParts | None) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     if machines is not None and head is not None:
         settings = {
@@ -284,8 +286,8 @@ def _settings(model: FusionModel, machines: Parts | None, head: Parts | None) ->
     return settings
 
 
-def _tables(model: FusionModel, machines: Parts | None, head: Parts | None) -> tuple[PageTable, ...]:
-    """Those of both parts, and who took no part in the whole, told once."""
+def _tables(model: FusionModel, machines: ModelParts | None, head: ModelParts | None) -> tuple[PageTable, ...]:
+    """Those of both parts, and once for both, who took no part."""
     kept = [
         table
         for part in (machines, head)

@@ -1,12 +1,15 @@
-"""Reports of models: the page, the model card, and what is particular to the kinds of model without rounds."""
+"""Reports of models: the page, the model card, and what is particular to a kind of model."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
 
-from kernfed.errors import InputError
+from kernfed.base.model import Model, ModelSummary, as_model
+from kernfed.federation.estimators import FusionClassifier, KAHMClassifier
+from kernfed.personal.model import PersonalModel
 from kernfed.privacy.audit import stated_epsilon
 from kernfed.promise import Terms, delta_words
 from kernfed.report.assurance import (
@@ -22,12 +25,15 @@ from kernfed.report.content import (
     SHARE,
     Bars,
     Fact,
+    Figure,
+    HasReport,
     HeatMap,
+    ModelParts,
     PageTable,
-    Parts,
     ReportData,
     Section,
     figure_table,
+    listed,
     missing_note,
     missing_tables,
     written,
@@ -36,40 +42,49 @@ from kernfed.report.evidence import Evidence, model_labels
 from kernfed.report.machines import PART_WORDS, describe_folding, describe_fusion
 from kernfed.report.officer import protection
 from kernfed.report.pages import render_markdown
-from kernfed.report.rounds import describe_averaging, describe_ridge
+from kernfed.report.rounds import describe_ridge
 from kernfed.report.sections import accuracy_section, holders_map, labels_map, traffic_section, winners_map
 
 
-def _classifier(model: Any) -> Parts:
-    lead = f"A classifier of one table into {len(model.classes_)} classes; nothing was federated."
-    facts = (Fact("Classes", f"{len(model.classes_):,}", f"{model.n_features_in_:,} columns"),)
-    return Parts("A classifier of one site", lead, facts, (SENT["machines"],), model.get_params())
-
-
-def describe_other(model: Any) -> Parts:
-    """A model of another package, by what models have in common: classes, columns, sites and parameters."""
-    classes = len(getattr(model, "classes_", ()))
+@singledispatch
+def model_parts(model: Model) -> ModelParts:
+    """What is particular to a model: what it says by ``report_parts``, otherwise what ``describe`` tells of any."""
+    if isinstance(model, HasReport):
+        return model.report_parts()
+    about = model.describe()
+    classes, missing = len(about.classes), about.missing
     what = f"classifies into {classes} classes" if classes else "predicts values"
-    columns = int(getattr(model, "n_features_in_", 0))
-    missing = getattr(model, "missing_", {})
     facts = (
         *((Fact("Classes", f"{classes:,}"),) if classes else ()),
-        *((Fact("Columns", f"{columns:,}", missing_note(missing) if missing else ""),) if columns else ()),
+        *((Fact("Columns", f"{about.width:,}", missing_note(missing) if missing else ""),) if about.width else ()),
     )
-    given = model.get_params() if hasattr(model, "get_params") else {}
     words = "What its sites sent, and what its file holds, the package says that it comes from."
-    name = type(model).__name__
-    return Parts(name, f"A {name} {what}.", facts, (words,), given, tables=missing_tables(missing))
+    lead = f"A {about.kind} {what}."
+    return ModelParts(about.kind, lead, facts, (words,), about.settings, tables=missing_tables(missing))
 
 
-def _personal(model: Any) -> Parts:
+model_parts.register(describe_folding)
+model_parts.register(describe_fusion)
+model_parts.register(describe_ridge)
+
+
+@model_parts.register(KAHMClassifier)
+@model_parts.register(FusionClassifier)
+def _of_one_table(model: KAHMClassifier | FusionClassifier) -> ModelParts:
+    lead = f"A classifier of one table into {len(model.classes_)} classes; nothing was federated."
+    facts = (Fact("Classes", f"{len(model.classes_):,}", f"{model.n_features_in_:,} columns"),)
+    return ModelParts("A classifier of one site", lead, facts, (SENT["machines"],), model.get_params())
+
+
+@model_parts.register
+def _personal(model: PersonalModel) -> ModelParts:
     groups = model.groups_
     order = sorted(range(len(model.sites)), key=lambda place: (groups[model.sites[place]], model.sites[place]))
     sites = tuple(model.sites[place] for place in order)
     weights = np.clip(np.asarray(model.weights_, dtype=float), 0, None)[np.ix_(order, order)]
-    own, count = float(np.diag(weights).mean()), len(set(groups.values()))
+    kept, count = float(np.diag(weights).mean()), len(set(groups.values()))
     words = (
-        f"Each row is a site and how much it learns from every site; from itself {own:.0%} on average. Sites of a "
+        f"Each row is a site and how much it learns from every site; from itself {kept:.0%} on average. Sites of a "
         "group stand together."
     )
     drawn = HeatMap(
@@ -86,7 +101,7 @@ def _personal(model: Any) -> Parts:
     facts = (
         Fact("Sites", f"{len(sites):,}", missing_note(model.missing_)),
         Fact("Groups", f"{count:,}", "found"),
-        Fact("Learned from itself", written(own, SHARE), "mean over sites"),
+        Fact("Learned from itself", written(kept, SHARE), "mean over sites"),
     )
     settings = {
         "weights by": model.rule,
@@ -96,7 +111,7 @@ def _personal(model: Any) -> Parts:
         "columns": model.problem.width,
     }
     table = PageTable(("site", "group"), tuple((site, f"{groups[site] + 1}") for site in sites), "Groups", folded=True)
-    return Parts(
+    return ModelParts(
         "A model for every site",
         f"{len(sites)} sites, each with a model of its own that borrows from sites like it.",
         facts,
@@ -108,14 +123,13 @@ def _personal(model: Any) -> Parts:
     )
 
 
-def _gains(model: Any) -> tuple[Bars, ...]:
-    """What the others were worth to each site on its own rows."""
+def _gains(model: PersonalModel) -> tuple[Bars, ...]:
+    """What the others were worth to each site, on rows of the site."""
     if not model.gains_:
         return ()
     ordered = sorted(model.gains_, key=lambda site: (-model.gains_[site].gain, site))
-    together, alone = (
-        tuple(float(getattr(model.gains_[site], name)) for site in ordered) for name in ("together", "alone")
-    )
+    together = tuple(float(model.gains_[site].together) for site in ordered)
+    alone = tuple(float(model.gains_[site].alone) for site in ordered)
     classify = model.problem.task == "classify"
     better = sum(model.gains_[site].gain > 0 for site in ordered)
     measured = "Share of wrong labels" if classify else "Mean squared error"
@@ -136,54 +150,42 @@ def _gains(model: Any) -> tuple[Bars, ...]:
     )
 
 
-#: By the name of the model's class.
-DESCRIPTIONS: Mapping[str, Callable[[Any], Parts]] = {
-    "FoldingModel": describe_folding,
-    "FusionModel": describe_fusion,
-    "RidgeModel": describe_ridge,
-    "PersonalModel": _personal,
-    "AveragingModel": describe_averaging,
-    "KAHMClassifier": _classifier,
-    "FusionClassifier": _classifier,
-}
-
-
-def is_model(value: Any) -> bool:
-    """Whether there is a report of such a model: one of this package, or of another that predicts."""
-    return type(value).__name__ in DESCRIPTIONS or callable(getattr(value, "predict", None))
-
-
 def model_report(model: Any, evidence: Evidence | None = None, *, title: str = "") -> ReportData:
-    """The report of a model of this or another package, with the ``evidence`` there is."""
-    if not is_model(model):
-        raise InputError(
-            f"model must be one of {', '.join(DESCRIPTIONS)}, or have a method predict, got {type(model).__name__}"
-        )
-    known = evidence or Evidence()
-    parts = DESCRIPTIONS.get(type(model).__name__, describe_other)(model)
+    """The report of a model of this package, or of another that predicts, with the ``evidence`` there is."""
+    return _report(as_model(model), evidence or Evidence(), title)
+
+
+def _report(model: Model, known: Evidence, title: str) -> ReportData:
+    parts = model_parts(model)
     sections = (
         accuracy_section(known),
         influence_section(known),
         _who_section(model, known),
         *parts.sections,
         traffic_section(known.traffic),
-        privacy_section(_terms(model), parts.privacy),
+        privacy_section(model.privacy, parts.privacy),
         bounds_section(known, parts.claims, parts.papers),
         coverage_section(model),
         _making_section(parts),
     )
-    facts = (*_result_facts(known), *influence_fact(known), *parts.facts, *_traffic_facts(known), _privacy_fact(model))
+    facts = (
+        *_result_facts(known),
+        *influence_fact(known),
+        *parts.facts,
+        *_traffic_facts(known),
+        _privacy_fact(model.privacy),
+    )
     return ReportData("model", title or parts.title, parts.lead, facts, tuple(filter(None, sections)))
 
 
-def _who_section(model: Any, known: Evidence) -> Section | None:
+def _who_section(model: Model, known: Evidence) -> Section | None:
     """Who was trained on which class, and who decides where sites do."""
-    figures: list[Any] = []
-    machines = getattr(model, "folding", None) or model
+    figures: list[Figure] = []
+    machines = model.folding
     trained = known.labels or model_labels(model)
     if trained:
         figures.append(labels_map("Who has which class", trained, known.labels_of))
-    elif hasattr(machines, "holds"):
+    elif machines is not None:
         classes = [str(label) for label in machines.classes_.tolist()]
         figures.append(holders_map(machines.sites, classes, machines.holds))
     if known.parts:
@@ -204,14 +206,14 @@ def _parts_bars(parts: Mapping[str, int]) -> Bars:
     return Bars("Which part decides", words, names, tuple(parts[part] / total for part in ordered), value_name="labels")
 
 
-def _making_section(parts: Parts) -> Section:
-    rows = tuple((name.replace("_", " "), _told(value)) for name, value in parts.settings.items())
+def _making_section(parts: ModelParts) -> Section:
+    rows = tuple((name.replace("_", " "), _setting_text(value)) for name, value in parts.settings.items())
     return Section("How it was made", tables=(PageTable(("setting", "value"), rows, "Settings"), *parts.tables))
 
 
-def _told(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(_told, value[:20])) + (f" and {len(value) - 20} more" if len(value) > 20 else "")
+        return listed([_setting_text(entry) for entry in value])
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "not set"}[value]
     return written(value) if isinstance(value, (int, float)) else str(value)
@@ -240,8 +242,7 @@ def _traffic_facts(known: Evidence) -> tuple[Fact, ...]:
     return (Fact("Left the sites", written(up, BYTES), "questions, answers and tests"),)
 
 
-def _privacy_fact(model: Any) -> Fact:
-    terms = _terms(model)
+def _privacy_fact(terms: Terms | None) -> Fact:
     if terms is None:
         return Fact("Privacy", "none", "no noise was added")
     weak = protection(terms.record)
@@ -249,22 +250,19 @@ def _privacy_fact(model: Any) -> Fact:
     return Fact("Privacy of one person", f"ε {stated_epsilon(terms.record)}", note)
 
 
-def _terms(model: Any) -> Terms | None:
-    """What the model promises; an estimator of one table promises nothing."""
-    terms: Terms | None = getattr(model, "privacy", None)
-    return terms
-
-
 def model_card(model: Any, evidence: Evidence | None = None, *, title: str = "") -> str:
-    """The card of a model, with the ``evidence`` there is; figures are told as tables."""
-    page = model_report(model, evidence, title=title)
+    """The card of a model as Markdown: what it is, of which data, how private, how good, and what it is not for.
+
+    Figures are given as tables.
+    """
+    asked, known = as_model(model), evidence or Evidence()
+    page, about = _report(asked, known, title), asked.describe()
     facts = PageTable(("", "value", "note"), tuple((fact.name, fact.value, fact.note) for fact in page.facts))
-    known = evidence or Evidence()
     sections = (
-        Section("What it is", (str(model).partition("\n")[0],), tables=(facts,)),
-        Section("Data", tuple(_data_words(model)), tables=_site_tables(model)),
+        Section("What it is", (about.text.partition("\n")[0],), tables=(facts,)),
+        Section("Data", tuple(_data_words(about)), tables=_site_tables(about)),
         *(_in_words(section) for section in page.sections),
-        Section("Limits", points=tuple(_limits(model, known))),
+        Section("Limits", points=tuple(_limits(about, known))),
     )
     return render_markdown(replace(page, sections=sections))
 
@@ -275,48 +273,38 @@ def _in_words(section: Section) -> Section:
     return replace(section, figures=(), words=words, tables=(*section.tables, *map(figure_table, section.figures)))
 
 
-def _data_words(model: Any) -> Iterator[str]:
-    columns = tuple(getattr(model, "feature_names_in_", ()))
-    preparation = getattr(model, "preparation", None)
-    if preparation is not None:
-        yield f"Raw columns, prepared by the model itself: {_listed(preparation.used)}."
-    named = f": {_listed(columns)}" if columns else ", which have no names"
-    yield f"{model.n_features_in_} columns of numbers{named}."
-    classes = [str(label) for label in getattr(model, "classes_", ())]
-    yield f"Classes: {_listed(classes)}." if classes else "It predicts values, not classes."
-    missing = dict(getattr(model, "missing_", {}))
-    if missing:
-        yield f"Not in it: {'; '.join(f'{site}, because {reason}' for site, reason in list(missing.items())[:20])}."
+def _data_words(about: ModelSummary) -> Iterator[str]:
+    if about.raw_columns:
+        yield f"Raw columns, prepared by the model itself: {listed(about.raw_columns)}."
+    named = f": {listed(about.columns)}" if about.columns else ", which have no names"
+    yield f"{about.width} columns of numbers{named}."
+    classes = [str(label) for label in about.classes]
+    yield f"Classes: {listed(classes)}." if classes else "It predicts values, not classes."
+    if about.missing:
+        reasons = [f"{site}, because {reason}" for site, reason in about.missing.items()]
+        yield f"Not in it: {'; '.join(reasons[:20])}."
 
 
-def _site_tables(model: Any) -> tuple[PageTable, ...]:
+def _site_tables(about: ModelSummary) -> tuple[PageTable, ...]:
     """Rows and classes of every site, where the model knows them."""
-    members = getattr(model, "members_", {})
-    rows = tuple((site, f"{one.rows:,}", f"{len(one.classes)}") for site, one in sorted(members.items()))
+    known = sorted((site for site in about.sites if site.rows is not None), key=lambda site: site.name)
+    rows = tuple((site.name, f"{site.rows:,}", f"{site.classes}") for site in known)
     return (PageTable(("site", "rows", "classes"), rows),) if rows else ()
 
 
-def _limits(model: Any, known: Evidence) -> Iterator[str]:
+def _limits(about: ModelSummary, known: Evidence) -> Iterator[str]:
     """What must be known before the model is used, by what it is and by what was not tested."""
     if known.evaluation is None and known.regression is None:
         yield "It was not tested for this card: give rows that it has not seen, with --data and --label."
-    if len(getattr(model, "classes_", ())):
+    if about.classes:
         yield "It answers with one of its classes whatever it is asked; rows unlike all that it has seen get one too."
-    hold = getattr(model, "hold", "")
-    if hold == "sites":
+    if about.hold == "sites":
         yield "It answers only where its sites are asked; they see the queries."
-    terms = getattr(model, "privacy", None)
-    if hold == "machines" and terms is None and getattr(model, "members_", None):
+    elif about.privacy is None and any(site.machines for site in about.sites):
         yield "The file holds machines, which contain rows of the sites: whoever has it has these rows."
-    if terms is None:
+    if about.privacy is None:
         yield "No noise was added: what it says may tell of rows that it was trained on."
-    exposed = model.exposure() if hasattr(model, "exposure") else None
-    if exposed:
-        yield exposed
-    if getattr(model, "preparation", None) is None:
+    if about.exposure:
+        yield about.exposure
+    if not about.raw_columns:
         yield "Rows must have the columns above in their order and in the units of the training."
-
-
-def _listed(names: Any, most: int = 20) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(str, names[:most])) + more

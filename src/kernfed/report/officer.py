@@ -1,6 +1,6 @@
-"""The privacy officer's page, as sections made of data: what left, under which guarantee, what attacks achieved.
+"""The privacy officer's page of an audit: what left, under which guarantee, what attacks achieved, if they agree.
 
-The words are written here once; ``markdown.py`` and ``html.py`` only set them.
+The words are written here once, as sections made of data; ``pages.py`` only sets them.
 """
 
 import math
@@ -13,9 +13,10 @@ from kernfed.privacy.audit import AuditReport, attack_limit, stated_epsilon
 from kernfed.privacy.lower_bound import round_down
 from kernfed.privacy.roc import Attack
 from kernfed.promise import Guarantee, delta_words, round_up
-from kernfed.report.content import Assumption, Claim, PageTable, ReportData, Section
+from kernfed.report.content import SHARE, Assumption, Bars, Claim, Fact, Figure, PageTable, ReportData, Section
 from kernfed.report.evidence import check_traffic
 from kernfed.report.pages import render_markdown
+from kernfed.report.sections import traffic_section
 
 _COLUMNS = ("site", "task", "information", "messages", "bytes_up", "scalars_up")
 _UNITS = {"element": "One element (a single number of a row)", "record": "One record (a whole row, a person)"}
@@ -209,14 +210,18 @@ def _attacks(audit: AuditReport) -> Section:
     return Section(title, tuple(words), tables=(PageTable(head, rows, title),))
 
 
-def _attack_row(attack: Attack, rates: Sequence[float]) -> tuple[str, ...]:
+def attack_score(attack: Attack) -> str:
+    """Area under the curve of an attack, with its interval."""
     low, high = attack.roc.auc_interval
+    return f"{attack.roc.auc:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _attack_row(attack: Attack, rates: Sequence[float]) -> tuple[str, ...]:
     shares = {
         point.rate: f"{100 * point.tpr:.3g} % [{100 * point.interval[0]:.3g}, {100 * point.interval[1]:.3g}]"
         for point in attack.roc.points
     }
-    score = f"{attack.roc.auc:.3f} [{low:.3f}, {high:.3f}]"
-    return attack.name, attack.knows, score, *(shares.get(rate, "not measured") for rate in rates)
+    return attack.name, attack.knows, attack_score(attack), *(shares.get(rate, "not measured") for rate in rates)
 
 
 def _agreement(audit: AuditReport) -> Section:
@@ -266,3 +271,124 @@ def _untested(audit: AuditReport) -> str:
         f"{attack_limit(audit.worst):.3f} on average over the noise; figures above that are a reason to audit the "
         "mechanism itself, figures below it prove nothing."
     )
+
+
+def audit_report(audit: AuditReport, traffic: Sequence[Mapping[str, Any]] = ()) -> ReportData:
+    """The officer's page with figures; ``traffic`` as ``Traffic.to_json`` gives it, where it is known what left."""
+    left, guarantee, attacks, agreement, limits = officer_sections(audit, traffic or None)
+    messages = traffic_section(traffic)
+    if messages is not None:
+        left = replace(messages, words=(*release_words(audit.released, counted=True), *messages.words))
+    sections = (
+        left,
+        guarantee,
+        replace(attacks, figures=_attack_figures(audit)),
+        replace(agreement, figures=_bound_figures(audit)),
+        limits,
+    )
+    return ReportData("audit", f"Privacy of {audit.subject}", _sentence(audit.verdict), _audit_facts(audit), sections)
+
+
+def _sentence(verdict: str) -> str:
+    return f"{verdict[:1].upper()}{verdict[1:]}."
+
+
+def _audit_facts(audit: AuditReport) -> tuple[Fact, ...]:
+    facts = []
+    if audit.total is not None:
+        words = f"at δ {delta_words(audit.total.delta)}, by the ledgers"
+        facts.append(Fact("All releases", f"ε {stated_epsilon(audit.total)}", words))
+    for name, guarantee in (("element", audit.element), ("record", audit.record)):
+        kept = "as stated" if audit.private else "stated, and does not hold"
+        words = f"at δ {delta_words(guarantee.delta)}, {kept}"
+        claimed = math.isfinite(guarantee.epsilon)
+        facts.append(Fact(f"One {name}", f"ε {stated_epsilon(guarantee)}", words if claimed else "none is claimed"))
+    if audit.attacks:
+        best = max(audit.attacks, key=lambda attack: attack.roc.auc)
+        facts.append(Fact("Best attack", f"{best.roc.auc:.3f}", f"{best.name}; guessing is 0.5, certainty 1"))
+    if audit.bounds:
+        words = "the stated guarantee is false" if audit.contradicted else "the guarantee may be true"
+        facts.append(Fact("Contradicted", "yes" if audit.contradicted else "no", words))
+    return (*facts, _worst_case(audit))
+
+
+def _worst_case(audit: AuditReport) -> Fact:
+    """What the guarantee of a record allows at worst: no yes or no could say it."""
+    name, worth = "Right about a person", protection(audit.worst)
+    if not audit.private:
+        return Fact(name, "no limit", "the release is marked not private: neither guarantee holds")
+    if math.isinf(audit.worst.epsilon):
+        return Fact(name, "no limit", "no guarantee is claimed for one record")
+    note = f"of guesses at worst{f': {worth}' if worth else ''}; chance gives 50 %"
+    return Fact(name, told_apart(audit.worst), note)
+
+
+def _attack_figures(audit: AuditReport) -> tuple[Figure, ...]:
+    if not audit.attacks:
+        return ()
+    ordered = sorted(audit.attacks, key=lambda attack: -attack.roc.auc)
+    names = tuple(attack.name for attack in ordered)
+    words = (
+        f"Area under the curve of each attack; the best, {names[0]}, has {ordered[0].roc.auc:.3f}. Guessing has 0.5."
+    )
+    figures: list[Figure] = [
+        Bars(
+            "How well attacks tell members from others",
+            words,
+            names,
+            tuple(a.roc.auc for a in ordered),
+            unit="",
+            value_name="area under the curve",
+            lines={"guessing": 0.5},
+            intervals=tuple(attack.roc.auc_interval for attack in ordered),
+        )
+    ]
+    rates = sorted({point.rate for attack in ordered for point in attack.roc.points})
+    if rates:
+        figures.append(_found_bars(ordered, rates[0]))
+    return tuple(figures)
+
+
+def _found_bars(attacks: Sequence[Attack], rate: float) -> Bars:
+    """Members found at the smallest rate of false alarms: the few who are exposed."""
+    points = [(attack.name, point) for attack in attacks for point in attack.roc.points if point.rate == rate]
+    words = (
+        f"Share of members found when at most {100 * rate:g} % of all others are named wrongly; "
+        f"guessing finds {100 * rate:g} %."
+    )
+    return Bars(
+        f"Found at {100 * rate:g} % false alarms",
+        words,
+        tuple(name for name, _ in points),
+        tuple(point.tpr for _, point in points),
+        SHARE,
+        "found",
+        intervals=tuple(point.interval for _, point in points),
+    )
+
+
+def _bound_figures(audit: AuditReport) -> tuple[Figure, ...]:
+    figures = []
+    for unit in ("element", "record"):
+        bounds = [bound for bound in audit.bounds if bound.unit == unit]
+        if not bounds:
+            continue
+        stated = getattr(audit, unit).epsilon
+        words = f"What the audit shows for one {unit} at least, and the most that so many trials could have shown."
+        words += f" Stated: {stated_epsilon(getattr(audit, unit))}."
+        marks: dict[str, tuple[float | None, ...]] = {"could show at most": tuple(bound.ceiling for bound in bounds)}
+        # A stated epsilon far beyond what trials can show would squeeze the bars to nothing: then it is in words only.
+        near = math.isfinite(stated) and stated <= 4 * max(bound.ceiling for bound in bounds)
+        figures.append(
+            Bars(
+                f"Audited epsilon of one {unit}",
+                words,
+                tuple(bound.method for bound in bounds),
+                tuple(bound.value for bound in bounds),
+                "",
+                "audited epsilon",
+                marks,
+                {"stated": stated} if near else {},
+            )
+        )
+    return tuple(figures)

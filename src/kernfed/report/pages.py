@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ MOST_ROWS = 400
 #: Longer cells are words, shorter ones names; a number has at most so many letters of a unit.
 _WORDY, _NAME, _UNIT = 40, 16, 4
 #: Signs that fit side by side on a sheet of paper, each column counted with the gap after it, and on a phone. A column
-#: is as wide as its longest number, its text may wrap; a word in its head counts as ``_HEAD`` at most.
+#: is as wide as its longest number, its text may wrap; one of its head counts as ``_HEAD`` at most.
 _SHEET, _PHONE, _GAP, _HEAD = 98.0, 50.0, 1.3, 12
 #: A table with more columns is a matrix, of which a phone shows a part at a time.
 _MATRIX = 8
@@ -37,7 +37,7 @@ _MARKS = {
 
 
 def render_html(report: ReportData) -> str:
-    """The whole page."""
+    """The page as one HTML document."""
     numbers = iter(range(1, 1 + len(report.figures)))
     sections = [_section_view(section, f"s{place}", numbers) for place, section in enumerate(report.sections, 1)]
     claims = any(section.claims for section in report.sections)
@@ -88,25 +88,16 @@ def _shown(value: Any) -> Any:
     return plain_text(value).replace(" %", "\N{NO-BREAK SPACE}%")
 
 
-def _section_view(section: Section, name: str, numbers: Any) -> dict[str, Any]:
+def _section_view(section: Section, name: str, numbers: Iterator[int]) -> dict[str, Any]:
     figures = [_figure_view(figure, f"f{next(numbers)}") for figure in section.figures]
     _find_lone(figures)
-    return {
-        "id": name,
-        "title": section.title,
-        "short": section.short or section.title,
-        "words": section.words,
-        "figures": figures,
-        "points": section.points,
-        "claims": [asdict(claim) for claim in section.claims],
-        "tables": [
-            {"caption": table.caption, "folded": table.folded, "parts": _table_views(table)} for table in section.tables
-        ],
-    }
+    tables = [{**vars(table), "parts": _table_views(table)} for table in section.tables]
+    short = section.short or section.title
+    return {**vars(section), "id": name, "short": short, "figures": figures, "tables": tables}
 
 
 def _figure_view(figure: Figure, name: str) -> dict[str, Any]:
-    # The drawing is ours and escapes what it is given; see plots.
+    # The drawing is ours and escapes what it is given; see canvas.
     tables = _table_views(figure_table(figure))
     return {
         "title": figure.title,
@@ -178,7 +169,7 @@ def _kind(cells: list[str]) -> str:
     return "words" if longest > _WORDY else "text" if longest > _NAME else "name"
 
 
-#: Signs that Markdown or HTML would read as their own, and what stands for them.
+#: Signs that Markdown or HTML would read as markup, and what stands for them.
 _SAFE = (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "'"))
 
 
@@ -206,7 +197,7 @@ def _table(table: PageTable) -> str:
 
 
 def _safe(text: str) -> str:
-    """Text that stays in its place on a page: on one line, with nothing that Markdown or HTML would read as its own."""
+    """Text that stays in its place on a page: on one line, with nothing that Markdown or HTML would read as markup."""
     line = " ".join(text.split())
     for sign, safe in _SAFE:
         line = line.replace(sign, safe)

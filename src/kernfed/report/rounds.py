@@ -1,10 +1,10 @@
-"""What is particular to models that are made in rounds: ridge regression and federated averaging."""
+"""What is particular to kernel ridge regression over sites: its rounds, its choices, and how much the sites differ."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from kernfed.base.prior import Prior
 from kernfed.guarantees import Bound
 from kernfed.report.assurance import bound_claim
 from kernfed.report.content import (
@@ -15,14 +15,15 @@ from kernfed.report.content import (
     Claim,
     Curves,
     Fact,
+    ModelParts,
     PageTable,
-    Parts,
     Section,
     Series,
     missing_tables,
     site_table,
     written,
 )
+from kernfed.ridge.model import RidgeModel
 
 #: Who chose a setting.
 _BY = {
@@ -43,7 +44,7 @@ _ENDED = {
 }
 
 
-def describe_ridge(model: Any) -> Parts:
+def describe_ridge(model: RidgeModel) -> ModelParts:
     """A ``RidgeModel``: its rounds, the choice of its regularisation, and how much the sites differ."""
     p = model.parameters
     what = "predict a value" if p.task == "regress" else f"classify into {len(model.classes_)} classes"
@@ -74,7 +75,7 @@ def describe_ridge(model: Any) -> Parts:
     }
     tables = (*_site_heterogeneity(model), *missing_tables(model.missing_))
     sent = SENT["ridge" if model.privacy is None else "released sums"]
-    return Parts(
+    return ModelParts(
         "Kernel ridge regression over sites",
         lead,
         facts,
@@ -87,7 +88,7 @@ def describe_ridge(model: Any) -> Parts:
     )
 
 
-def _prior_words(prior: Any) -> str:
+def _prior_words(prior: Prior) -> str:
     """The shares of classes that a model answers for."""
     if isinstance(prior, str):
         return {"training": "as in training", "uniform": "all the same"}[prior]
@@ -102,19 +103,19 @@ def _lasted(rounds: int, stopped: str) -> tuple[str, str]:
     return f"{rounds} round{'s' * (rounds != 1)} after the first exchange; training ended {why}", note
 
 
-def _ridge_sections(model: Any) -> tuple[Section, ...]:
+def _ridge_sections(model: RidgeModel) -> tuple[Section, ...]:
     history = model.history_
-    figures: list[Any] = []
-    for name, words in (
-        ("objective", "Objective: mean squared loss and penalty over all sites"),
-        ("gradient_norm", "Norm of the gradient"),
+    figures: list[Curves] = []
+    for values, what in (
+        ([entry.objective for entry in history], "Objective: mean squared loss and penalty over all sites"),
+        ([entry.gradient_norm for entry in history], "Norm of the gradient"),
     ):
-        points = [(entry.round, getattr(entry, name)) for entry in history if getattr(entry, name) is not None]
+        points = [(entry.round, value) for entry, value in zip(history, values, strict=True) if value is not None]
         if len(points) > 1:
-            figures.append(_history_curve(points, words))
+            figures.append(history_curve(points, what))
     if len(history) > 1:
         figures.append(
-            _bytes_curve(
+            bytes_curve(
                 [entry.round for entry in history],
                 [entry.bytes_up for entry in history],
                 [entry.bytes_down for entry in history],
@@ -122,13 +123,13 @@ def _ridge_sections(model: Any) -> tuple[Section, ...]:
         )
     figures += _choice_curves(model)
     if model.path_ and not model.choices_.errors:
-        points = [(candidate, loss) for candidate, loss in sorted(model.path_.items()) if candidate > 0]
-        words = f"Leave-one-out error of {len(points)} candidates; chosen was {model.regularization_:g}."
+        tried = [(candidate, loss) for candidate, loss in sorted(model.path_.items()) if candidate > 0]
+        words = f"Leave-one-out error of {len(tried)} candidates; chosen was {model.regularization_:g}."
         figures.append(
             Curves(
                 "Choice of the regularisation",
                 words,
-                (_series("error", points),),
+                (_series("error", tried),),
                 "regularisation",
                 "leave-one-out squared error",
                 log_x=True,
@@ -138,7 +139,7 @@ def _ridge_sections(model: Any) -> tuple[Section, ...]:
     return (Section("Training", figures=tuple(figures), tables=tables),) if figures or tables else ()
 
 
-def _choice_curves(model: Any) -> tuple[Curves, ...]:
+def _choice_curves(model: RidgeModel) -> tuple[Curves, ...]:
     """What decided between the candidates of the regularisation, where the labels of left-out rows did."""
     errors = [(candidate, pair) for candidate, pair in sorted(model.choices_.errors.items()) if candidate > 0]
     if not errors:
@@ -151,7 +152,7 @@ def _choice_curves(model: Any) -> tuple[Curves, ...]:
     return (Curves("Choice of the regularisation", words, (losses,), "regularisation", "loss per row", log_x=True),)
 
 
-def _width_tables(model: Any) -> tuple[PageTable, ...]:
+def _width_tables(model: RidgeModel) -> tuple[PageTable, ...]:
     """Bandwidths that were tried, best first."""
     widths = sorted(model.choices_.widths.items(), key=lambda item: item[1])
     rows = tuple(
@@ -162,7 +163,7 @@ def _width_tables(model: Any) -> tuple[PageTable, ...]:
     return (PageTable(head, rows, "Bandwidths that were tried", folded=len(rows) > _FEW_WIDTHS),) if rows else ()
 
 
-def _ridge_claims(model: Any) -> tuple[Claim, ...]:
+def _ridge_claims(model: RidgeModel) -> tuple[Claim, ...]:
     measured = model.heterogeneity_
     claims = []
     if measured.upsilon is not None:
@@ -184,7 +185,7 @@ def _ridge_claims(model: Any) -> tuple[Claim, ...]:
     return tuple(claims)
 
 
-def _site_heterogeneity(model: Any) -> tuple[PageTable, ...]:
+def _site_heterogeneity(model: RidgeModel) -> tuple[PageTable, ...]:
     sites = model.heterogeneity_.sites
     if not sites:
         return ()
@@ -196,44 +197,8 @@ def _site_heterogeneity(model: Any) -> tuple[PageTable, ...]:
     return (site_table(head, rows, "How much the sites differ"),)
 
 
-def describe_averaging(model: Any) -> Parts:
-    """A model of federated averaging, whichever package made it."""
-    history = model.history_
-    lead = (
-        f"Federated averaging of a {model.parameters.model} model into {len(model.classes_)} classes, "
-        f"{len(history)} rounds."
-    )
-    figures: list[Any] = []
-    if len(history) > 1:
-        figures.append(_history_curve([(entry.number, entry.loss) for entry in history], "Mean loss in training"))
-        figures.append(
-            _bytes_curve(
-                [entry.number for entry in history],
-                [entry.bytes_up for entry in history],
-                [entry.bytes_down for entry in history],
-                total=True,
-            )
-        )
-    facts = (
-        Fact("Rounds", f"{len(history):,}"),
-        Fact("Classes", f"{len(model.classes_):,}", f"{model.n_features_in_:,} columns"),
-    )
-    sections = (Section("Training", figures=tuple(figures)),) if figures else ()
-    settings = dict(model.parameters.to_values())
-    if model.parameters.model == "linear":
-        del settings["hidden"]
-    return Parts(
-        "Federated averaging",
-        lead,
-        facts,
-        (SENT["averaging"],),
-        settings,
-        sections,
-        tables=missing_tables(model.missing_),
-    )
-
-
-def _history_curve(points: Sequence[tuple[float, float]], what: str) -> Curves:
+def history_curve(points: Sequence[tuple[float, float]], what: str) -> Curves:
+    """A curve of (round, value), logarithmic where it spans more than a decade; ``what`` is its title."""
     finite = [(x, y) for x, y in points if np.isfinite(y)]
     first, last = finite[0], finite[-1]
     words = f"{what}: {first[1]:.4g} at round {first[0]:g}, {last[1]:.4g} at round {last[0]:g}."
@@ -242,7 +207,7 @@ def _history_curve(points: Sequence[tuple[float, float]], what: str) -> Curves:
     return Curves(what, words, (_series(what, finite),), "round", "", log_y=decades)
 
 
-def _bytes_curve(rounds: Sequence[int], up: Sequence[float], down: Sequence[float], *, total: bool = False) -> Curves:
+def bytes_curve(rounds: Sequence[int], up: Sequence[float], down: Sequence[float], *, total: bool = False) -> Curves:
     """Bytes added up over rounds; ``total`` where they are added up already."""
     sums = [np.asarray(values, dtype=float) if total else np.cumsum(values, dtype=float) for values in (up, down)]
     series = tuple(

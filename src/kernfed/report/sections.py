@@ -6,28 +6,30 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from kernfed.report.assurance import CONFIDENCE, all_bounds
 from kernfed.report.content import (
     BYTES,
     MOST_OPEN,
     SHARE,
     Bars,
+    Figure,
     HeatMap,
     PageTable,
     Section,
     figure_table,
+    listed,
     site_table,
     written,
 )
-from kernfed.report.evidence import TRAFFIC_KEYS, Evidence
+from kernfed.report.evidence import CONFIDENCE, TRAFFIC_KEYS, Evidence, all_bounds
 from kernfed.testing.outcomes import Evaluation
 from kernfed.testing.regression import RegressionEvaluation
 
 
 def accuracy_section(evidence: Evidence) -> Section | None:
     """Bars per site, sorted, with what each site reaches alone and what is sure; and the confusion matrix."""
-    figures: list[Any] = []
+    figures: list[Figure] = []
     words: list[str] = []
     tables: tuple[PageTable, ...] = ()
     evaluation = evidence.evaluation
@@ -59,14 +61,8 @@ def _regression_section(evaluation: RegressionEvaluation) -> Section:
     )
     if evaluation.missing:
         words += _missing_words(evaluation.missing)
-    bars = Bars(
-        "Mean squared error per site",
-        _extremes("The error", ordered, ""),
-        tuple(ordered),
-        tuple(ordered.values()),
-        "",
-        "mean squared error",
-    )
+    extremes = _extremes("The error", ordered, "")
+    bars = Bars.of("Mean squared error per site", extremes, ordered, unit="", value_name="mean squared error")
     rows = tuple(
         (site, f"{sums.rows:,}", written(sums.mean_squared_error), written(sums.mean_absolute_error), written(sums.r2))
         for site, sums in evaluation.sites.items()
@@ -76,7 +72,7 @@ def _regression_section(evaluation: RegressionEvaluation) -> Section:
 
 
 def _missing_words(missing: Mapping[str, str]) -> str:
-    return f" Missing: {_listed(f'{site} ({reason})' for site, reason in missing.items())}."
+    return f" Missing: {listed([f'{site} ({reason})' for site, reason in missing.items()])}."
 
 
 def _accuracy_words(evaluation: Evaluation) -> str:
@@ -104,9 +100,9 @@ def _figure_words(evaluation: Evaluation) -> str:
     return text if pooled.alarm is None else f"{text} {pooled.alarm}"
 
 
-def _accuracy_figures(evaluation: Evaluation, evidence: Evidence) -> list[Any]:
+def _accuracy_figures(evaluation: Evaluation, evidence: Evidence) -> list[Figure]:
     accuracies = {site: outcome.accuracy for site, outcome in evaluation.sites.items() if outcome.rows}
-    figures: list[Any] = []
+    figures: list[Figure] = []
     if len(accuracies) > 1:
         ordered = _sorted(accuracies)
         bounds = all_bounds(evaluation)
@@ -117,11 +113,10 @@ def _accuracy_figures(evaluation: Evaluation, evidence: Evidence) -> list[Any]:
         words = _extremes("Accuracy", ordered, SHARE)
         words += f" Alone means: on {evidence.alone_on}." if evidence.alone else ""
         figures.append(
-            Bars(
+            Bars.of(
                 "Accuracy per site",
                 words,
-                tuple(ordered),
-                tuple(ordered.values()),
+                ordered,
                 marks=marks,
                 lines=dict(evidence.compared),
                 value_name="all sites together",
@@ -144,14 +139,8 @@ def _alone_bars(evidence: Evidence) -> Bars:
         lines = {"all sites together": evidence.evaluation.accuracy, **lines}
     words = f"{_extremes('Accuracy of a site alone', ordered, SHARE)} Measured on {evidence.alone_on}."
     words += "".join(f" {name[:1].upper()}{name[1:]}: {written(value, SHARE)}." for name, value in lines.items())
-    return Bars(
-        "Accuracy: each site alone, and together",
-        words,
-        tuple(ordered),
-        tuple(ordered.values()),
-        lines=lines,
-        value_name="the site alone",
-    )
+    title = "Accuracy: each site alone, and together"
+    return Bars.of(title, words, ordered, lines=lines, value_name="the site alone")
 
 
 def traffic_section(entries: Sequence[Mapping[str, Any]]) -> Section | None:
@@ -164,14 +153,8 @@ def traffic_section(entries: Sequence[Mapping[str, Any]]) -> Section | None:
     ordered = _sorted(up)
     total, down = sum(up.values()), sum(entry["bytes_down"] for entry in entries)
     words = f"{written(total, BYTES)} left the sites in all, {written(down, BYTES)} were sent to them."
-    bars = Bars(
-        "Bytes that left each site",
-        _extremes("Bytes", ordered, BYTES),
-        tuple(ordered),
-        tuple(ordered.values()),
-        BYTES,
-        "bytes from the site",
-    )
+    extremes = _extremes("Bytes", ordered, BYTES)
+    bars = Bars.of("Bytes that left each site", extremes, ordered, unit=BYTES, value_name="bytes from the site")
     return Section("What left the sites", (words,), (bars,), tables=(_traffic_table(entries),))
 
 
@@ -197,7 +180,7 @@ def _traffic_table(entries: Sequence[Mapping[str, Any]]) -> PageTable:
 
 
 def _sorted(values: Mapping[str, float]) -> dict[str, float]:
-    """Largest first, ties by name."""
+    """Values by name, largest first, equal ones by name."""
     return dict(sorted(values.items(), key=lambda item: (-item[1], item[0])))
 
 
@@ -215,13 +198,8 @@ def _extremes(what: str, ordered: Mapping[str, float], unit: str) -> str:
     return f"{what} is highest at {first} ({high}) and lowest at {last} ({low}), over {len(names)} sites."
 
 
-def _listed(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:20]) + (f" and {len(listed) - 20} more" if len(listed) > 20 else "")
-
-
-#: Sites whose decisions are told; those that decide most. Of many sites so many are drawn, half at either end.
-MOST_TOLD, MOST_DRAWN = 120, 20
+#: Sites whose decisions are listed, those that decide most. Of many sites so many are drawn, half at either end.
+MOST_LISTED, MOST_DRAWN = 120, 20
 #: Errors that are listed where a matrix has more classes than can be overlooked.
 _LISTED_ERRORS, _FEW_CLASSES = 10, 12
 
@@ -274,7 +252,7 @@ def labels_map(title: str, labels: Mapping[str, Mapping[str, int]], what: str) -
     return _by_site(title, words, sites, classes, values, what)
 
 
-def holders_map(sites: Sequence[str], classes: Sequence[str], holds: Any) -> HeatMap:
+def holders_map(sites: Sequence[str], classes: Sequence[str], holds: npt.NDArray[np.bool_]) -> HeatMap:
     """Which site has which class, where no more is known."""
     words = "Dark where a site has rows of a class. How many is known to the site only."
     return _by_site("Who has which class", words, sites, classes, np.asarray(holds, dtype=float), "classes", scale=1.6)
@@ -285,7 +263,7 @@ def _by_site(
     words: str,
     sites: Sequence[str],
     classes: Sequence[str],
-    values: Any,
+    values: npt.NDArray[np.float64],
     what: str,
     scale: float | None = None,
 ) -> HeatMap:
@@ -316,7 +294,7 @@ def winners_map(winners: Mapping[str, Mapping[str, int]]) -> HeatMap:
     sites = _in_order({site for counts in winners.values() for site in counts})
     counts = np.array([[winners[name].get(site, 0) for site in sites] for name in classes], dtype=float)
     shares = counts / counts.sum(axis=1, keepdims=True)
-    kept = _largest(counts.sum(axis=0), MOST_TOLD)
+    kept = _largest(counts.sum(axis=0), MOST_LISTED)
     drawn = _largest(counts.sum(axis=0)[kept], MOST_DRAWN) if len(kept) > MOST_OPEN else []
     busiest = int(counts.sum(axis=0).argmax())
     words = (
@@ -348,10 +326,10 @@ def _is_number(name: str) -> bool:
     return name.lstrip("-").isdigit()
 
 
-def _largest(weights: Any, most: int) -> list[int]:
-    """Places of the largest weights, in their own order."""
+def _largest(weights: npt.NDArray[np.float64], most: int) -> list[int]:
+    """Places of the largest weights, from left to right."""
     return sorted(np.argsort(-weights, kind="stable")[:most].tolist())
 
 
-def _tuples(values: Any) -> tuple[tuple[float, ...], ...]:
+def _tuples(values: npt.NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(float(value) for value in line) for line in values)

@@ -5,6 +5,7 @@ from typing import Any
 
 from kernfed.privacy.roc import Attack
 from kernfed.report.content import Fact, PageTable, ReportData, Section
+from kernfed.report.officer import attack_score
 from kernfed.site.verification import BY_HASH, NOT_COMPARABLE, Verification
 from kernfed.testing.verify.inspection import REMAINING, Inspection, TaskLine, policy_lines
 
@@ -13,7 +14,7 @@ _HELD = {True: "held", False: "LEAKS", None: "does not apply"}
 
 
 def site_report(inspection: Inspection) -> ReportData:
-    """The page of an inspection."""
+    """The page of an inspection, which an officer signs."""
     policy, check = inspection.policy, inspection.check
     cap = "none" if policy.max_record_epsilon is None else f"{policy.max_record_epsilon:g}"
     facts = (
@@ -33,12 +34,12 @@ def site_report(inspection: Inspection) -> ReportData:
 
 def _inspection_sections(inspection: Inspection) -> tuple[Section, ...]:
     nothing = "Of all that was tried, nothing that left depended on rows other than through a release."
-    told = _task_rows(_ordered(inspection))
+    tasks = _task_rows(_ordered(inspection))
     attacks = tuple((outcome.attack, _HELD[outcome.held], outcome.told) for outcome in inspection.outcomes)
     valid = "Valid for this policy, this version of kernfed and these columns; inspect again when one of them changes."
     return (
         Section("What was found", () if inspection.leaks else (nothing,), points=inspection.leaks),
-        Section("What each question tells", tables=(PageTable(("question", "what it tells", "why"), told),)),
+        Section("What each question tells", tables=(PageTable(("question", "what it tells", "why"), tasks),)),
         Section(
             "The policy", tables=(PageTable(("setting", "value"), tuple(policy_lines(inspection.policy).items())),)
         ),
@@ -78,7 +79,7 @@ def _task_rows(lines: list[TaskLine]) -> tuple[tuple[str, str, str], ...]:
 
 
 def _ordered(inspection: Inspection) -> list[TaskLine]:
-    """What tells most comes first."""
+    """Questions of the inspection, those that tell most first."""
     order = {"rows as they are": 0, "released": 1, "public": 2, "refused": 3}
     return sorted(inspection.tasks, key=lambda line: (order[line.verdict], line.task))
 
@@ -98,11 +99,11 @@ _REMAINING = (
 
 def forgetting_report(verification: Verification, attacks: Mapping[str, tuple[Attack, Attack]]) -> ReportData:
     """The page of a verification; ``attacks`` before and after forgetting, by the name of what was attacked."""
-    told = verification.to_json()
+    counts = verification.to_json()
     facts = (
         Fact("verdict", "holds" if verification.holds else "does not hold", f"{len(verification.problems)} findings"),
-        Fact("rows forgotten", f"{told['forgotten']:,}", "as receipts say"),
-        Fact("receipts", f"{told['receipts']:,}", "signed and chained"),
+        Fact("rows forgotten", f"{counts['forgotten']:,}", "as receipts say"),
+        Fact("receipts", f"{counts['receipts']:,}", "signed and chained"),
     )
     lead = (
         "Every receipt is signed and follows from the one before, and what the site keeps is what they say."
@@ -168,7 +169,7 @@ def _attacked(attacks: Mapping[str, tuple[Attack, Attack]]) -> Section:
     if not attacks:
         return Section(title, ("No attack was tried: there are too few rows, or no machines of rows as they are.",))
     rows = tuple(
-        (name, attack.name, _score(attack), f"{attack.roc.members:,}", attack.knows)
+        (name, attack.name, attack_score(attack), f"{attack.roc.members:,}", attack.knows)
         for name, pair in attacks.items()
         for attack in pair
     )
@@ -179,11 +180,6 @@ def _attacked(attacks: Mapping[str, tuple[Attack, Attack]]) -> Section:
     )
     head = ("what", "forgetting", "score", "rows", "the attacker knows")
     return Section(title, (words,), tables=(PageTable(head, rows, title),))
-
-
-def _score(attack: Attack) -> str:
-    low, high = attack.roc.auc_interval
-    return f"{attack.roc.auc:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _choices(receipts: Sequence[Mapping[str, Any]]) -> Section:

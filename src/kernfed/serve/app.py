@@ -282,7 +282,7 @@ def _is_here(host: str) -> bool:
 
 
 def _policy_of(page: str) -> str:
-    """What the page may do: run its own script, and ask this gateway."""
+    """What the page may do: run the script in it, and ask this gateway."""
     digests: dict[str, list[str]] = {"script": [], "style": []}
     for kind, content in _SCRIPT.findall(page):
         digests[kind].append(f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'")
@@ -338,5 +338,5 @@ def configuration(app: Any, *, grace: float) -> uvicorn.Config:
 
 
 def run(app: Any, listening: socket.socket, *, grace: float) -> None:
-    """Answer until SIGTERM or SIGINT."""
+    """Serve the application until SIGTERM or SIGINT."""
     _Server(configuration(app, grace=grace)).run(sockets=[listening])

@@ -34,18 +34,18 @@ class EncryptedDesk:
 
     def _model(self) -> FoldingModel:
         """The model, if its answers can be computed on encrypted scores of sites."""
-        model, kind = self._gateway.model, type(self._gateway.model).__name__
-        if self._gateway.federation is None or not isinstance(model, FoldingModel):
+        model = self._gateway.model.folding
+        if self._gateway.federation is None or model is None or model is not self._gateway.model:
             raise RequestError(
                 422,
                 "encrypted answers need a folding model whose machines are at the sites of a hub, this is a "
-                f"{kind}: train with --learner folding --measure rms",
+                f"{type(self._gateway.model).__name__}: train with --learner folding --measure rms",
             )
         check_encryptable(model)
         return model
 
     def about(self) -> dict[str, Any]:
-        """What keys must be made for."""
+        """Sites, classes, schemes and bits that keys must be made for."""
         model = self._model()
         return {
             "sites": list(model.sites),
@@ -100,7 +100,7 @@ class EncryptedDesk:
     def _combined(self, rows: FloatArray, caller: str, keys: PublicKeys) -> dict[str, Any]:
         model, gateway = self._model(), self._gateway
         assert gateway.federation is not None
-        # What one site alone attains would be told of that site; where there are several, at least two answer.
+        # An answer of one site alone would tell of that site; where there are several, at least two answer.
         needed = max(gateway.min_replies, min(2, len(model.sites)))
         answer = combined_answer(
             gateway.federation.on_behalf_of(caller),

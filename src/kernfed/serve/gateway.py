@@ -8,15 +8,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from kernfed._version import __version__
-from kernfed.abstain import probability_bins
+from kernfed.abstain import Coverage, probability_bins
 from kernfed.base.answer import Answer
 from kernfed.base.checks import FloatArray, check_number
+from kernfed.base.model import Model
 from kernfed.errors import InputError, MissingSites, NotConnected
 from kernfed.federation.asking import Federation
 from kernfed.serve.metrics import Metrics
@@ -57,7 +58,7 @@ class Batcher:
         self._working: asyncio.Task[None] | None = None
 
     async def ask(self, rows: FloatArray, caller: str) -> Answer:
-        """The answer for rows (n, p)."""
+        """The answer for rows (n, p), scored with those of others who wait."""
         if self._queue and sum(one.rows.size for one in self._queue) + rows.size > self._limits.waiting:
             raise RequestError(503, f"{len(self._queue):,} requests are waiting already; ask again later", wait=1.0)
         waiting = _Waiting(rows, caller, asyncio.get_running_loop().create_future())
@@ -67,11 +68,11 @@ class Batcher:
         return await waiting.answer
 
     def close(self) -> None:
-        """Let go of the thread."""
+        """End the thread that scores; what waits is cancelled."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _work(self) -> None:
-        """Score until nothing waits."""
+        """Score batch after batch until nothing waits."""
         together = 1
         while self._queue:
             if together > 1:
@@ -121,7 +122,7 @@ class Batcher:
 
 
 def part_of(answer: Answer, rows: slice) -> Answer:
-    """The answer of some of its rows."""
+    """The part of an answer that is about some of its rows."""
     known = {one.name: getattr(answer, one.name) for one in fields(answer) if one.name not in _COMMON}
     chosen: dict[str, Any] = {name: values[rows] for name, values in known.items() if values is not None}
     return replace(answer, **chosen)
@@ -132,7 +133,7 @@ def _listed(callers: set[str]) -> str:
 
 
 def _settle(one: _Waiting, outcome: Answer | Exception) -> None:
-    """Tell who waits, unless they have gone."""
+    """Give a request its answer or its error, unless whoever asked has gone."""
     if one.answer.done():
         return
     if isinstance(outcome, Exception):
@@ -154,17 +155,26 @@ class CoveredAnswer(Answer):
     p_value: FloatArray | None = None
 
 
-def abstained(model: Any, answer: Answer, rows: FloatArray, share: float, options: Mapping[str, Any]) -> CoveredAnswer:
+def abstained(
+    model: Model, coverage: Coverage, answer: Answer, rows: FloatArray, share: float, options: Mapping[str, Any]
+) -> CoveredAnswer:
     """The answer for rows (n, p) with sets of coverage 1 - ``share``, as ``predict(rows, abstain=share)`` abstains."""
     likely, distances = model.conforming(rows, **options)
-    sets = probability_bins(likely) <= model.conformal_.thresholds(model.classes_, 1 - share)
+    sets = probability_bins(likely) <= coverage.thresholds(model.classes_, 1 - share)
     unsure = sets.sum(axis=1) != 1
-    strangers = distances is not None and model.conformal_.nearest is not None
-    p_value = model.conformal_.p_values(distances) if strangers else None
+    p_value = None if distances is None or coverage.nearest is None else coverage.p_values(distances)
     if p_value is not None:
         unsure |= p_value <= share
     known = {one.name: getattr(answer, one.name) for one in fields(Answer)}
     return CoveredAnswer(**known, sets=sets, abstained=unsure, p_value=p_value)
+
+
+@runtime_checkable
+class _KnowsPresence(Protocol):
+    """An engine that can say which sites are connected."""
+
+    def present(self, timeout: float) -> dict[str, float | None]:
+        """Seconds until each site says that it is there, None of one that does not."""
 
 
 class Gateway:
@@ -177,7 +187,7 @@ class Gateway:
 
     def __init__(
         self,
-        model: Any,
+        model: Model,
         federation: Federation | None = None,
         *,
         limits: Limits | None = None,
@@ -185,18 +195,18 @@ class Gateway:
         timeout: float = 10.0,
         abstain: float | None = None,
     ) -> None:
-        self._asks = getattr(model, "hold", "machines") == "sites"
+        self._asks = model.hold == "sites"
         if self._asks and federation is None:
             raise NotConnected("the machines of this model are at its sites: give the credentials of their hub")
         self.model = model if federation is None or not self._asks else model.connect(federation)
         self.federation = federation if self._asks else None
         self._abstain = None if abstain is None else check_number(abstain, "abstain", above=0, below=1)
-        if abstain is not None and getattr(model, "conformal_", None) is None:
+        if abstain is not None and model.conformal_ is None:
             raise InputError("this model states no coverage, so that it cannot abstain: use kernfed conform first")
         self.limits = limits or Limits()
         self.columns = Columns.of(model)
         #: Labels in the order of probabilities, as plain values; none of a regressor.
-        self.classes = np.asarray(getattr(model, "classes_", ())).tolist()
+        self.classes = model.classes_.tolist()
         self.metrics = Metrics()
         self.min_replies, self.timeout = min_replies, timeout
         self._options = {"min_replies": min_replies, "timeout": timeout} if self._asks else {}
@@ -220,16 +230,18 @@ class Gateway:
             model = model.connect(self.federation.on_behalf_of(callers))
         with warnings.catch_warnings():  # one thread scores, so that this changes nothing of others
             warnings.simplefilter("ignore", MissingSites)  # the answer names them
-            answer: Answer = model.answer(rows, **self._options)
-            return answer if self._abstain is None else abstained(model, answer, rows, self._abstain, self._options)
+            answer = model.answer(rows, **self._options)
+            if self._abstain is None or model.conformal_ is None:
+                return answer
+            return abstained(model, model.conformal_, answer, rows, self._abstain, self._options)
 
     async def sites(self) -> dict[str, float | None]:
         """Seconds until each site says that it is there, None of one that does not; asked every few seconds at most."""
         async with self._looking:
             seen, latencies = self._sites
-            present = getattr(getattr(self.federation, "engine", None), "present", None)
-            if present is not None and time.monotonic() - seen > _FRESH:
-                latencies = await asyncio.to_thread(present, _SOON)
+            engine = None if self.federation is None else self.federation.engine
+            if isinstance(engine, _KnowsPresence) and time.monotonic() - seen > _FRESH:
+                latencies = await asyncio.to_thread(engine.present, _SOON)
                 latencies = {site: seconds for site, seconds in latencies.items() if site in self.model.sites}
                 self.metrics.seen(latencies)
                 self._sites = (time.monotonic(), latencies)
@@ -238,30 +250,29 @@ class Gateway:
     async def about(self) -> dict[str, Any]:
         """The model and its federation at a glance, in plain values."""
         latencies = await self.sites()
-        model, terms = self.model, getattr(self.model, "privacy", None)
-        members = getattr(model, "members_", {})
-        spent = {} if terms is None else terms.spent
+        model = self.model.describe()
+        spent = {} if model.privacy is None else model.privacy.spent
         sites = [
             {
-                "name": site,
-                "up": None if site not in latencies else latencies[site] is not None,
-                "seconds": latencies.get(site),
-                "rows": getattr(members.get(site), "rows", None),
-                "spent": list(spent[site]) if site in spent else None,
+                "name": site.name,
+                "up": None if site.name not in latencies else latencies[site.name] is not None,
+                "seconds": latencies.get(site.name),
+                "rows": site.rows,
+                "spent": list(spent[site.name]) if site.name in spent else None,
             }
-            for site in getattr(model, "sites", ())
+            for site in model.sites
         ]
         return {
-            "model": type(model).__name__,
+            "model": model.kind,
             "version": __version__,
             "columns": list(self.columns.names),
             "width": self.columns.width,
             "classes": self.classes,
-            "distance_unit": getattr(model, "distance_unit", None),
+            "distance_unit": self.model.distance_unit,
             "asks_sites": self.federation is not None,
             "sites": sites,
-            "missing_in_training": dict(getattr(model, "missing_", {})),
-            "privacy": None if terms is None else terms.line(),
+            "missing_in_training": dict(model.missing),
+            "privacy": None if model.privacy is None else model.privacy.line(),
             "questions_last_hour": self.metrics.last_hour,
             "most_rows": self.limits.rows,
         }

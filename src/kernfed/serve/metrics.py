@@ -37,7 +37,7 @@ class Metrics:
         self._minutes: deque[tuple[int, int]] = deque(maxlen=_MINUTES)
 
     def answered(self, caller: str, rows: int, seconds: float, missing: tuple[str, ...]) -> None:
-        """Count an answer."""
+        """Count an answer, its rows, its seconds and the sites it lacks."""
         self.ended(caller, 200)
         self._rows.labels(caller).inc(rows)
         self._seconds.observe(seconds)
@@ -48,7 +48,7 @@ class Metrics:
         self._minutes.append((minute, count + 1))
 
     def ended(self, caller: str, status: int) -> None:
-        """Count a request by its status."""
+        """Count a request by its caller and its status of HTTP."""
         self._requests.labels(caller, str(status)).inc()
 
     def scored(self, requests: int, rows: int) -> None:

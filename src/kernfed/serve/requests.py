@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kernfed.base.checks import FloatArray
+from kernfed.base.model import Model
 from kernfed.base.plain import read_json
 from kernfed.data.preparation import Preparation
 from kernfed.errors import InputError, KernfedError
@@ -85,12 +86,11 @@ class Columns:
     preparation: Preparation | None = None
 
     @classmethod
-    def of(cls, model: Any) -> "Columns":
+    def of(cls, model: Model) -> "Columns":
         """The columns of a model: raw ones where it prepares them."""
-        preparation: Preparation | None = getattr(model, "preparation", None)
-        if preparation is not None:
-            return cls(preparation.used, len(preparation.used), preparation)
-        return cls(tuple(getattr(model, "feature_names_in_", ())), int(model.n_features_in_))
+        if model.preparation is not None:
+            return cls(model.preparation.used, len(model.preparation.used), model.preparation)
+        return cls(model.column_names, int(model.n_features_in_))
 
 
 def check_words(name: str, longest: int) -> None:

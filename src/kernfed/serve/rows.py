@@ -154,7 +154,7 @@ def _in_order(number: int, row: Mapping[str, Any], wanted: Columns) -> list[Any]
 
 
 def _spread(row: Mapping[str, Any], wanted: Columns) -> Mapping[str, Any]:
-    """A row whose lists are columns of their own, ``emb[0]``, ``emb[1]``, where the model has such columns."""
+    """A row whose lists are several columns, ``emb[0]``, ``emb[1]``, where the model has such columns."""
     if wanted.preparation is not None or not any(isinstance(cell, list) for cell in row.values()):
         return row
     lists = {match[1] for match in map(_NUMBERED.fullmatch, wanted.names) if match}

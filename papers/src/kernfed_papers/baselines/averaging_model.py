@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ from kernfed.kernels import single_blas_thread
 from kernfed_papers.arrays import FloatArray
 from kernfed_papers.baselines.network import Weights, layer_sizes, logits, weight_shapes
 from kernfed_papers.checks import check_choice, check_count, check_number
+
+if TYPE_CHECKING:
+    from kernfed.report import Curves, ModelParts
 
 MODELS = ("linear", "mlp")
 #: Rows per product in prediction; a fixed shape, so that no bit depends on how the caller cuts its rows.
@@ -112,6 +115,33 @@ class AveragingModel(Model):
     def settings(self) -> Mapping[str, Any]:
         """How the weights were trained."""
         return self.parameters.to_values()
+
+    def report_parts(self) -> "ModelParts":
+        """Loss and bytes over the rounds, for the model's page."""
+        from kernfed.report import Fact, ModelParts, Section, bytes_curve, history_curve, missing_tables
+
+        rounds, classes = [done.number for done in self.history_], len(self.classes_)
+        figures: tuple[Curves, ...] = ()
+        if len(rounds) > 1:
+            figures = (
+                history_curve([(done.number, done.loss) for done in self.history_], "Mean loss in training"),
+                bytes_curve(
+                    rounds,
+                    [done.bytes_up for done in self.history_],
+                    [done.bytes_down for done in self.history_],
+                    total=True,
+                ),
+            )
+        unused = {"hidden"} if self.parameters.model == "linear" else set()
+        return ModelParts(
+            "Federated averaging",
+            f"Federated averaging of a {self.parameters.model} model into {classes} classes, {len(rounds)} rounds.",
+            (Fact("Rounds", f"{len(rounds):,}"), Fact("Classes", f"{classes:,}", f"{self.n_features_in_:,} columns")),
+            ("The file holds weights, no rows. In training the sites sent weights fitted to their rows.",),
+            {name: value for name, value in self.settings().items() if name not in unused},
+            (Section("Training", figures=figures),) if figures else (),
+            tables=missing_tables(self.missing_),
+        )
 
     def scores(self, X: npt.ArrayLike) -> FloatArray:
         """Negative outputs (n, C): SMALLER is better."""
