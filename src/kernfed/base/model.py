@@ -131,6 +131,8 @@ class Model(Savable, ABC):
     is_personal: ClassVar[bool] = False
     #: Whether it has ``forget``, ``add_rows`` and ``add_site``.
     can_change: ClassVar[bool] = False
+    #: Whether ``explain`` is defined.
+    can_explain: ClassVar[bool] = False
     #: Whether ``kernfed.calibrate`` can fit its temperature.
     can_calibrate: ClassVar[bool] = False
     #: Whether ``probabilities_without`` is defined.

@@ -27,22 +27,18 @@ from kernfed.errors import InputError
 from kernfed.files import Record, labels_from_values, labels_to_values, register
 from kernfed.fusion.combination import (
     USUAL_TEMPERATURE,
-    USUAL_WEIGHT,
     FusionLosses,
     fused_values,
     left_out_values,
     probabilities,
 )
 from kernfed.fusion.model_file import nested, unnested
+from kernfed.fusion.parts import SAMPLE_ROWS, weight_and_temperature
 from kernfed.kahm.classifier import KAHMClassifier
 from kernfed.kahm.left_out import LeftOutRows
 from kernfed.ridge.model import RidgeModel
+from kernfed.ridge.parameters import balanced_weights, fourier_components
 from kernfed.ridge.single import SingleHead, fit_single
-
-#: Left-out rows that the weight is fitted to, about.
-_SAMPLE_ROWS = 1000
-#: Fourier features: at most twice the rows.
-_FEWEST_COMPONENTS, _MOST_COMPONENTS = 200, 2000
 
 
 class FusionClassifier(ClassifierMixin, Model, BaseEstimator):  # type: ignore[misc]
@@ -124,11 +120,11 @@ class FusionClassifier(ClassifierMixin, Model, BaseEstimator):  # type: ignore[m
             given = [self.class_weight.get(label, 1.0) for label in self.classes_.tolist()]
             return tuple(check_number(weight, "class_weight", above=0) for weight in given)
         check_choice(self.class_weight, "class_weight", ("balanced",))
-        return tuple((counts.sum() / (len(counts) * counts)).tolist())
+        return balanced_weights(counts.tolist())
 
     def _components(self, rows: int) -> int:
         if self.n_components == "auto":
-            return min(_MOST_COMPONENTS, max(_FEWEST_COMPONENTS, 2 * rows))
+            return fourier_components(rows)
         return check_count(self.n_components, "n_components")
 
     def _weigh(
@@ -137,10 +133,10 @@ class FusionClassifier(ClassifierMixin, Model, BaseEstimator):  # type: ignore[m
         """Weight and temperature by rows that neither part saw."""
         bank = self.machines_.bank_
         batches = self.machines_.batches_
-        left = LeftOutRows.draw([len(own) for own in batches], generator(self._seed, "fusion"), _SAMPLE_ROWS)
+        left = LeftOutRows.draw([len(own) for own in batches], generator(self._seed, "fusion"), SAMPLE_ROWS)
         usual = head.model.temperature_ or USUAL_TEMPERATURE
         if not len(left):
-            return (USUAL_WEIGHT if self.weight == "auto" else float(self.weight)), usual
+            return weight_and_temperature(None, None if self.weight == "auto" else float(self.weight), usual)
         picked = np.concatenate(
             [batches[number][own] for number, own in zip(left.machines, left.positions, strict=True)]
         )
@@ -151,9 +147,7 @@ class FusionClassifier(ClassifierMixin, Model, BaseEstimator):  # type: ignore[m
         own = np.ones(len(picked)) if weights is None else np.asarray(weights)[numbers[picked]]
         values = left_out_values(values, leverage, numbers[picked], own)
         losses = FusionLosses.of(values, scores, numbers[picked], own)
-        if self.weight == "auto":
-            return losses.best(usual)
-        return float(self.weight), losses.temperature(float(self.weight), usual)
+        return weight_and_temperature(losses, None if self.weight == "auto" else float(self.weight), usual)
 
     def _fused(self, X: npt.ArrayLike, prior: Prior) -> FloatArray:
         """Values (n, C), LARGER is better, for the prior asked for."""

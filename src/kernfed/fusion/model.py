@@ -52,7 +52,7 @@ class FusionModel(Abstaining):
     fused: Connection | None = field(default=None, compare=False)
     conformal_: Coverage | None = None
 
-    can_change = can_leave_out_sites = True
+    can_change = can_explain = can_leave_out_sites = True
 
     def __post_init__(self) -> None:
         if self.folding is None and self.ridge is None:

@@ -23,7 +23,7 @@ from kernfed.base.random import generator
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
 from kernfed.kahm.bank import Bank, BankScores, fit_machines
-from kernfed.kahm.choice import AUTO, Candidate, Chosen, candidates, scaled, split_rows
+from kernfed.kahm.choice import AUTO, Candidate, Chosen, candidates, divide_classes, scaled
 from kernfed.kahm.folding import MEASURES
 from kernfed.kahm.left_out import Machines, fit_temperature, left_out_scores, softmin, try_candidates
 from kernfed.kahm.spectrum import DTYPES, check_subspace_dim
@@ -109,7 +109,9 @@ class KAHMClassifier(ClassifierMixin, Model, BaseEstimator):  # type: ignore[mis
         }
         taken = self._choose(rows, numbers, tried, Machines(self.measure, n_jobs=self.n_jobs, **shape), seed)
         rows = scaled(rows, self.scaling_)
-        batches, groups = self._divide(rows, numbers, taken, seed)
+        batches, groups = divide_classes(
+            rows, numbers, taken.division, lambda number: generator(seed, "divide", str(number))
+        )
         self.batches_ = batches
         machines = fit_machines([rows[part] for part in batches], n_jobs=self.n_jobs, **shape)
         self.bank_ = Bank.assemble(machines, groups, len(self.classes_))
@@ -136,19 +138,6 @@ class KAHMClassifier(ClassifierMixin, Model, BaseEstimator):  # type: ignore[mis
         self.chosen_ = Chosen.by(tried, tally)
         self.scaling_ = self.chosen_.candidate.scaling(statistics)
         return self.chosen_.candidate
-
-    def _divide(
-        self, rows: FloatArray, numbers: npt.NDArray[np.intp], taken: Candidate, seed: int
-    ) -> tuple[list[npt.NDArray[np.intp]], list[int]]:
-        """Row numbers of every machine, and its class number."""
-        batches: list[npt.NDArray[np.intp]] = []
-        groups: list[int] = []
-        for number in range(len(self.classes_)):
-            own = np.flatnonzero(numbers == number)
-            parts = split_rows(rows[own], *taken.division, generator(seed, "divide", str(number)))
-            batches += [own[part] for part in parts]
-            groups += [number] * len(parts)
-        return batches, groups
 
     def _score(self, X: npt.ArrayLike) -> BankScores:
         check_is_fitted(self, "bank_")

@@ -82,7 +82,7 @@ class FoldingModel(Abstaining):
     prior: Prior = "training"
     conformal_: Coverage | None = None
 
-    can_change = can_calibrate = can_leave_out_sites = True
+    can_change = can_explain = can_calibrate = can_leave_out_sites = True
 
     def __str__(self) -> str:
         where = "at the sites" if self.banks_ is None else "in this model"

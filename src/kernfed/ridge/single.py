@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray
 from kernfed.kernels import Moments, median_bandwidth
+from kernfed.kernels.features import MEDIAN_ROWS
 from kernfed.kernels.rows import ColumnStatistics
 from kernfed.ridge.leave_one_out import (
     ALL_STEPS,
@@ -23,9 +24,6 @@ from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.parameters import RidgeChoices, RidgeParameters
 from kernfed.ridge.solvers import minimise
 from kernfed.ridge.sums import Means, centred_features, centred_targets, row_means, weighted_moments
-
-#: Rows whose median distance is the middle of the bandwidths that are tried.
-_MEDIAN_ROWS = 300
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +77,7 @@ def fit_single(
         fit_intercept=True,
     )
     spreads = ColumnStatistics.of(X).deviation
-    median = median_bandwidth(X, draws, _MEDIAN_ROWS) or 1.0
+    median = median_bandwidth(X, draws, MEDIAN_ROWS) or 1.0
     rows_that_count = effective_rows(tuple(counts.tolist()), class_weights, len(X))
     trials = trial_problems(problem, "auto", median, spreads)
     tried = {name: _Tried(trial, X, y, rows_that_count) for name, trial in trials.items()}

@@ -149,7 +149,8 @@ def test_a_model_refuses_tables_with_other_columns(tables: dict[str, Any], kind:
                 used.predict(change(X))
         turned = X[X.columns[::-1]]
         names = ("predict", "predict_proba", "scores", "decision_function", "explain", "scores_by_site")
-        for use in [getattr(used, name) for name in names if hasattr(used, name)]:
+        usable = [name for name in names if hasattr(used, name) and (name != "explain" or used.can_explain)]
+        for use in [getattr(used, name) for name in usable]:
             with pytest.raises(ValueError, match="another order"):
                 use(turned)
             use(X), use(X.to_numpy())

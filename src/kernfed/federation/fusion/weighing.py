@@ -24,14 +24,13 @@ from kernfed.fusion.combination import (
     TEMPERATURES,
     THRESHOLDS,
     USUAL_TEMPERATURE,
-    USUAL_WEIGHT,
     WEIGHTS,
     FusionLosses,
     VisitCounts,
     most_losses,
 )
 from kernfed.fusion.model import FusionModel
-from kernfed.fusion.parts import FusionChoice, Visit
+from kernfed.fusion.parts import SAMPLE_ROWS, FusionChoice, Visit, weight_and_temperature
 from kernfed.kahm.model import FoldingModel
 from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.robust import typical
@@ -39,8 +38,6 @@ from kernfed.ridge.single import leverage
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.replies import Replies
 
-#: Left-out rows of all sites together, about: two numbers are fitted to them.
-SAMPLE_ROWS = 1000
 #: Accuracy that ``visit="unsure"`` may give up on left-out rows.
 GIVE_UP = 0.002
 
@@ -154,16 +151,11 @@ def choose_weight(
 ) -> tuple[float, float, FusionChoice]:
     """Weight, temperature and how they came about."""
     usual = ridge.temperature_ or USUAL_TEMPERATURE
-    if weighing is None:
-        weight = USUAL_WEIGHT if given is None else given
-        return weight, usual, FusionChoice("default" if given is None else "given")
-    losses = _ask_losses(weighing, ridge.choices_.aggregate)
-    if losses is None:
-        return USUAL_WEIGHT if given is None else given, usual, FusionChoice("default" if given is None else "given")
-    total, sites = losses
-    weight, temperature = total.best(usual)
-    if given is not None:
-        weight, temperature = given, total.temperature(given, usual)
+    losses = None if weighing is None else _ask_losses(weighing, ridge.choices_.aggregate)
+    total, sites = (None, ()) if losses is None else losses
+    weight, temperature = weight_and_temperature(total, given, usual)
+    if total is None or weighing is None:
+        return weight, temperature, FusionChoice("default" if given is None else "given")
     errors = {float(w): float(e) / total.total for w, e in zip(WEIGHTS, total.wrong, strict=True)}
     return weight, temperature, FusionChoice("rows" if given is None else "given", weighing.rows, sites, errors)
 

@@ -8,15 +8,22 @@ from kernfed.base.checks import check_choice, check_count, check_number
 from kernfed.errors import InputError
 from kernfed.federation.survey import Bandwidth, check_bandwidth
 from kernfed.ridge.model import HEADS, METHODS
-from kernfed.ridge.parameters import AGGREGATES, FEATURES, TASKS, RidgeParameters, check_flag, check_path
+from kernfed.ridge.parameters import (
+    AGGREGATES,
+    FEATURES,
+    TASKS,
+    RidgeParameters,
+    balanced_weights,
+    check_flag,
+    check_path,
+    fourier_components,
+)
 from kernfed.secure.committee.setting import Committee, read_setting
 from kernfed.site.protocol.schema import Schema
 from kernfed.site.release.asked import check_kind
 
 ClassWeight = str | Mapping[Any, float] | None
 SCALES = ("auto", "columns", "entries")
-#: Features unless they are given: at most so many, and no more than twice the rows, which is as good there.
-_MOST_COMPONENTS, _FEWEST_COMPONENTS = 2000, 250
 #: Rounds unless they are given.
 _ROUNDS = {"squared": 10, "logistic": 30}
 
@@ -63,7 +70,7 @@ class RidgeOptions:
         """Number of Fourier features for so many rows of all sites."""
         if isinstance(self.n_components, int):
             return self.n_components
-        return min(_MOST_COMPONENTS, max(_FEWEST_COMPONENTS, 2 * rows))
+        return fourier_components(rows)
 
     def parameters(self, schema: Schema, bandwidth: Bandwidth, components: int, seed: int) -> RidgeParameters:
         """The problem of sites that agree on ``schema``; its regularisation stands for itself where it is "auto"."""
@@ -222,7 +229,7 @@ def _class_weights(class_weight: ClassWeight, schema: Schema) -> tuple[float, ..
     if class_weight is None:
         return None
     if isinstance(class_weight, str):
-        return tuple(schema.n_rows / (len(schema.counts) * count) for count in schema.counts)
+        return balanced_weights(schema.counts)
     absent = [label for label in schema.classes if label not in class_weight]
     if absent:
         raise InputError(f"class_weight must have a weight for every label, got none for {absent[0]!r}")
