@@ -47,9 +47,6 @@ class RidgeOptions:
     class_weight: ClassWeight
     features: str
     tolerance: float
-    local_steps: int | str
-    learning_rate: float | None
-    proximal: float | None
     fit_intercept: bool
     diagnose: bool
     privacy: Any
@@ -93,9 +90,7 @@ def check_options(given: Mapping[str, Any]) -> RidgeOptions:
     """The options, if they can be had together; otherwise an ``InputError`` says which cannot."""
     method = check_choice(given["method"], "method", METHODS)
     task = check_choice(given["task"], "task", TASKS)
-    learning_rate, proximal, intercept = given["learning_rate"], given["proximal"], given["fit_intercept"]
-    if proximal is not None and method != "fedprox":
-        raise InputError(f"proximal is for method='fedprox', got {proximal!r} with method={method!r}")
+    intercept = given["fit_intercept"]
     head = _check_head(given["head"], method, task)
     rounds, components = given["rounds"], given["n_components"]
     options = RidgeOptions(
@@ -110,9 +105,6 @@ def check_options(given: Mapping[str, Any]) -> RidgeOptions:
         class_weight=_check_class_weight(given["class_weight"], task),
         features=check_choice(given["features"], "features", FEATURES),
         tolerance=check_number(given["tolerance"], "tolerance", at_least=0),
-        local_steps=_check_local_steps(given["local_steps"], method, learning_rate),
-        learning_rate=None if learning_rate is None else check_number(learning_rate, "learning_rate", above=0),
-        proximal=None if proximal is None else check_number(proximal, "proximal", at_least=0),
         fit_intercept=given["privacy"] is None if intercept is None else check_flag(intercept, "fit_intercept"),
         diagnose=bool(given["diagnose"]),
         privacy=given["privacy"],
@@ -211,17 +203,6 @@ def _check_class_weight(class_weight: Any, task: str) -> ClassWeight:
     if not isinstance(class_weight, Mapping):
         raise InputError(f"class_weight must be None, 'balanced' or a weight for every label, got {class_weight!r}")
     return {label: check_number(weight, f"class_weight[{label!r}]", above=0) for label, weight in class_weight.items()}
-
-
-def _check_local_steps(steps: Any, method: str, learning_rate: float | None) -> int | str:
-    """A number of gradient steps, or "exact" for FedProx, whose local minimisers depend on the common weights."""
-    if steps != "exact":
-        return check_count(steps, "local_steps")
-    if method != "fedprox":
-        raise InputError(f"local_steps='exact' is for method='fedprox', got method={method!r}")
-    if learning_rate is not None:
-        raise InputError(f"learning_rate is for gradient steps, got {learning_rate!r} with local_steps='exact'")
-    return "exact"
 
 
 def _class_weights(class_weight: ClassWeight, schema: Schema) -> tuple[float, ...] | None:
