@@ -18,8 +18,8 @@ from kernfed.errors import InputError, NotConnected
 from kernfed.fusion.combination import fused_values, probabilities
 from kernfed.fusion.parts import Connection, FusedParts, FusionChoice, FusionExplanation, Visit
 from kernfed.kahm.left_out import even_if_unknown
+from kernfed.kahm.members import project
 from kernfed.kahm.model import FoldingModel, Member
-from kernfed.kahm.projection import project
 from kernfed.kernels.head import Head
 from kernfed.promise import Terms
 from kernfed.ridge.model import RidgeModel

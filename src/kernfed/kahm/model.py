@@ -33,10 +33,10 @@ from kernfed.kahm.members import (
     exposure,
     is_trusted,
     place_classes,
+    project,
     protects,
     unprotected,
 )
-from kernfed.kahm.projection import project
 from kernfed.promise import Terms
 
 __all__ = ["TRUST", "FoldingModel", "FoldingParameters", "Member", "SiteScores", "place_classes"]

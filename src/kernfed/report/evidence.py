@@ -11,8 +11,8 @@ import numpy.typing as npt
 from kernfed.data.preparation import prepared_rows
 from kernfed.errors import InputError
 from kernfed.fusion.model import FusionModel
+from kernfed.kahm.members import project
 from kernfed.kahm.model import FoldingModel
-from kernfed.kahm.projection import project
 from kernfed.site.rows import check_site_rows
 from kernfed.testing.evaluation import evaluate_rows
 from kernfed.testing.influence import influence_rows
