@@ -207,7 +207,7 @@ def _ask_labels(federation: Federation, queries: Any) -> None:
         kf.conform(one, federation)
     model.predict_proba(queries)
     model.predict(queries, secure="plain")
-    for method in ("conjugate", "newton", "exact", "dkrr", "fedavg", "fedprox"):
+    for method in ("conjugate", "newton", "exact", "dkrr"):
         ridge = kf.RidgeLearner(method, n_components=8, regularization=[1e-3, 1e-2], rounds=2)
         kf.evaluate(ridge.fit(federation), federation, influence=method == "exact")
     kf.RidgeLearner(features="given", diagnose=True).fit(federation)

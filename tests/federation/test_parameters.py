@@ -16,7 +16,7 @@ from oracles.ridge_sites import class_sites
 
 LEARNERS = [
     RidgeLearner(),
-    RidgeLearner("fedprox", local_steps="exact", regularization=[0.1, 1.0], class_weight={0: 1.0, 1: 2.0, 2: 1.0}),
+    RidgeLearner("conjugate", tolerance=1e-6, regularization=[0.1, 1.0], class_weight={0: 1.0, 1: 2.0, 2: 1.0}),
     RidgeLearner("exact", features="given", privacy=RecordRidge(1.0, 1e-5, 1.0, 1.0)),
     PersonalLearner(),
     PersonalLearner(np.eye(3), model=(8, 4), columns=[0, 2], bandwidth=[1.0, 2.0, 3.0]),

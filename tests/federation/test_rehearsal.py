@@ -20,7 +20,7 @@ def rows():
     ("name", "values"),
     [
         ("ridge", {"method": "exact", "components": 12, "bandwidth": "2.5"}),
-        ("ridge", {"method": "fedavg", "components": 12, "rounds": 2}),
+        ("ridge", {"method": "newton", "components": 12, "rounds": 2}),
         ("ridge", {"method": "exact", "features-kind": "given", "task": "regress"}),
         ("personal", {"gains": "no"}),
         ("folding", {"batch-size": "100", "partition": "order", "scale": "none"}),

@@ -2,9 +2,15 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from kernfed.personal import logistic
-from kernfed.personal.gradient import minimise, weighted_risks
-from kernfed.personal.logistic import LogisticRisk, n_parameters, probabilities, split_parameters
+from kernfed.personal import gradient as logistic
+from kernfed.personal.gradient import (
+    LogisticRisk,
+    minimise,
+    n_parameters,
+    probabilities,
+    split_parameters,
+    weighted_risks,
+)
 
 
 def make(rng, n=200, width=6, classes=4):

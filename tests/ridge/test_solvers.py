@@ -7,10 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from kernfed.ridge.first_order import descend, proximal_minimiser, site_objective
-from kernfed.ridge.local import fit_local
-from kernfed.ridge.parameters import RidgeParameters
-from kernfed.ridge.solvers import average, conjugate_step, first_iterate, newton_step, start_conjugate, start_newton
+from kernfed.ridge.solvers import conjugate_step, newton_step, start_conjugate, start_newton
 from oracles import ridge as oracle
 
 
@@ -194,40 +191,3 @@ def test_conjugate_without_regularisation_finds_the_smallest_solution(rng):
     found = run(start_conjugate, conjugate_step, system, start, 12)[-1].weights
     phi, y = oracle.pooled(sites)
     np.testing.assert_allclose(found, np.linalg.lstsq(phi, y, rcond=None)[0], atol=1e-8)
-
-
-@pytest.mark.parametrize("mu", [0.0, 0.3])
-def test_local_descent_is_two_gradient_steps_with_the_proximal_term(rng, mu):
-    X, y = rng.standard_normal((15, 4)), rng.standard_normal(15)
-    local = fit_local(X, y, RidgeParameters(4, features="given", task="regress"))
-    W = rng.standard_normal((4, 1))
-    found = descend(local, W, steps=2, rate=0.1, proximal=mu, regularization=1e-3)
-    expected = oracle.fedavg([(X, y[:, None])], 1e-3, W, 1, 0.1, mu)
-    np.testing.assert_allclose(found, expected, atol=1e-13)
-    assert site_objective(local, W, 1e-3) == pytest.approx(oracle.objective(X, y[:, None], W, 1e-3), rel=1e-12)
-
-
-@pytest.mark.parametrize("n", [3, 15])  # through the Gram matrix of rows and through that of columns
-@pytest.mark.parametrize("path", [(1e-3,), (1e-3, 1e-2)])  # Cholesky factors and eigenvectors
-@pytest.mark.parametrize("mu", [0.0, 1e-6, 0.3])
-def test_proximal_minimiser_is_the_least_squares_solution_held_near_the_weights(rng, n, path, mu):
-    X, y = rng.standard_normal((n, 4)), rng.standard_normal(n)
-    local = fit_local(X, y, RidgeParameters(4, features="given", task="regress", regularization=path))
-    W = rng.standard_normal((4, 1))
-    found = proximal_minimiser(local, W, proximal=mu, regularization=1e-3)
-    np.testing.assert_allclose(found, oracle.fedprox([(X, y[:, None])], 1e-3, W, 1, mu), atol=1e-9)
-
-
-def test_averages_weigh_by_mass_in_order_of_names(rng):
-    a, b = rng.standard_normal((2, 3, 2))
-    found = average({"b": b, "a": a}, {"a": 1.0, "b": 3.0})
-    np.testing.assert_array_equal(found, average({"a": a, "b": b}, {"b": 3.0, "a": 1.0}))
-    np.testing.assert_allclose(found, 0.25 * a + 0.75 * b)
-
-
-def test_first_iterate_asks_once(rng):
-    system = Explicit(sites_of(rng, [10, 5]), 1e-2)
-    found = first_iterate(system, np.zeros((12, 2)))
-    assert system.exchanges == 1
-    assert found.objective == system.constant
-    np.testing.assert_array_equal(found.gradient, -system.linear)

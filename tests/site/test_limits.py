@@ -8,7 +8,7 @@ import pytest
 
 import kernfed as kf
 from kernfed.errors import InputError, TooFewReplies
-from kernfed.federation import Federation, FoldingLearner, Payload, Policy, RidgeLearner
+from kernfed.federation import Federation, FoldingLearner, Payload, Policy
 from kernfed.federation.folding.machines import folding_handle
 from kernfed.files import to_record
 from kernfed.kahm.model import FoldingParameters
@@ -20,7 +20,7 @@ from kernfed.site import site as site_module
 from kernfed.site.protocol import message
 from kernfed.site.protocol.message import Question, decode_reply, encode_question
 from kernfed.site.site import Site
-from oracles.ridge_sites import SMALL, class_sites
+from oracles.ridge_sites import class_sites
 
 SECONDS = 5.0
 
@@ -62,27 +62,6 @@ def test_ridge_too_many_features(federation: Federation, task: str, changes: Any
 def test_ridge_a_matrix_of_20000_features_is_too_large(federation: Federation) -> None:
     found = refusal(federation, "ridge_moments", of_problem(n_components=20_000))
     assert (found.code, "max_numbers = 500,000,000" in found.reason) == ("limit", True)
-
-
-def test_ridge_too_many_steps(federation: Federation) -> None:
-    RidgeLearner("conjugate", **SMALL, rounds=0).fit(federation)
-    handle = federation.engine.site("s0").store.names("ridge")[0]  # type: ignore[attr-defined]
-    values = {"handle": handle, "regularization": 1e-3, "steps": 10**9, "rate": 0.1, "proximal": 0.0}
-    question = Payload({"V": np.zeros((30, 3))}, values)
-    found = refusal(federation, "ridge_descend", question)
-    assert (found.code, "max_steps = 100,000" in found.reason) == ("limit", True)
-
-
-def test_a_descent_ends_when_its_time_is_over() -> None:
-    """Below the limit of steps, and above that of time."""
-    X, y = class_sites()["s0"]
-    policy = Policy(tasks=("*",), max_steps=10**12, task_seconds=0.5)
-    with Federation.local({"s0": (X, y)}, policies={"s0": policy}) as federation:
-        RidgeLearner("conjugate", **SMALL, rounds=0).fit(federation)
-        handle = federation.engine.site("s0").store.names("ridge")[0]  # type: ignore[attr-defined]
-        values = {"handle": handle, "regularization": 1e-3, "steps": 10**9, "rate": 0.1, "proximal": 0.0}
-        found = refusal(federation, "ridge_descend", Payload({"V": np.zeros((30, 3))}, values))
-    assert (found.code, "computes at most 0.5 s for a question" in found.reason) == ("limit", True)
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,10 @@ class Model(Savable, ABC):
             """Histograms of rows kept aside, from which a coverage is stated; None without."""
 
         @property
+        def hidden(self) -> tuple[int, ...]:
+            """Sizes of the hidden layers of a network; () of every other model."""
+
+        @property
         def folding(self) -> FoldingModel | None:
             """The machines that the model has, or is; None without."""
 
@@ -123,7 +127,7 @@ class Model(Savable, ABC):
             """Probabilities (n, C) of rows X (n, p)."""
 
     else:
-        sites = ()
+        sites = hidden = ()
         members_ = missing_ = MappingProxyType({})
         privacy = preparation = connection = conformal_ = folding = ridge = None
 
@@ -131,6 +135,8 @@ class Model(Savable, ABC):
     is_personal: ClassVar[bool] = False
     #: Whether it has ``forget``, ``add_rows`` and ``add_site``.
     can_change: ClassVar[bool] = False
+    #: Whether ``explain`` is defined.
+    can_explain: ClassVar[bool] = False
     #: Whether ``kernfed.calibrate`` can fit its temperature.
     can_calibrate: ClassVar[bool] = False
     #: Whether ``probabilities_without`` is defined.

@@ -17,6 +17,7 @@ from kernfed.federation.asking import agreeing, leave_out
 from kernfed.federation.program import Ask, Meter, Program
 from kernfed.federation.shares import MAX_SHARE, outsized
 from kernfed.kernels import median_bandwidth
+from kernfed.kernels.features import MEDIAN_ROWS
 from kernfed.kernels.predictor import TASKS, FeatureProblem
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.replies import Replies
@@ -28,8 +29,6 @@ from kernfed.site.site import Site
 PUBLIC = "columns, the number of rows, and classes with theirs are public; the median distance is then not told"
 #: What labels are for; "infer" takes floating-point ones as values and all others as classes.
 ASKED_TASKS = ("infer", *TASKS)
-#: Rows a site draws for its median distance: 45,000 pairs know it to a percent, and all sites' medians are combined.
-_MEDIAN_ROWS = 300
 
 Bandwidth = float | tuple[float, ...]
 
@@ -51,7 +50,7 @@ def answer_survey(site: Site, payload: Payload, method: str) -> Payload:
     median = 0.0
     if values["median"] and len(rows.X) > 1 and not site.policy.require_privacy:
         draws = generator(check_count(values["seed"], "seed", at_least=0), method, "bandwidth")
-        median = median_bandwidth(rows.X, draws, _MEDIAN_ROWS)
+        median = median_bandwidth(rows.X, draws, MEDIAN_ROWS)
     return Payload({"facts": np.array([float(len(rows.X)), median])}, {"schema": schema, "task": task})
 
 

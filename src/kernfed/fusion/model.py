@@ -19,8 +19,8 @@ from kernfed.errors import InputError, NotConnected
 from kernfed.fusion.combination import fused_values, probabilities
 from kernfed.fusion.parts import Connection, FusedParts, FusionChoice, FusionExplanation, Visit
 from kernfed.kahm.left_out import even_if_unknown
+from kernfed.kahm.members import project
 from kernfed.kahm.model import FoldingModel, Member
-from kernfed.kahm.projection import project
 from kernfed.kernels.head import Head
 from kernfed.promise import Terms
 from kernfed.ridge.model import RidgeModel
@@ -53,7 +53,7 @@ class FusionModel(Abstaining):
     fused: Connection | None = field(default=None, compare=False)
     conformal_: Coverage | None = None
 
-    can_change = can_leave_out_sites = True
+    can_change = can_explain = can_leave_out_sites = True
 
     def __post_init__(self) -> None:
         if self.folding is None and self.ridge is None:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray
+from kernfed.fusion.combination import USUAL_WEIGHT, FusionLosses
 from kernfed.kahm.members import SiteScores
 
 if TYPE_CHECKING:
@@ -27,10 +28,22 @@ class Connection(Protocol):
         """Model with further rows at a site."""
 
 
+#: Left-out rows of all sites together, about, to which weight and temperature are fitted: they are two numbers.
+SAMPLE_ROWS = 1000
 #: When queries go to the sites: always, or only those of which the head is not sure.
 VISITS = ("always", "unsure")
 #: Which part a label comes from.
 PARTS = ("both", "head", "machines", "together")
+
+
+def weight_and_temperature(losses: FusionLosses | None, given: float | None, usual: float) -> tuple[float, float]:
+    """Weight of the machines and temperature of both parts, by summed ``losses`` of left-out rows where there are some.
+
+    ``given`` is a weight that is not to be chosen, ``usual`` the temperature of the head alone.
+    """
+    if losses is None:
+        return USUAL_WEIGHT if given is None else given, usual
+    return losses.best(usual) if given is None else (given, losses.temperature(given, usual))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Every site tries the same candidates on a sample of its rows and counts which of
 right. Counts are summed over sites; nothing else of a row is told.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,20 @@ def split_rows(
         seed = int(generator.integers(2**31))
         labels = KMeans(n_clusters=count, n_init=1, random_state=seed).fit_predict(rows)
     return [part for label in range(count) if len(part := np.flatnonzero(labels == label))]
+
+
+def divide_classes(
+    rows: FloatArray, labels: npt.NDArray[Any], division: tuple[int, str], draws: Callable[[Any], np.random.Generator]
+) -> tuple[list[npt.NDArray[np.intp]], list[Any]]:
+    """Row numbers of every machine and its label, class by class in their order; ``draws`` are those of a label."""
+    batches: list[npt.NDArray[np.intp]] = []
+    groups: list[Any] = []
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        parts = split_rows(rows[members], *division, draws(label.item()))
+        batches += [members[part] for part in parts]
+        groups += [label] * len(parts)
+    return batches, groups
 
 
 def _distinct_rows(rows: FloatArray, enough: int) -> int:

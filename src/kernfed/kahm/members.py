@@ -19,7 +19,9 @@ from kernfed.base.answer import Answer
 from kernfed.base.checks import FloatArray, check_choice
 from kernfed.base.fields import check_fields, declared, from_values, to_values
 from kernfed.base.labels import ClassIndex
+from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError
+from kernfed.kahm.bank import BLOCK
 from kernfed.kahm.choice import PARTITIONS, scaled
 from kernfed.kahm.folding import MEASURES
 from kernfed.kahm.spectrum import DTYPES
@@ -305,3 +307,20 @@ class Connection(Protocol):
 
     def add_rows(self, model: "FoldingModel", site: str, X: Any, y: Any, ids: Any) -> "FoldingModel":
         """Model with further rows at a site."""
+
+
+def project(X: FloatArray, basis: FloatArray | None) -> FloatArray:
+    """Rows X (n, p) in the basis (p, k), as (n, k); as they are without one.
+
+    Blocks of one size: no bit depends on the number of rows.
+    """
+    if basis is None:
+        return X
+    projected = np.empty((len(X), basis.shape[1]))
+    with single_blas_thread():
+        for start in range(0, len(X), BLOCK):
+            part = X[start : start + BLOCK]
+            block = np.zeros((BLOCK, X.shape[1]))
+            block[: len(part)] = part
+            projected[start : start + BLOCK] = (block @ basis)[: len(part)]
+    return projected

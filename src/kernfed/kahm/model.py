@@ -33,10 +33,10 @@ from kernfed.kahm.members import (
     exposure,
     is_trusted,
     place_classes,
+    project,
     protects,
     unprotected,
 )
-from kernfed.kahm.projection import project
 from kernfed.promise import Terms
 
 __all__ = ["TRUST", "FoldingModel", "FoldingParameters", "Member", "SiteScores", "place_classes"]
@@ -82,7 +82,7 @@ class FoldingModel(Abstaining):
     prior: Prior = "training"
     conformal_: Coverage | None = None
 
-    can_change = can_calibrate = can_leave_out_sites = True
+    can_change = can_explain = can_calibrate = can_leave_out_sites = True
 
     def __str__(self) -> str:
         where = "at the sites" if self.banks_ is None else "in this model"

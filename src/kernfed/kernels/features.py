@@ -100,6 +100,10 @@ def quadratic_features(X: npt.ArrayLike, *, offset: float = 1.0) -> FloatArray:
     return features
 
 
+#: Rows of a site whose median distance is the middle of the bandwidths that are tried.
+MEDIAN_ROWS = 300
+
+
 def median_bandwidth(X: npt.ArrayLike, rng: np.random.Generator, max_rows: int = 1000) -> float:
     """Median distance between pairs of rows of ``X`` (n, p), on at most ``max_rows`` rows drawn with ``rng``.
 

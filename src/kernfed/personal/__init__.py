@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kernfed.personal.gradient import (
+        LogisticRisk,
         descend,
-        exponentiated_gradient,
         minimise,
-        printed_rates,
+        n_parameters,
+        probabilities,
         weighted_risks,
     )
     from kernfed.personal.groups import find_groups, group_coefficients, group_weights, mean_groups
-    from kernfed.personal.logistic import LogisticRisk, n_parameters, probabilities
     from kernfed.personal.model import PersonalModel
     from kernfed.personal.network import NetworkRisk, initial_parameters, outputs, relu_network, require_torch
     from kernfed.personal.prior import PENALTIES, effective_rows, weighted_moments, weighted_ridge
@@ -36,7 +36,7 @@ _HOMES = {
     "Constants": "weights",
     "Coordinates": "statistics",
     "EmbeddingKernel": "weights",
-    "LogisticRisk": "logistic",
+    "LogisticRisk": "gradient",
     "NetworkRisk": "network",
     "PENALTIES": "prior",
     "PersonalModel": "model",
@@ -45,7 +45,6 @@ _HOMES = {
     "compare": "weights",
     "descend": "gradient",
     "effective_rows": "prior",
-    "exponentiated_gradient": "gradient",
     "find_groups": "groups",
     "group_coefficients": "groups",
     "group_weights": "groups",
@@ -53,11 +52,10 @@ _HOMES = {
     "linear_terms": "weights",
     "mean_groups": "groups",
     "minimise": "gradient",
-    "n_parameters": "logistic",
+    "n_parameters": "gradient",
     "outputs": "network",
     "penalty_constants": "weights",
-    "printed_rates": "gradient",
-    "probabilities": "logistic",
+    "probabilities": "gradient",
     "relu_network": "network",
     "require_torch": "network",
     "weighted_moments": "prior",
@@ -78,7 +76,6 @@ __all__ = [
     "compare",
     "descend",
     "effective_rows",
-    "exponentiated_gradient",
     "find_groups",
     "group_coefficients",
     "group_weights",
@@ -89,7 +86,6 @@ __all__ = [
     "n_parameters",
     "outputs",
     "penalty_constants",
-    "printed_rates",
     "probabilities",
     "relu_network",
     "require_torch",

@@ -21,8 +21,7 @@ from kernfed.errors import InputError
 from kernfed.files import Record, register
 from kernfed.kernels.head import Head
 from kernfed.kernels.predictor import Predictor, ProblemModel
-from kernfed.personal.gradient import check_simplex
-from kernfed.personal.logistic import probabilities
+from kernfed.personal.gradient import check_simplex, probabilities
 from kernfed.personal.prior import Gain, SitePrior
 from kernfed.personal.statistics import Coordinates, Problem, SiteStatistics
 from kernfed.promise import Terms

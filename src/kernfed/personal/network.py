@@ -22,8 +22,7 @@ import numpy.typing as npt
 from kernfed.base.checks import FloatArray, check_choice, check_count, check_finite, check_rows
 from kernfed.base.random import generator
 from kernfed.errors import InputError
-from kernfed.personal.gradient import Slopes, check_simplex
-from kernfed.personal.logistic import check_class_numbers
+from kernfed.personal.gradient import Slopes, check_class_numbers, check_simplex
 
 try:
     import torch

@@ -12,8 +12,8 @@ from kernfed.base.model import Model, as_model
 from kernfed.data.preparation import prepared_rows
 from kernfed.errors import InputError
 from kernfed.guarantees import HeldOutBounds, heldout_bounds
+from kernfed.kahm.members import project
 from kernfed.kahm.model import FoldingModel
-from kernfed.kahm.projection import project
 from kernfed.site.rows import check_site_rows
 from kernfed.testing.evaluation import evaluate_rows
 from kernfed.testing.influence import influence_rows

@@ -41,9 +41,6 @@ class Factor(Protocol):
     def inverse_trace(self, regularization: float) -> float:
         """Trace of ``(C_j + lambda I)^-1``; for lambda = 0 of the pseudo-inverse."""
 
-    def shifted(self, shift: float) -> "Factor":
-        """The factor for lambda + ``shift``, at least 0."""
-
 
 @dataclass(frozen=True, eq=False)
 class PrimalFactor:
@@ -64,10 +61,6 @@ class PrimalFactor:
     def inverse_trace(self, regularization: float) -> float:  # noqa: ARG002
         """``|L^-1|_F^2``."""
         return _inverse_norm(self.lower)
-
-    def shifted(self, shift: float) -> "PrimalFactor":
-        """Of ``L L' + shift I``."""
-        return PrimalFactor(_shifted(self.lower, shift))
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,10 +83,6 @@ class DualFactor:
         """Trace of ``(A A' + lambda I)^-1`` and 1/lambda for each of the M - n directions without rows."""
         n, M = self.rows.shape
         return float(_inverse_norm(self.lower) + (M - n) / regularization)
-
-    def shifted(self, shift: float) -> "DualFactor":
-        """Of ``L L' + shift I``, for the same rows."""
-        return DualFactor(self.rows, _shifted(self.lower, shift))
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,10 +109,6 @@ class SpectralFactor:
         M, k = self.basis.shape
         beside = (M - k) / regularization if regularization else 0.0
         return float((1 / (self.values + regularization)).sum() + beside)
-
-    def shifted(self, shift: float) -> "SpectralFactor":  # noqa: ARG002
-        """It is for every lambda."""
-        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,13 +242,6 @@ def _cholesky(matrix: FloatArray, shift: float) -> FloatArray | None:
     except np.linalg.LinAlgError:
         return None
     return lower if safe_factor(lower) else None
-
-
-def _shifted(lower: FloatArray, shift: float) -> FloatArray:
-    """Cholesky factor of ``L L' + shift I``; L is that of a matrix of full rank, and a shift only helps."""
-    matrix = lower @ lower.T
-    matrix[np.diag_indices_from(matrix)] += shift
-    return np.asarray(np.linalg.cholesky(matrix))
 
 
 def _inverse_norm(lower: FloatArray) -> float:

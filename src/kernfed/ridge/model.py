@@ -25,7 +25,9 @@ from kernfed.ridge.heterogeneity import Heterogeneity, SiteHeterogeneity
 from kernfed.ridge.parameters import RidgeChoices, RidgeParameters
 from kernfed.ridge.robust import FEWEST_SITES
 
-METHODS = ("conjugate", "newton", "exact", "dkrr", "fedavg", "fedprox")
+METHODS = ("conjugate", "newton", "exact", "dkrr")
+#: Methods of other packages and of earlier versions, whose models are read.
+_FORMER_METHODS = ("fedavg", "fedprox")
 HEADS = ("squared", "logistic")
 #: Rows per block of a prediction: the features of a block are held, not those of all rows.
 _BLOCK = 1024
@@ -264,7 +266,7 @@ def _load(record: Record) -> RidgeModel:
     model = RidgeModel(
         parameters,
         weights,
-        check_choice(values["method"], "method", METHODS),
+        check_choice(values["method"], "method", (*METHODS, *_FORMER_METHODS)),
         tuple(from_values(RidgeRound, entry) for entry in values["history"]),
         read_text(values["stopped"], "stopped"),
         heterogeneity,

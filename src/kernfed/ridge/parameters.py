@@ -3,7 +3,7 @@
 How a fit chose what it was not given, for whoever reads the model or fits it again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,8 @@ from kernfed.errors import InputError
 from kernfed.kernels.features import FourierFeatures
 from kernfed.kernels.predictor import FEATURES, TASKS, FeatureProblem, fields_from_values
 
+#: Fourier features of a head: at most twice the rows, within these bounds.
+_FEWEST_COMPONENTS, _MOST_COMPONENTS = 250, 2000
 #: Ways to put sites' sums together.
 AGGREGATES = ("sum", "median")
 #: By whom a number was chosen: who asked for the fit, exact leave-one-out over all rows, leave-one-out of the sites'
@@ -87,7 +89,7 @@ class RidgeChoices:
         )
 
 
-__all__ = ["FEATURES", "TASKS", "RidgeParameters", "check_flag", "check_path"]
+__all__ = ["FEATURES", "TASKS", "RidgeParameters", "balanced_weights", "check_flag", "check_path", "fourier_components"]
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,16 @@ class RidgeParameters(FeatureProblem):
         if weights is not None and len(weights) != len(parameters.classes):
             raise InputError(f"class_weights must be one per class, got {len(weights)} for {len(parameters.classes)}")
         return parameters
+
+
+def fourier_components(rows: int) -> int:
+    """Number of Fourier features for so many rows of all sites, where it is "auto"."""
+    return min(_MOST_COMPONENTS, max(_FEWEST_COMPONENTS, 2 * rows))
+
+
+def balanced_weights(counts: Sequence[int]) -> tuple[float, ...]:
+    """Weight of a row by class (C,): every class has the same mass, and all rows a mean weight of 1."""
+    return tuple(sum(counts) / (len(counts) * count) for count in counts)
 
 
 def check_flag(value: Any, name: str) -> bool:

@@ -104,6 +104,7 @@ def read_model(site: Site, arrays: Mapping[str, npt.NDArray[Any]], values: Any, 
         raise InputError(f"a {type(model).__name__} cannot be tested, expected a model that predicts")
     features = model.mapped_features
     site.allow(features=features, numbers=(rows + model.n_features_in_) * features)
+    site.allow(features=max(model.hidden, default=0), steps=len(model.hidden))
     return model
 
 

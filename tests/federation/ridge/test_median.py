@@ -147,7 +147,7 @@ def test_a_class_of_few_sites_takes_part_and_is_named(tmp_path):
 def test_a_file_of_a_sum_says_nothing_of_it():
     values = fit("exact", class_sites()).choices_.to_values()
     assert not {"aggregate", "holders"} & set(values)
-    assert kf.ridge.choices.RidgeChoices.from_values(values).aggregate == "sum"
+    assert kf.ridge.parameters.RidgeChoices.from_values(values).aggregate == "sum"
 
 
 # Liars --------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,10 @@ from kernfed.federation import Method
 
 METHOD = Method(
     name="averaging",
-    tasks={"kernfed_papers.baselines.averaging_tasks": ("averaging_moments", "averaging_round")},
+    tasks={
+        "kernfed_papers.baselines.averaging_tasks": ("averaging_moments", "averaging_round"),
+        "kernfed_papers.baselines.descent": ("descent_round",),
+    },
     formats={"AveragingModel": "kernfed_papers.baselines.averaging_model"},
     learner="kernfed_papers.baselines.averaging:AveragingLearner",
 )

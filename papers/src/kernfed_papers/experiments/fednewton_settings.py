@@ -11,6 +11,7 @@ from kernfed.errors import DivergenceWarning
 from kernfed.federation import Federation, RidgeLearner
 from kernfed.ridge import RidgeModel
 from kernfed_papers.arrays import FloatArray, IntArray
+from kernfed_papers.baselines.descent import DescentLearner
 from kernfed_papers.rows import load_rows
 
 #: Errors beyond this are shown as this: a file of results must hold numbers.
@@ -113,20 +114,23 @@ def learn(
     Its values are those of the solver, not clipped to the range of training: the published errors are not. Sites keep
     their factors, so a federation that is asked by several methods computes them once.
     """
+    first_order = method in ("fedavg", "fedprox")
     learner = RidgeLearner(
-        method,
+        "dkrr" if first_order else method,
         rounds=rounds,
         n_components=n_components,
         scale=None,
         bandwidth=setting.bandwidth,
         regularization=setting.regularization,
         task=task,
-        learning_rate=setting.rate if method == "fedavg" else None,
-        local_steps="exact" if method == "fedprox" else 2,
-        proximal=setting.proximal if method == "fedprox" else None,
         diagnose=diagnose,
         fit_intercept=False,  # FedNewton (1) has none
     )
+    if method == "fedavg":
+        return replace(DescentLearner(learner, rounds, setting.rate).fit(federation), range_=None)
+    if method == "fedprox":
+        proximal = DescentLearner(learner, rounds, steps="exact", proximal=setting.proximal)
+        return replace(proximal.fit(federation), range_=None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergenceWarning)
         return replace(learner.fit(federation), range_=None)

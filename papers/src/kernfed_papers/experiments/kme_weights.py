@@ -12,12 +12,11 @@ from kernfed.personal import (
     EmbeddingKernel,
     aggregate,
     compare,
-    exponentiated_gradient,
     linear_terms,
     penalty_constants,
-    printed_rates,
 )
 from kernfed_papers.arrays import FloatArray, IntArray
+from kernfed_papers.baselines.printed_weights import exponentiated_gradient, printed_rates
 
 Rows = tuple[FloatArray, FloatArray]
 

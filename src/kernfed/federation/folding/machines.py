@@ -18,7 +18,7 @@ from kernfed.base.threads import fingerprint, single_blas_thread
 from kernfed.errors import Refused
 from kernfed.files import Record, labels_from_values, labels_to_values
 from kernfed.kahm.bank import Bank, fit_machines
-from kernfed.kahm.choice import split_rows
+from kernfed.kahm.choice import divide_classes
 from kernfed.kahm.machine import Machine
 from kernfed.kahm.model import FoldingParameters
 from kernfed.kahm.model_file import pack_machines, unpack_machines
@@ -109,15 +109,13 @@ def refuse_fractions(labels: npt.NDArray[Any]) -> None:
 
 def divide(rows: Rows, parameters: FoldingParameters) -> tuple[list[Any], list[npt.NDArray[np.int64]]]:
     """Labels and row ids of every batch of a site, from rows and seed alone."""
-    labels: list[Any] = []
-    batches: list[npt.NDArray[np.int64]] = []
-    for label in np.unique(rows.y):
-        own = np.flatnonzero(rows.y == label)
-        draws = generator(parameters.seed, "batches", repr(label.item()))
-        for part in split_rows(parameters.scaled(rows.X[own]), parameters.batch_size, parameters.partition, draws):
-            labels.append(label)
-            batches.append(rows.ids[own[part]])
-    return labels, batches
+    batches, labels = divide_classes(
+        parameters.scaled(rows.X),
+        rows.y,
+        (parameters.batch_size, parameters.partition),
+        lambda label: generator(parameters.seed, "batches", repr(label)),
+    )
+    return labels, [rows.ids[part] for part in batches]
 
 
 def fit_batches(

@@ -26,22 +26,19 @@ from kernfed.fusion.combination import (
     TEMPERATURES,
     THRESHOLDS,
     USUAL_TEMPERATURE,
-    USUAL_WEIGHT,
     WEIGHTS,
     FusionLosses,
     VisitCounts,
     most_losses,
 )
 from kernfed.fusion.model import FusionModel
-from kernfed.fusion.parts import FusionChoice, Visit
+from kernfed.fusion.parts import SAMPLE_ROWS, FusionChoice, Visit, weight_and_temperature
 from kernfed.kahm.model import FoldingModel
 from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.robust import typical
 from kernfed.ridge.sums import centred_features
 from kernfed.site.protocol.message import Payload
 
-#: Left-out rows of all sites together, about: two numbers are fitted to them.
-SAMPLE_ROWS = 1000
 #: Accuracy that ``visit="unsure"`` may give up on left-out rows.
 GIVE_UP = 0.002
 
@@ -189,24 +186,20 @@ def choose_weight(
     weighing: Weighing | None, given: float | None, ridge: RidgeModel
 ) -> Program[tuple[float, float, FusionChoice]]:
     """Weight, temperature and how they came about."""
-    losses = None
-    if weighing is not None:
-        losses = yield from _ask_losses(weighing, ridge.choices_.aggregate)
-    if weighing is None or losses is None:
-        return usual_weight(given, ridge)
-    total, sites = losses
     usual = ridge.temperature_ or USUAL_TEMPERATURE
-    weight, temperature = total.best(usual)
-    if given is not None:
-        weight, temperature = given, total.temperature(given, usual)
+    losses = None if weighing is None else (yield from _ask_losses(weighing, ridge.choices_.aggregate))
+    total, sites = (None, ()) if losses is None else losses
+    if total is None or weighing is None:
+        return usual_weight(given, ridge)
+    weight, temperature = weight_and_temperature(total, given, usual)
     errors = {float(w): float(e) / total.total for w, e in zip(WEIGHTS, total.wrong, strict=True)}
     return weight, temperature, FusionChoice("rows" if given is None else "given", weighing.rows, sites, errors)
 
 
 def usual_weight(given: float | None, ridge: RidgeModel) -> tuple[float, float, FusionChoice]:
     """Weight and temperature where no left-out rows can be had."""
-    weight = USUAL_WEIGHT if given is None else given
-    return weight, ridge.temperature_ or USUAL_TEMPERATURE, FusionChoice("default" if given is None else "given")
+    weight, temperature = weight_and_temperature(None, given, ridge.temperature_ or USUAL_TEMPERATURE)
+    return weight, temperature, FusionChoice("default" if given is None else "given")
 
 
 def _ask_losses(weighing: Weighing, aggregate: str) -> Program[tuple[FusionLosses, tuple[str, ...]] | None]:

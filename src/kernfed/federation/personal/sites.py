@@ -14,8 +14,7 @@ from kernfed.federation.program import Ask, Program
 from kernfed.federation.shares import far_above
 from kernfed.federation.survey import Survey, ask_all, check_arrays
 from kernfed.kernels import MeanEmbedding
-from kernfed.personal import logistic
-from kernfed.personal.gradient import Slopes, descend, minimise, weighted_risks
+from kernfed.personal.gradient import Slopes, descend, minimise, n_parameters, weighted_risks
 from kernfed.personal.groups import Halves
 from kernfed.personal.prior import Gain, SitePrior
 from kernfed.personal.statistics import Coordinates, Problem, SiteStatistics
@@ -185,7 +184,7 @@ class PersonalSites:
 
         risks = weighted_risks(weights, ask)
         if kind == "logistic":
-            size = logistic.n_parameters(self.problem.n_features, self.problem.n_targets)
+            size = n_parameters(self.problem.n_features, self.problem.n_targets)
             return minimise(risks, np.zeros((len(weights), size)), max_steps=steps).parameters
         from kernfed.personal.network import initial_parameters, relu_network  # torch is loaded where networks are
 

@@ -20,7 +20,7 @@ from kernfed.base.checks import FloatArray, check_count, check_number
 from kernfed.errors import Refused
 from kernfed.federation.survey import PUBLIC, answer_survey, check_rows_of, read_targets
 from kernfed.personal.fit import row_penalty, site_statistics
-from kernfed.personal.logistic import LogisticRisk
+from kernfed.personal.gradient import LogisticRisk
 from kernfed.personal.prior import SitePrior, cross_fitted_gain
 from kernfed.personal.statistics import Coordinates, Problem
 from kernfed.personal.weights import EmbeddingKernel

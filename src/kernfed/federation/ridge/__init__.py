@@ -10,7 +10,6 @@ METHOD = Method(
             "ridge_start",
             "ridge_apply",
             "ridge_solve",
-            "ridge_descend",
             "ridge_moments",
             "ridge_validate",
             "ridge_dimension",

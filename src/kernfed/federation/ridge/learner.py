@@ -37,7 +37,6 @@ class RidgeLearner(Learner):
         "conjugate"  conjugate gradients, preconditioned with the sites' inverse Hessians; cannot diverge
         "newton"     FedNewton Algorithm 1, the same two exchanges per round; diverges where sites differ too much
         "dkrr"       average of the sites' own solutions: one exchange
-        "fedavg", "fedprox"  local gradient steps and averaging, one exchange per round
     head : "squared", or with "exact" to classify "logistic": from the squared solution on, gradients of the logistic
         loss, one exchange of M C numbers each
     rounds : at most so many, 10 (30 for "logistic") unless given; 0 is "dkrr", or the squared head. tolerance : stop
@@ -53,9 +52,6 @@ class RidgeLearner(Learner):
     scale : what columns are divided by where something is chosen by leave-one-out. "columns": each by its spread,
         "entries" or None: all by one number; "auto" takes the better one
     class_weight : None, "balanced" over all sites, or a weight for every label
-    local_steps, learning_rate, proximal : of "fedavg" and "fedprox"; by default 2 as in FedNewton, 1 over the largest
-        trace of a site's Hessian, and the regularisation. For "fedprox" the steps may be "exact": every site minimises
-        its objective with the proximal term, as FedNewton's FedProx does
     fit_intercept : whether to learn a constant; None is yes, and no with ``privacy``. Its means of features and
         targets are one more exchange, except for "exact". FedNewton has none
     diagnose : measure the sites' heterogeneity, by about 40 further exchanges
@@ -86,9 +82,6 @@ class RidgeLearner(Learner):
         features: str = "fourier",
         scale: str | None = "auto",
         tolerance: float = 1e-10,
-        local_steps: int | str = 2,
-        learning_rate: float | None = None,
-        proximal: float | None = None,
         fit_intercept: bool | None = None,
         diagnose: bool = False,
         privacy: Any = None,
@@ -106,9 +99,6 @@ class RidgeLearner(Learner):
         self.features = features
         self.scale = scale
         self.tolerance = tolerance
-        self.local_steps = local_steps
-        self.learning_rate = learning_rate
-        self.proximal = proximal
         self.fit_intercept = fit_intercept
         self.diagnose = diagnose
         self.privacy = privacy

@@ -1,7 +1,6 @@
 """How each method of a ridge regression goes from round to round with the sites it has."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +22,7 @@ from kernfed.promise import Terms
 from kernfed.ridge.heterogeneity import Heterogeneity, measure_heterogeneity
 from kernfed.ridge.logistic import LogisticProblem, LogisticState, logistic_step
 from kernfed.ridge.parameters import RidgeChoices, RidgeParameters
-from kernfed.ridge.solvers import conjugate_step, diverged, minimise, newton_step, start_conjugate, start_newton
+from kernfed.ridge.solvers import conjugate_step, minimise, newton_step, start_conjugate, start_newton
 from kernfed.ridge.sums import Means
 
 #: How to start, how to go on, and what it means that a method cannot.
@@ -96,7 +95,9 @@ def run(options: RidgeOptions, sites: Sites, progress: Progress) -> Program[None
     if options.method in _SECOND_ORDER:
         _run_second_order(options, system, progress)
     else:
-        _run_first_order(options, system, progress)
+        progress.begin(system)  # DKRR
+        if not progress.recorder.rounds:
+            progress.recorder.add(0)
     if options.diagnose:
         _diagnose(system, progress)
 
@@ -193,31 +194,6 @@ def _run_second_order(options: RidgeOptions, system: RidgeSystem, progress: Prog
         progress.weights = state.weights
         recorder.add(recorder.done + 1, state.objective, state.gradient_norm)
     progress.heterogeneity = Heterogeneity(state.largest_eigenvalue)
-
-
-def _run_first_order(options: RidgeOptions, system: RidgeSystem, progress: Progress) -> None:
-    """Rounds of work at the sites (none for DKRR); the objective of a round is learned in the next one."""
-    recorder = progress.recorder
-    weights = progress.begin(system)
-    if not recorder.rounds:
-        recorder.add(0)
-    if options.method == "dkrr":
-        return
-    largest = max(member.trace for member in system.members.values()) + system.regularization
-    rate = options.learning_rate if options.learning_rate is not None else 1 / max(largest, np.finfo(float).tiny)
-    proximal = 0.0
-    if options.method == "fedprox":
-        proximal = system.regularization if options.proximal is None else options.proximal
-    while recorder.done < options.rounds:
-        further, objective = system.descend(weights, options.local_steps, rate, proximal)
-        recorder.set_objective(objective)
-        if diverged(further):
-            progress.stopped = "diverged"
-            return
-        progress.weights = weights = further
-        recorder.add(recorder.done + 1)
-    with suppress(SitesLost):  # all have taken part; only the objective stays unknown
-        recorder.set_objective(system.descend(weights, 0, rate, proximal)[1])
 
 
 def _diagnose(system: RidgeSystem, progress: Progress) -> None:

@@ -8,15 +8,22 @@ from kernfed.base.checks import check_choice, check_count, check_number
 from kernfed.errors import InputError
 from kernfed.federation.survey import Bandwidth, check_bandwidth
 from kernfed.ridge.model import HEADS, METHODS
-from kernfed.ridge.parameters import AGGREGATES, FEATURES, TASKS, RidgeParameters, check_flag, check_path
+from kernfed.ridge.parameters import (
+    AGGREGATES,
+    FEATURES,
+    TASKS,
+    RidgeParameters,
+    balanced_weights,
+    check_flag,
+    check_path,
+    fourier_components,
+)
 from kernfed.secure.committee.setting import Committee, read_setting
 from kernfed.site.protocol.schema import Schema
 from kernfed.site.release.asked import check_kind
 
 ClassWeight = str | Mapping[Any, float] | None
 SCALES = ("auto", "columns", "entries")
-#: Features unless they are given: at most so many, and no more than twice the rows, which is as good there.
-_MOST_COMPONENTS, _FEWEST_COMPONENTS = 2000, 250
 #: Rounds unless they are given.
 _ROUNDS = {"squared": 10, "logistic": 30}
 
@@ -40,9 +47,6 @@ class RidgeOptions:
     class_weight: ClassWeight
     features: str
     tolerance: float
-    local_steps: int | str
-    learning_rate: float | None
-    proximal: float | None
     fit_intercept: bool
     diagnose: bool
     privacy: Any
@@ -63,7 +67,7 @@ class RidgeOptions:
         """Number of Fourier features for so many rows of all sites."""
         if isinstance(self.n_components, int):
             return self.n_components
-        return min(_MOST_COMPONENTS, max(_FEWEST_COMPONENTS, 2 * rows))
+        return fourier_components(rows)
 
     def parameters(self, schema: Schema, bandwidth: Bandwidth, components: int, seed: int) -> RidgeParameters:
         """The problem of sites that agree on ``schema``; its regularisation stands for itself where it is "auto"."""
@@ -86,9 +90,7 @@ def check_options(given: Mapping[str, Any]) -> RidgeOptions:
     """The options, if they can be had together; otherwise an ``InputError`` says which cannot."""
     method = check_choice(given["method"], "method", METHODS)
     task = check_choice(given["task"], "task", TASKS)
-    learning_rate, proximal, intercept = given["learning_rate"], given["proximal"], given["fit_intercept"]
-    if proximal is not None and method != "fedprox":
-        raise InputError(f"proximal is for method='fedprox', got {proximal!r} with method={method!r}")
+    intercept = given["fit_intercept"]
     head = _check_head(given["head"], method, task)
     rounds, components = given["rounds"], given["n_components"]
     options = RidgeOptions(
@@ -103,9 +105,6 @@ def check_options(given: Mapping[str, Any]) -> RidgeOptions:
         class_weight=_check_class_weight(given["class_weight"], task),
         features=check_choice(given["features"], "features", FEATURES),
         tolerance=check_number(given["tolerance"], "tolerance", at_least=0),
-        local_steps=_check_local_steps(given["local_steps"], method, learning_rate),
-        learning_rate=None if learning_rate is None else check_number(learning_rate, "learning_rate", above=0),
-        proximal=None if proximal is None else check_number(proximal, "proximal", at_least=0),
         fit_intercept=given["privacy"] is None if intercept is None else check_flag(intercept, "fit_intercept"),
         diagnose=bool(given["diagnose"]),
         privacy=given["privacy"],
@@ -206,23 +205,12 @@ def _check_class_weight(class_weight: Any, task: str) -> ClassWeight:
     return {label: check_number(weight, f"class_weight[{label!r}]", above=0) for label, weight in class_weight.items()}
 
 
-def _check_local_steps(steps: Any, method: str, learning_rate: float | None) -> int | str:
-    """A number of gradient steps, or "exact" for FedProx, whose local minimisers depend on the common weights."""
-    if steps != "exact":
-        return check_count(steps, "local_steps")
-    if method != "fedprox":
-        raise InputError(f"local_steps='exact' is for method='fedprox', got method={method!r}")
-    if learning_rate is not None:
-        raise InputError(f"learning_rate is for gradient steps, got {learning_rate!r} with local_steps='exact'")
-    return "exact"
-
-
 def _class_weights(class_weight: ClassWeight, schema: Schema) -> tuple[float, ...] | None:
     """Weight of a row by class; "balanced" gives every class the same mass and all rows a mean weight of 1."""
     if class_weight is None:
         return None
     if isinstance(class_weight, str):
-        return tuple(schema.n_rows / (len(schema.counts) * count) for count in schema.counts)
+        return balanced_weights(schema.counts)
     absent = [label for label in schema.classes if label not in class_weight]
     if absent:
         raise InputError(f"class_weight must have a weight for every label, got none for {absent[0]!r}")

@@ -203,18 +203,3 @@ def check_inverse(start: SiteStart, solution: FloatArray, regularization: float,
     limits = _ROUNDING * (norm * sizes + np.linalg.norm(solution) * lengths) + blur * norm * lengths
     if (np.abs(start.linear.T @ Z - solution.T @ R).max(axis=0, initial=0.0) > limits).any():
         raise InputError("b_j' H_j^-1 R must be W_j' R: the answers are not those of the Hessian that W_j solves")
-
-
-def check_descent(
-    start: SiteStart, weights: FloatArray, result: FloatArray, *, steps: int | str, rate: float, pull: float, top: float
-) -> None:
-    """Refuse weights that no descent from ``weights`` on a site's objective reaches; ``pull`` is proximal.
-
-    Gradient steps of at most 2 / (top + pull) do not expand, and each adds at most ``rate |b_j + pull W|``.
-    """
-    drive = float(np.linalg.norm(start.linear)) + pull * float(np.linalg.norm(weights))
-    if isinstance(steps, str) or rate * (top + pull) > 2:
-        return
-    largest = float(np.linalg.norm(weights)) + steps * rate * drive
-    if not float(np.linalg.norm(result)) <= largest * (1 + _ROUNDING) + _EXACT:
-        raise InputError(f"{steps} steps lead to weights of norm {largest:.6g} at most, got more")

@@ -17,7 +17,6 @@ from kernfed.federation.program import Meter, Program
 from kernfed.federation.ridge.plausible import (
     Expected,
     SiteStart,
-    check_descent,
     check_inverse,
     check_product,
     check_same_hessian,
@@ -195,24 +194,6 @@ class RidgeSystem:
 
         return average(self._product("ridge_solve", R, check), self.masses)
 
-    def descend(self, weights: FloatArray, steps: int | str, rate: float, proximal: float) -> tuple[FloatArray, float]:
-        """Average of the sites' weights after local steps (or "exact" ones), and the objective at ``weights``."""
-        top = max(member.trace for member in self.members.values()) + self.regularization
-
-        def check(site: str, payload: Payload) -> None:
-            check_arrays(payload, {"objective": (1,), **({"result": weights.shape} if steps else {})})
-            if steps:
-                result = payload.arrays["result"]
-                check_descent(self.members[site], weights, result, steps=steps, rate=rate, pull=proximal, top=top)
-
-        values = {**self._values, "steps": steps, "rate": rate, "proximal": proximal}
-        replies = self._ask("ridge_descend", Payload({"V": weights}, values), check)
-        total = sum(self.masses.values())
-        objective = sum(self.masses[site] * float(p.arrays["objective"][0]) for site, p in replies.items()) / total
-        if not steps:
-            return weights, objective
-        return average({site: payload.arrays["result"] for site, payload in replies.items()}, self.masses), objective
-
     def losses(self) -> FloatArray:
         """Leave-one-out mean squared error (L,) of every candidate, over all rows."""
         total = sum(self.masses.values())
@@ -283,10 +264,6 @@ class Recorder:
         self._mark = now
         spent = (now[0] - earlier[0], now[1] - earlier[1], now[2] - earlier[2])
         self.rounds.append(RidgeRound(number, objective, gradient_norm, *spent))
-
-    def set_objective(self, objective: float) -> None:
-        """Complete the last round by its objective, which was learned after it."""
-        self.rounds[-1] = replace(self.rounds[-1], objective=objective)
 
     def _now(self) -> tuple[int, int, float]:
         return self.meter.bytes_up, self.meter.bytes_down, time.perf_counter()

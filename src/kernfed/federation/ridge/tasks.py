@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed.base.checks import FloatArray, check_count, check_number, check_rows
+from kernfed.base.checks import FloatArray, check_number, check_rows
 from kernfed.errors import FileFormatError, Refused
 from kernfed.federation.ridge.ranges import range_arrays
 from kernfed.federation.survey import PUBLIC, answer_survey, check_rows_of, read_targets
 from kernfed.files import Record
-from kernfed.ridge.first_order import descend, proximal_minimiser, site_objective
 from kernfed.ridge.local import LocalRidge, fit_local, leave_one_out_losses
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.ridge.sums import Means, centred_features, centred_targets, problem_values, row_means, weighted_moments
@@ -72,37 +71,6 @@ def solve(site: Site, payload: Payload) -> Payload:
     """``H_j^-1 V``."""
     local, regularization = _problem(site, payload)
     return Payload({"result": local.solve(_columns(payload, "V", local), regularization)})
-
-
-@task("ridge_descend", leaves="statistics")
-def gradient_steps(site: Site, payload: Payload) -> Payload:
-    """Weights after a few local gradient steps from the common ones, and the site's objective at the common ones.
-
-    For ``steps`` "exact" the weights are those of the site's own minimum near the common ones.
-    """
-    local, regularization = _problem(site, payload)
-    weights = _columns(payload, "V", local)
-    values = payload.values
-    objective = {"objective": np.array([site_objective(local, weights, regularization)])}
-    proximal = check_number(values["proximal"], "proximal", at_least=0)
-    if values["steps"] == "exact":
-        result = proximal_minimiser(local, weights, proximal=proximal, regularization=regularization)
-        return Payload({"result": result, **objective})
-    steps = check_count(values["steps"], "steps", at_least=0)
-    if steps == 0:
-        return Payload(objective)
-    site.allow(steps=steps)
-    rate = check_number(values["rate"], "rate", above=0)
-    result = descend(
-        local,
-        weights,
-        steps=steps,
-        rate=rate,
-        proximal=proximal,
-        regularization=regularization,
-        before_step=site.check_time,
-    )
-    return Payload({"result": result, **objective})
 
 
 @task("ridge_moments", leaves="statistics")

@@ -177,7 +177,6 @@ def _ridge_sessions(task: str, mechanism: RecordRidge) -> Iterator[Session]:
     given: Any = {"task": task, "features": "given", "rounds": 2}
     yield RidgeLearner("newton", regularization=(0.1, 0.2), diagnose=True, **given).fit
     yield RidgeLearner("conjugate", **given).fit
-    yield RidgeLearner("fedavg", **given).fit
 
 
 def _folding_sessions(facts: Facts, epsilon: float, delta: float) -> Iterator[Session]:
