@@ -30,10 +30,10 @@ import numpy as np
 from timing import machine_facts
 
 from kernfed.cli.console import TextTable, show
-from kernfed.cli.flower_app import write_app
-from kernfed.cli.flower_run import _environment, _executable, run_app
 from kernfed.data import read_table, write_table
 from kernfed.federation import Federation, FoldingLearner
+from kernfed.jobs.flower_app import write_app
+from kernfed.jobs.flower_run import _environment, _executable, run_app
 
 SITES = ("a", "b", "c")
 #: Bytes of machines per row of 1,024 columns, about.

@@ -39,6 +39,7 @@ FOLDERS = [
     {"summing"},
     {"folding", "ridge", "personal"},
     {"fusion"},
+    {"settings"},
     {"planning"},
 ]
 #: What answers, asks and plans, whatever is learned.

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import kernfed.cli
 from kernfed.cli import app
-from kernfed.cli.outside import find_command
+from kernfed.cli.command import find_command
 
 
 def leaves(command, path=()):

@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kernfed.cli import app
-from kernfed.cli.learning import Learning
+from kernfed.cli.command import Learning
 from kernfed.data import read_table, write_table
 from kernfed.site.release.settings import NAMES
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kernfed.cli.command import Learning
 from kernfed.cli.console import Json, TextTable, emit, note, progress
-from kernfed.cli.learning import Learning
 from kernfed.cli.tables import Features, Label, RowIds, Seed, check_outputs, columns_line, read_queries, read_rows
 from kernfed.errors import InputError
 

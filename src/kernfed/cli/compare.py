@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kernfed.cli.command import Learning
 from kernfed.cli.console import Json, TextTable, emit, format_bytes, format_seconds, note, progress
-from kernfed.cli.learning import Learning
 from kernfed.cli.raw import (
     PreparationOption,
     TextColumns,

@@ -1,4 +1,4 @@
-"""What every command shares: results on stdout, notes and progress on stderr, numbers for people.
+"""Printing of commands: results on stdout, notes and progress on stderr, numbers for people.
 
 Heavy imports happen inside functions, so that ``kernfed --help`` answers at once.
 """
@@ -158,3 +158,14 @@ def format_seconds(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def statement(terms: Any) -> dict[str, Any]:
+    """What a release promises, as one JSON object."""
+    return {
+        "mechanism": terms.kind,
+        "element": (terms.element.epsilon, terms.element.delta),
+        "record": (terms.record.epsilon, terms.record.delta),
+        "promises": terms.lines(),
+        "spent": dict(terms.spent),
+    }

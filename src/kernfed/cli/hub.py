@@ -1,14 +1,19 @@
-"""``kernfed hub``: the message server in the middle of a federation, and who may speak to whom through it."""
+"""``kernfed hub`` and ``kernfed change``: the server between callers and sites, and changes of models at its sites."""
 
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from kernfed.cli.console import Json, TextTable, emit
-from kernfed.cli.running import Command
+from kernfed.cli.command import Command
+from kernfed.cli.console import Json, TextTable, emit, format_bytes, progress
+from kernfed.cli.hub_jobs import HubAddress, hub_federation
+from kernfed.cli.tables import check_output
+from kernfed.errors import InputError
 
 app = typer.Typer(
     name="hub",
@@ -174,3 +179,112 @@ def new_key(
 
     key = nats_hub.new_key(file)
     emit({"key": key, "seed": file}, json, f"{file}: keep it, show it to nobody", f"public key: {key}")
+
+
+change_app = typer.Typer(
+    name="change",
+    help="A model and the sites of a hub: forget rows or a site, add rows or a site. The older file stays as it is.",
+    no_args_is_help=True,
+)
+FORGET_EXAMPLE = "Example: kernfed change forget model.kfd --site south --credentials alice.toml --out without.kfd"
+CHANGE_ADD_SITE_EXAMPLE = (
+    "Example: kernfed change add-site model.kfd --site west --credentials alice.toml --out more.kfd"
+)
+ADD_ROWS_EXAMPLE = (
+    "Example: kernfed change add-rows model.kfd --site north --new more.csv --label y --credentials alice.toml "
+    "--out more.kfd"
+)
+
+ChangedModel = Annotated[Path, typer.Argument(help="Model file, of machines that are at the sites.")]
+ChangedSite = Annotated[str, typer.Option(help="The site that it is about.")]
+Credentials = Annotated[Path, typer.Option(help="File of `kernfed hub add-caller`.")]
+Out = Annotated[Path, typer.Option(help="File of the changed model.")]
+
+
+@change_app.command("forget", cls=Command, epilog=FORGET_EXAMPLE)
+def change_forget(
+    model: ChangedModel,
+    site: ChangedSite,
+    out: Out,
+    rows: Annotated[str, typer.Option(help="Only these rows, by id, with commas; default the whole site.")] = "",
+    gone: Annotated[bool, typer.Option("--gone", help="The site is gone for good: it is not asked.")] = False,
+    credentials: Annotated[Path | None, typer.Option(help="File of `kernfed hub add-caller`.")] = None,
+    hub: HubAddress = "",
+    json: Json = False,
+) -> None:
+    """Let a site, or some of its rows, have no part in a model any more; the site deletes what it keeps of them.
+
+    A site that is gone is left out with --gone, which needs no hub.
+    """
+    if gone == (credentials is not None):
+        raise InputError("give --credentials to ask the site, or --gone where it is not there any more")
+    if gone and rows:
+        raise InputError("--rows are forgotten by the site itself: leave --gone out")
+    if credentials is not None:
+        _change("forget", model, out, credentials, hub, {"site": site, "rows": rows}, json)
+        return
+    from kernfed.federation import load
+    from kernfed.jobs.run import without_site
+
+    check_output("--out", out)
+    loaded = load(model)
+    if site not in getattr(loaded, "sites", ()):
+        raise InputError(f"--site must be one of the model's, {', '.join(getattr(loaded, 'sites', ()))}; got {site!r}")
+    left = without_site(loaded, site)
+    left.save(out)
+    _show_change("forget", {"members": list(left.sites), "bytes_up": 0, "missing": {}}, out, json)
+
+
+@change_app.command("add-site", cls=Command, epilog=CHANGE_ADD_SITE_EXAMPLE)
+def change_add_site(
+    model: ChangedModel, site: ChangedSite, credentials: Credentials, out: Out, hub: HubAddress = "", json: Json = False
+) -> None:
+    """Let another site of the hub take part in a model; the others keep their machines."""
+    _change("add-site", model, out, credentials, hub, {"site": site}, json)
+
+
+@change_app.command("add-rows", cls=Command, epilog=ADD_ROWS_EXAMPLE)
+def change_add_rows(
+    model: ChangedModel,
+    site: ChangedSite,
+    new: Annotated[Path, typer.Option(help="Table of the rows to add, with the model's columns.")],
+    label: Annotated[str, typer.Option(help="Column of the label.")],
+    credentials: Credentials,
+    out: Out,
+    ids: Annotated[str, typer.Option("--id", help="Column of whole numbers that name the rows.")] = "",
+    features: Annotated[str, typer.Option(help="Columns, where the model has no names for them.")] = "",
+    hub: HubAddress = "",
+    json: Json = False,
+) -> None:
+    """Send further rows to a site, which keeps them and fits again the machines they enter.
+
+    `kernfed site add` does the same at the site, and nothing travels.
+    """
+    about = {"site": site, "new": str(new), "label": label, "ids": ids, "features": features}
+    _change("add-rows", model, out, credentials, hub, about, json)
+
+
+def _change(
+    kind: str, model: Path, out: Path, credentials: Path, hub: str, settings: dict[str, Any], as_json: bool
+) -> None:
+    """Do a job with the sites of a hub, and put its model where it is wanted."""
+    import json
+
+    from kernfed.jobs.run import RESULT, Job, check_job, run_job
+
+    check_output("--out", out)
+    with tempfile.TemporaryDirectory(prefix=".change-", dir=out.parent) as folder:
+        given = {"results": str(Path(folder).resolve()), "job": kind, "model": str(model), **settings}
+        job = Job.from_settings(given, "run")
+        check_job(job)
+        with hub_federation(credentials, hub) as federation, progress(f"asking the sites ({kind})"):
+            place = run_job(federation, job)
+        shutil.move(place / "model.kfd", out)
+        _show_change(kind, json.loads((place / RESULT).read_text(encoding="utf-8")), out, as_json)
+
+
+def _show_change(kind: str, result: dict[str, Any], out: Path, as_json: bool) -> None:
+    members = result["members"]
+    missing = [f"site {site} is missing: {reason}" for site, reason in result["missing"].items()]
+    text = f"{kind}: {len(members)} site(s), {format_bytes(result['bytes_up'])} left them; wrote {out}"
+    emit({"change": kind, **result, "out": out}, as_json, *missing, text)

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernfed.cli.console import TextTable, emit, format_bytes, format_seconds, progress
-from kernfed.cli.privacy import statement
+from kernfed.cli.console import TextTable, emit, format_bytes, format_seconds, progress, statement
 from kernfed.cli.raw import prepare_sites
 from kernfed.errors import InputError
 
 if TYPE_CHECKING:
-    from kernfed.cli.learning import Learning
+    from kernfed.cli.command import Learning
     from kernfed.federation import Federation
 
 CredentialsFile = Annotated[

@@ -10,7 +10,7 @@ from kernfed.cli.tables import check_ids, read_rows
 from kernfed.errors import DataError, InputError
 
 if TYPE_CHECKING:
-    from kernfed.cli.learning import Learning
+    from kernfed.cli.command import Learning
     from kernfed.data import Preparation, RawTable, Table
 
 PreparationOption = Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from kernfed.cli.console import Json, emit, format_bytes, progress
-from kernfed.cli.evaluate import Influence
+from kernfed.cli.model import Influence
 from kernfed.cli.tables import Features, RowIds, SiteColumn, check_output, read_queries, require_sites, rows_by_site
 from kernfed.errors import InputError
 

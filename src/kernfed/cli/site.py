@@ -1,16 +1,24 @@
-"""``kernfed site``: what is done at a site itself, by whoever holds its rows: forgetting some, adding others."""
+"""``kernfed site``, ``kernfed key`` and ``kernfed models``: what is done at a site, by whoever holds its rows."""
 
+import logging
+import os
+import re
+import sys
+from contextlib import suppress
 from functools import partial
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
-from kernfed.cli import site_run
-from kernfed.cli.console import Json, emit
-from kernfed.cli.running import Command
+from kernfed.cli.command import Command
+from kernfed.cli.console import Json, TextTable, emit, note
+from kernfed.cli.journal import Name as StoreName
+from kernfed.cli.journal import printable
 from kernfed.cli.tables import DataFile, Features, Label, Persons, RowIds, Seed, read_queries, row_numbers
-from kernfed.errors import InputError
+from kernfed.errors import InputError, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +31,8 @@ app = typer.Typer(
     help="At a site itself: run its service, forget rows, add rows. Nobody can ask for it.",
     no_args_is_help=True,
 )
-app.command("run", cls=Command, epilog=site_run.EXAMPLE)(site_run.run)
+RUN_EXAMPLE = "Example: kernfed site run site.toml"
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 FORGET_EXAMPLE = "Example: kernfed site forget --store store/a --name a --data rows.parquet --label y --rows 3,17"
 PUBLISH_EXAMPLE = (
     "Example: kernfed site publish --store store/a --name a --data rows.parquet --label y --policy site.toml"
@@ -39,6 +48,35 @@ _LATER = (
     "Where the policy requires privacy, the numbers of rows that others see stay as they are until `kernfed site "
     "publish`; elsewhere they change at once."
 )
+
+
+@app.command("run", cls=Command, epilog=RUN_EXAMPLE)
+def run_site(
+    settings: Annotated[Path, typer.Argument(help="site.toml: credentials, data, label, store and [policy].")],
+    grace: Annotated[
+        float, typer.Option(help="Seconds that a question may still take when the service is stopped.", min=0)
+    ] = 30.0,
+    json: Json = False,
+) -> None:
+    """Answer questions of the hub's callers, for as long as the process lives.
+
+    Connects outward only, and again whenever the connection is lost. Start it several times to have several processes:
+    they share the store. SIGTERM stops it once the question at hand is answered.
+    """
+    from kernfed.federation.engines.nats_settings import read_service
+    from kernfed.federation.engines.nats_site import SiteService, serve_until_stopped
+
+    site, credentials, hub = read_service(settings)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=_FORMAT)
+    # A table that cannot be read is told of now, and the first caller does not wait for it. A raw one has no width
+    # before the sites agree on a preparation.
+    with site.store.locked(), suppress(Refused):
+        _ = site.width
+    service = SiteService(site, credentials, url=hub)
+    about = {"site": site.name, "process": service.process, "pid": os.getpid(), "hub": service.link.url}
+    emit(about, json, "site {site}: process {process} (pid {pid}) serves at {hub}".format(**about))
+    sys.stdout.flush()  # whoever started it may wait for this line
+    serve_until_stopped(service, note, grace=grace)
 
 
 @app.command("forget", cls=Command, epilog=FORGET_EXAMPLE)
@@ -253,3 +291,126 @@ def _newest_receipt(site: "Site") -> str | None:
 
     head = read_head(site.store.path / FOLDER)
     return None if head is None else f"{head.number}:{head.chain}"
+
+
+KEY_EXAMPLE = "Example: kernfed key --store store/a --name a"
+
+
+def key(
+    store: Annotated[Path, typer.Option(help="The site's store, or the folder of stores that has it; made if absent.")],
+    name: Annotated[str, typer.Option(help="Name of the site or helper.")],
+    drop_runs: Annotated[
+        bool,
+        typer.Option(
+            "--drop-runs",
+            help="Delete the keys of runs that are under way: after the store was restored from a backup, always.",
+        ),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Make the long-lived key of a site, once, and print its public half for the site.toml of all others.
+
+    The private half stays in the store, in sum.key, readable by its owner only. A member of a committee whose store was
+    restored from a backup may have forgotten what it answered: --drop-runs keeps it from answering the same run twice.
+    """
+    from kernfed.federation.summing.party import ONCE, identity_at
+    from kernfed.files import private_folder
+    from kernfed.secure.committee.member import drop_one_time_keys
+
+    if not name:
+        raise InputError("--name must be the name of the site, got none")
+    inside = store / f"site-{quote(name, safe='')}"
+    place = inside if inside.is_dir() else store
+    private_folder(place)
+    public = identity_at(place).public
+    dropped = drop_one_time_keys(place / ONCE) if drop_runs else 0
+    told = {"site": name, "key": public, "dropped": dropped}
+    where = "Add this line to [roster] in every site.toml, and that of a member of the committee to [committee], too."
+    after = f"\n\n{dropped} key(s) of runs dropped." if drop_runs else ""
+    emit(told, json, f'{toml_key(name)} = "{public}"\n\n{where}{after}')
+
+
+def toml_key(name: str) -> str:
+    """A name as a key in a TOML file: in quotes unless it is a plain word."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else dumps(name)
+
+
+MODELS_EXAMPLE = "Example: kernfed models store/site-a --model model.kfd"
+
+
+def models(
+    store: Annotated[Path, typer.Argument(help="The site's store, or a folder of stores (with --name).")],
+    name: StoreName = None,
+    model: Annotated[Path | None, typer.Option(help="A model file: mark the training that it uses here.")] = None,
+    site: Annotated[str | None, typer.Option(help="With --model: the site, where its folder does not say it.")] = None,
+    json: Json = False,
+) -> None:
+    """List the trainings that a site keeps, the newest first: handle, generation, when, of how many rows, who asked.
+
+    A model file names one of them, and works for as long as it is kept; to go back to an older model, load its file.
+    The policy's keep_models says how many are kept.
+    """
+    from dataclasses import asdict
+
+    from kernfed.site.models import list_models
+    from kernfed.site.store import SiteStore
+
+    folder = _one_store(store, name)
+    kept = list_models(SiteStore(folder))
+    used = None if model is None else _used_training(model, site or name or folder.name.removeprefix("site-"))
+    rows = [
+        (
+            entry.handle,
+            str(entry.generation) if entry.generation else "damaged",
+            entry.method,
+            entry.made[:19].replace("T", " ") or "?",
+            "." if entry.rows is None else f"{entry.rows:,}",
+            "released" if entry.private else "as they are",
+            printable(entry.asked_by) or "?",
+            *([] if model is None else ["this file" if (entry.handle, entry.generation) == used else ""]),
+        )
+        for entry in kept
+    ]
+    columns = ("handle", "generation", "learner", "made (UTC)", "rows", "rows are", "asked by")
+    title = f"{len(kept)} training{'' if len(kept) == 1 else 's'} kept"
+    told = [] if used is None or any((e.handle, e.generation) == used for e in kept) else [_GONE]
+    emit(
+        {"models": [asdict(entry) for entry in kept], "used": used},
+        json,
+        TextTable((*columns, *([] if model is None else ["used by"])), rows, title),
+        *told,
+    )
+
+
+_GONE = "the training that this file uses is not kept here any more: use another file, or train again"
+
+
+def _one_store(store: Path, name: str | None) -> Path:
+    """The folder of a store: the one named, or the one of site ``name`` in a folder of stores."""
+    from urllib.parse import quote
+
+    places = [store] if name is None else [store / f"site-{quote(name, safe='')}"]
+    if name is None and not (store / "state.json").is_file():
+        places = sorted(place.parent for place in store.glob("site-*/state.json"))
+    kept = [place for place in places if (place / "state.json").is_file()]
+    if not kept:
+        raise InputError(f"{store} holds no store of a site; name the folder that the site has kept")
+    if len(kept) > 1:
+        sites = ", ".join(place.name.removeprefix("site-") for place in kept[:20])
+        raise InputError(f"{store} holds the stores of several sites, {sites}; name one with --name")
+    return kept[0]
+
+
+def _used_training(path: Path, site: str) -> tuple[str, int]:
+    """Handle and generation that a model file names at a site."""
+    from kernfed.federation import load
+
+    loaded: Any = load(path)
+    machines = getattr(loaded, "folding", loaded)
+    members = getattr(machines, "members_", None)
+    if members is None or not hasattr(machines, "handle"):
+        raise InputError(f"--model must use machines at sites, a {type(loaded).__name__} is whole: its file is enough")
+    if site not in members:
+        sites = ", ".join(list(members)[:20])
+        raise InputError(f"the model has no site {site!r}; name it with --site, there are {sites}")
+    return str(machines.handle), int(members[site].generation)

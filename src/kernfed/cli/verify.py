@@ -1,4 +1,4 @@
-"""``kernfed verify``: whether a site has forgotten what its receipts say, from its store, its rows and a model file."""
+"""``kernfed verify`` and ``kernfed verify-site``: whether rows are forgotten, and what a site can be made to tell."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,15 +7,16 @@ import typer
 
 from kernfed.cli.console import Json, TextTable, emit, note, progress
 from kernfed.cli.site import HoldOut, PolicyFile, open_site, table_reader
-from kernfed.cli.tables import Features, Persons, RowIds, Seed, check_output
+from kernfed.cli.tables import DataFile, Features, Label, Persons, RowIds, Seed, check_output, row_numbers
 from kernfed.errors import InputError
 
 if TYPE_CHECKING:
     from kernfed.privacy.roc import Attack
     from kernfed.site.site import Site
     from kernfed.site.verifying import Verification
+    from kernfed.testing.verify.inspect import Inspection
 
-EXAMPLE = "Example: kernfed verify store/a --data rows.parquet --label y --model model.kfd"
+VERIFY_EXAMPLE = "Example: kernfed verify store/a --data rows.parquet --label y --model model.kfd"
 #: Rows of each kind in the attack on trial.
 _ATTACKED = 100
 
@@ -65,8 +66,8 @@ def verify(
         result = verify_store(SiteStore(folder), site, model=model, name=named, head=head, key=key)
         attacks = {} if site is None or out is None else _attacks(site, seed)
     if out is not None:
-        _write_page(out, result, attacks)
-    emit(result.to_json(), json, *_views(result, site is not None))
+        _write_forgetting(out, result, attacks)
+    emit(result.to_json(), json, *_forgetting_views(result, site is not None))
     if out is not None:
         note(f"wrote {out}")
     if not result.holds:
@@ -115,7 +116,7 @@ def _attacks(site: "Site", seed: int) -> "dict[str, tuple[Attack, Attack]]":
     return attacks
 
 
-def _write_page(place: Path, result: "Verification", attacks: "dict[str, tuple[Attack, Attack]]") -> None:
+def _write_forgetting(place: Path, result: "Verification", attacks: "dict[str, tuple[Attack, Attack]]") -> None:
     from kernfed.files import atomic_path
     from kernfed.report.forgetting import forgetting_page, forgetting_report
 
@@ -128,7 +129,7 @@ def _write_page(place: Path, result: "Verification", attacks: "dict[str, tuple[A
         temporary.write_text(forgetting_page(result, attacks), encoding="utf-8")
 
 
-def _views(result: "Verification", with_rows: bool) -> list[TextTable | str]:
+def _forgetting_views(result: "Verification", with_rows: bool) -> list[TextTable | str]:
     told = result.to_json()
     rows = [(entry.name, str(entry.generation), entry.verdict, entry.why) for entry in result.remade]
     views: list[Any] = [
@@ -144,3 +145,95 @@ def _views(result: "Verification", with_rows: bool) -> list[TextTable | str]:
     views += [f"PROBLEM: {problem}" for problem in result.problems]
     views += [] if result.problems else ["Receipts are signed and chained, and lead to what the site keeps."]
     return [*views, f"head: {result.check.head}", *(f"key: {key}" for key in result.check.keys)]
+
+
+VERIFY_SITE_EXAMPLE = "Example: kernfed verify-site site.toml --data rows.parquet --label y --out page.html"
+_HELD = {True: "held", False: "LEAKS", None: "does not apply"}
+
+
+def verify_site(
+    policy: Annotated[Path, typer.Argument(help="The site's policy, a site.toml.")],
+    data: DataFile,
+    label: Label,
+    features: Features = None,
+    ids: RowIds = None,
+    persons: Persons = None,
+    name: Annotated[str, typer.Option(help="Name of the site.")] = "site",
+    pairs: Annotated[int, typer.Option(help="Pairs of sites that are compared.", min=1)] = 200,
+    seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="Page to write, .html or .md.")] = None,
+    json: Json = False,
+) -> None:
+    """Test that nothing but releases leaves a site, and say what each question can be made to tell.
+
+    Questions, honest and crafted, go to the site beside one with other rows and the same public facts, and every attack
+    that once worked is tried. The site's own store and budget are not touched. Exit code 1 means that something leaks.
+    """
+    from kernfed.data import read_table
+    from kernfed.site.policy import Policy
+    from kernfed.site.rows import check_site_rows
+    from kernfed.testing.verify.inspect import inspect_site, steps
+
+    if out is not None:
+        if out.suffix.lower() not in (".html", ".md"):
+            raise InputError(f"--out must end in .html or .md, got {out.name}")
+        check_output("--out", out, policy, data)
+    rules = Policy.read(policy)
+    table = read_table(data, features=features, label=label, ids=ids, persons=persons)
+    assert table.y is not None
+    numbers = None if table.ids is None else row_numbers(table.ids)
+    rows = check_site_rows(table.X, table.y, numbers, name, table.persons)
+    with progress("inspecting", steps(pairs)) as advance:
+        inspection = inspect_site(
+            rows, rules, name=name, columns=tuple(table.columns), pairs=pairs, seed=seed, advance=advance
+        )
+    if out is not None:
+        _write_inspection(out, inspection)
+    emit(inspection.to_json(), json, *_inspection_views(inspection))
+    if out is not None:
+        note(f"wrote {out}")
+    if not inspection.holds:
+        raise typer.Exit(1)
+
+
+def _write_inspection(place: Path, inspection: "Inspection") -> None:
+    from kernfed.files import atomic_path
+    from kernfed.report.inspections import site_page, site_report
+
+    if place.suffix.lower() == ".html":
+        from kernfed.report import write_html
+
+        write_html(site_report(inspection), place)
+        return
+    with atomic_path(place) as temporary:
+        temporary.write_text(site_page(inspection), encoding="utf-8")
+
+
+def _inspection_views(inspection: "Inspection") -> list[TextTable | str]:
+    from kernfed.testing.verify.inspect import REMAINING, policy_lines
+
+    check = inspection.check
+    told = [(line.task, line.verdict, line.why) for line in inspection.tasks if line.verdict != "refused"]
+    refused = [line.task for line in inspection.tasks if line.verdict == "refused"]
+    attacks = [(outcome.attack, _HELD[outcome.held], outcome.told) for outcome in inspection.outcomes]
+    views: list[Any] = [
+        f"What site {inspection.site!r} can be made to tell",
+        "",
+        *(f"  LEAK  {leak}" for leak in inspection.leaks),
+        *([""] if inspection.leaks else []),
+        TextTable(("question", "what it tells", "why"), told),
+        f"Refused: {', '.join(refused) or 'none'}",
+        "",
+        TextTable(("policy", ""), list(policy_lines(inspection.policy).items())),
+        "",
+        f"Noninterference: {check.pairs:,} pairs of sites, {check.questions:,} questions to each, "
+        f"{inspection.tested_rows:,} of {inspection.rows:,} rows; {len(check.differences):,} replies differ",
+        "",
+        TextTable(("attack", "outcome", "what happened"), attacks),
+        "",
+        "What remains:",
+        *(f"  {line}" for line in REMAINING),
+        "",
+        f"Verdict: {inspection.verdict}",
+    ]
+    return views

@@ -1,4 +1,4 @@
-"""Settings of learners that release under differential privacy, and the mechanism they describe."""
+"""Settings of learners that release with differential privacy or sum under masks, and the mechanism described."""
 
 import json
 import math
@@ -7,6 +7,7 @@ from typing import Any
 from kernfed import privacy  # loads what is used of it when it is used
 from kernfed.base.checks import check_choice, check_number
 from kernfed.errors import InputError
+from kernfed.secure.committee.setting import SECURE
 from kernfed.site.fields import Given, Setting
 
 #: What every mechanism takes, and what each takes beside it. A setting that would do nothing is refused.
@@ -196,3 +197,10 @@ def _steps(given: Given) -> str | int | None:
     except ValueError:
         shown = given.shown("smoothing")
         raise InputError(f"{shown} must be a number of steps, none or coupled_bootstrap, got {text!r}") from None
+
+
+SUM = Setting(
+    "sum",
+    "secure: sites add up under masks, and nobody sees a part; noise of --privacy is added once for all of them.",
+    choices=(SECURE,),
+)

@@ -1,16 +1,10 @@
-"""``kernfed flower-app``: a Flower app that runs kernfed's learners, with what a secure deployment of it needs."""
+"""The files of a Flower app that runs kernfed's learners, with what a secure deployment of it needs."""
 
 import json
 import subprocess
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from kernfed.cli.console import Json, emit
 from kernfed.errors import InputError
-
-EXAMPLE = "Example: kernfed flower-app app --address 127.0.0.1:9092"
 
 _PYPROJECT = """\
 [project]
@@ -180,35 +174,6 @@ address = {address}
 insecure = true
 options.num-supernodes = {nodes}
 """
-
-
-def flower_app(
-    folder: Annotated[Path, typer.Argument(help="Folder to write; it must not exist or be empty.")],
-    address: Annotated[str, typer.Option(help="HOST:PORT at which the SuperLink will be.")] = "127.0.0.1:9092",
-    results: Annotated[
-        Path | None, typer.Option(help="Folder for results on the SuperLink's machine; default inside the app.")
-    ] = None,
-    simulate: Annotated[
-        int, typer.Option(help="Number of virtual sites, for Flower's simulation on one machine.", min=0)
-    ] = 0,
-    renew: Annotated[
-        bool, typer.Option("--renew", help="Of an app that is there, make the server's next certificate, and no more.")
-    ] = False,
-    json: Json = False,
-) -> None:
-    """Write a Flower app that trains and predicts with kernfed, and scripts for its certificates and keys."""
-    if renew:
-        told = renew_certificates(folder)
-        emit({"folder": folder, "told": told}, json, told, "Next: restart the SuperLink, which reads it when it starts")
-        return
-    written = write_app(folder, address, results, simulate)
-    following = ", Many virtual sites on one machine" if simulate else f"; first {folder}/make-certificates.sh"
-    emit(
-        {"folder": folder, "files": written},
-        json,
-        *(f"{folder / name}" for name in written),
-        f"Next: the operator's guide, docs/operator.md{following}",
-    )
 
 
 def write_app(

@@ -1,4 +1,4 @@
-"""``kernfed flower-run``: a run on a Flower deployment, from its start to its results.
+"""A run on a Flower deployment, from its start to its results.
 
 ``flwr run`` says "success" once a run is submitted; how it ended is asked afterwards, and a run has succeeded only if
 Flower calls it completed and its results are there.
@@ -16,33 +16,17 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from kernfed.cli.console import Json, emit, format_bytes, format_seconds, note
 from kernfed.errors import InputError, RunFailed
 
-EXAMPLE = "Example: kernfed flower-run app train --set measure=distance --out model.kfd"
 #: Seconds that one call of Flower's command may take, and between two looks at a run while its log goes on and after:
 #: every look is a process that imports Flower, and the log ends when the run does.
 _CALL, _LOOK, _LATE_LOOK = 120.0, 20.0, 2.0
 #: Seconds that a SuperLink has to come back, and by which words Flower's command says that it is not there.
 _PATIENCE, _AWAY = 60.0, ("unavailable", "connection refused", "failed to connect")
 _PRODUCTS = ("model", "predictions", "evaluation", "answer")
-
-
-class JobKind(StrEnum):
-    """What a run may do."""
-
-    TRAIN = "train"
-    PREDICT = "predict"
-    EVALUATE = "evaluate"
-    FORGET = "forget"
-    ADD_ROWS = "add-rows"
-    ADD_SITE = "add-site"
 
 
 class _Unreachable(RunFailed):
@@ -62,57 +46,9 @@ class Finished:
         return self.folder / next(str(self.result[name]) for name in _PRODUCTS if name in self.result)
 
 
-def flower_run(
-    app: Annotated[Path, typer.Argument(help="Folder of `kernfed flower-app`.")],
-    job: Annotated[JobKind, typer.Argument(help="What the run does.")],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=VALUE of the app's configuration; may be repeated.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Copy the model, predictions or evaluation here.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds after which the run is given up and stopped.")] = 3600.0,
-    json: Json = False,
-) -> None:
-    """Run a job on a Flower deployment, show its progress, and say how it ended."""
-    from kernfed.files import atomic_path
-
-    given = {"job": job.value, **parse_settings(app, settings or [])}
-    _check(app, given)
-    try:
-        finished = run_app(app, given, timeout=timeout)
-    except RunFailed as error:
-        note(f"kernfed: {error}")
-        raise typer.Exit(1) from None
-    product = finished.product()
-    if out is not None:
-        with atomic_path(out, private=product.suffix == ".kfd") as temporary:
-            shutil.copyfile(product, temporary)
-    result = finished.result
-    missing = [f"site {site} is missing: {reason}" for site, reason in result.get("missing", {}).items()]
-    text = (
-        f"run {finished.run}: {job} with {_taking_part(result)} in {format_seconds(result['seconds'])}, "
-        f"{format_bytes(result['bytes_up'])} left the sites; wrote {out or product}"
-    )
-    emit({"run": finished.run, "folder": finished.folder, **result, "out": out or product}, json, *missing, text)
-
-
-def _check(app: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse what no run can do, before one is started; files may be on another machine, and are then not opened."""
-    from kernfed.jobs.run import Job, check_job
-
-    job = Job.from_settings({**_config(app), **settings}, "check")
-    check_job(job, files=Path(str(job.settings["model"])).is_file())
-
-
-def _taking_part(result: Mapping[str, Any]) -> str:
-    """How many sites took part, and of how many where some are missing."""
-    sites = result["sites"]
-    here = [site for site in sites if site not in result.get("missing", {})]
-    return f"{len(sites)} site(s)" if len(here) == len(sites) else f"{len(here)} of {len(sites)} site(s)"
-
-
 def parse_settings(app: Path, given: list[str]) -> dict[str, Any]:
     """NAME=VALUE words as values of the type that the app's configuration gives each."""
-    usual = _config(app)
+    usual = read_config(app)
     settings: dict[str, Any] = {}
     for word in given:
         name, sign, text = word.partition("=")
@@ -127,10 +63,10 @@ def parse_settings(app: Path, given: list[str]) -> dict[str, Any]:
 
 
 def run_app(
-    app: Path, settings: Mapping[str, Any], *, timeout: float = 3600.0, report: Callable[[str], None] = note
+    app: Path, settings: Mapping[str, Any], *, timeout: float = 3600.0, report: Callable[[str], None]
 ) -> Finished:
     """Start a run of ``app`` with these settings, relay its log, and return its results once it has succeeded."""
-    results = Path({**_config(app), **settings}["results"])
+    results = Path({**read_config(app), **settings}["results"])
     deadline = time.monotonic() + timeout
     run = _start(app, settings)
     try:
@@ -213,7 +149,7 @@ def _reason(details: str) -> str:
 
 
 def predict_with_flower(
-    app: Path, model: Path, rows: Any, *, site: str = "", timeout: float = 3600.0, report: Callable[[str], None] = note
+    app: Path, model: Path, rows: Any, *, site: str = "", timeout: float = 3600.0, report: Callable[[str], None]
 ) -> tuple[dict[str, Any], Mapping[str, Any]]:
     """Predictions of a model for rows (n, p) by the sites of a deployment, and what ``result.json`` says.
 
@@ -228,7 +164,7 @@ def predict_with_flower(
 
     loaded = load(model)  # a model that is whole waits for no site by name
     sites = ",".join(loaded.sites) if getattr(loaded, "hold", "machines") == "sites" else ""
-    results = Path(_config(app)["results"])
+    results = Path(read_config(app)["results"])
     results.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="batch-", dir=results) as folder:
         queries = Path(folder) / "queries.npy"
@@ -247,7 +183,7 @@ def predict_with_flower(
 
 
 def encrypted_with_flower(
-    app: Path, model: Path, rows: Any, keys: bytes, *, timeout: float = 3600.0, report: Callable[[str], None] = note
+    app: Path, model: Path, rows: Any, keys: bytes, *, timeout: float = 3600.0, report: Callable[[str], None]
 ) -> tuple[bytes, Mapping[str, Any]]:
     """An encrypted answer to rows (n, p) of the sites of a deployment, and what ``result.json`` says.
 
@@ -258,7 +194,7 @@ def encrypted_with_flower(
 
     from kernfed.federation import load
 
-    results = Path(_config(app)["results"])
+    results = Path(read_config(app)["results"])
     results.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="batch-", dir=results) as folder:
         queries, public = Path(folder) / "queries.npy", Path(folder) / "public.keys"
@@ -278,7 +214,7 @@ def encrypted_with_flower(
 # Flower's command ------------------------------------------------------------------------------------------------
 
 
-def _config(app: Path) -> dict[str, Any]:
+def read_config(app: Path) -> dict[str, Any]:
     """Configuration of an app that ``kernfed flower-app`` wrote."""
     place = app / "pyproject.toml"
     if not place.is_file():
