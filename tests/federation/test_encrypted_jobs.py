@@ -23,7 +23,7 @@ from kernfed.secure import KeyHolder, classify
 from kernfed.secure.bundle import pack_keys
 from oracles.federation import Data, sites_data
 
-LEARNER = {"measure": "rms", "batch-size": "8", "partition": "order", "scale": "none"}
+LEARNER = {"learner": "folding", "measure": "rms", "batch-size": "8", "partition": "order", "scale": "none"}
 
 
 @pytest.fixture

@@ -6,7 +6,23 @@ from typing import Annotated
 import typer
 
 from kernfed._version import __version__
-from kernfed.cli import audit, compare, data, demo, flower, hub, journal, model, report, serve, site, train, verify
+from kernfed.base.text import TextTable, aligned, format_seconds
+from kernfed.cli import (
+    audit,
+    compare,
+    data,
+    demo,
+    flower,
+    hub,
+    journal,
+    model,
+    plan,
+    report,
+    serve,
+    site,
+    train,
+    verify,
+)
 from kernfed.cli.command import (
     BENCH_EXAMPLE,
     MARKUP,
@@ -17,8 +33,8 @@ from kernfed.cli.command import (
     ReleasingCommand,
     bench,
 )
-from kernfed.cli.console import Json, TextTable, aligned, emit, format_seconds, note, progress
-from kernfed.cli.tables import Seed, check_output
+from kernfed.cli.console import Json, emit, note, progress
+from kernfed.cli.options import Seed, check_output
 
 app = typer.Typer(
     name="kernfed",
@@ -39,8 +55,8 @@ add_command("demo", epilog=demo.EXAMPLE)(demo.demo)
 add_command("prepare", epilog=data.PREPARE_EXAMPLE)(data.prepare)
 add_command("compare", epilog=compare.EXAMPLE)(compare.compare)
 add_command("embed", epilog=data.EMBED_EXAMPLE)(data.embed)
-add_command("plan", cls=LearningCommand, epilog=train.PLAN_EXAMPLE)(train.plan)
-add_command("train", cls=LearningCommand, epilog=train.TRAIN_EXAMPLE)(train.train)
+add_command("plan", cls=LearningCommand, epilog=plan.EXAMPLE)(plan.plan)
+add_command("train", cls=LearningCommand, epilog=train.EXAMPLE)(train.train)
 add_command("predict", epilog=model.PREDICT_EXAMPLE)(model.predict)
 add_command("evaluate", epilog=model.EVALUATE_EXAMPLE)(model.evaluate)
 add_command("conform", epilog=model.CONFORM_EXAMPLE)(model.conform)

@@ -4,7 +4,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import entry_points
 from inspect import Parameter, Signature
@@ -16,7 +16,6 @@ from typer.core import TyperCommand, TyperGroup
 from kernfed.errors import InputError, KernfedError, TooFewReplies
 
 if TYPE_CHECKING:
-    from kernfed.data import Table
     from kernfed.site.fields import Setting
 
 BAD_INPUT = 2
@@ -120,8 +119,8 @@ class OpenCommands(Commands):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Name, command and remaining arguments of what was called."""
-        own = self.commands.get(args[0])
-        if own is None or getattr(own.callback, "stands_in", False):
+        known = self.commands.get(args[0])
+        if known is None or getattr(known.callback, "stands_in", False):
             outside = find_command(args[0])
             if outside is not None:
                 return args[0], outside, args[1:]
@@ -138,57 +137,27 @@ def find_command(name: str) -> Any:
     return typer.main.get_command(app)
 
 
-#: The learner where none is named.
-USUAL_LEARNER = "fusion"
-
-
-@dataclass(frozen=True)
-class Learning:
-    """A learner by name, and its settings as far as they were given."""
-
-    learner: str = USUAL_LEARNER
-    values: Mapping[str, Any] = field(default_factory=dict)
-
-    def usually(self, **usual: Any) -> "Learning":
-        """The same with other defaults, for settings that this learner has."""
-        from kernfed.site.fields import learner_settings
-
-        names = learner_settings(self.learner).names
-        return replace(self, values={**{k: v for k, v in usual.items() if k in names}, **self.values})
-
-    def make(self, table: "Table") -> Any:
-        """The learner for the rows of a table, which has labels."""
-        import numpy as np
-
-        from kernfed.site.fields import Given, make_learner
-
-        classes = tuple(np.unique(table.y).tolist())  # type: ignore[arg-type]  # commands that learn read labels
-        learner = make_learner(self.learner, Given(self.values, "--", table.X.shape[1], classes))
-        if getattr(learner, "task", "classify") == "classify" and len(classes) < 2:
-            raise InputError(f"the label must have at least 2 classes, every row has {classes[0]!r}")
-        return learner
-
-
 class LearningCommand(Command):
     """A command with the settings of all learners as options; what was given is a ``Learning`` in ``ctx.obj``."""
 
-    usual_learner = USUAL_LEARNER
-
     def get_params(self, ctx: Any) -> list[Any]:
         """The command's own options, those of learners, and --help."""
-        *own, asking_for_help = super().get_params(ctx)
-        return [*own, *self._learning, asking_for_help]
+        *options, help_option = super().get_params(ctx)
+        return [*options, *self._learning, help_option]
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command, with the settings that were given in ``ctx.obj``."""
+        from kernfed.jobs.learning import Learning
+
         given = {option.name: ctx.params.pop(option.name) for option in self._learning}
-        learner = given.pop("learner", self.usual_learner)
+        learner = given.pop("learner", "folding")  # machines are the first to use a mechanism alone
         values = {name.replace("_", "-"): value for name, value in given.items() if value is not None}
         ctx.obj = Learning(learner, values)
         return super().invoke(ctx)
 
     @cached_property
     def _learning(self) -> list[Any]:
+        from kernfed.jobs.learning import USUAL_LEARNER
         from kernfed.site.fields import learners, settings_by_name
 
         learner = typer.Option("--learner", help="How to learn; of the options below, those of this learner count.")
@@ -202,9 +171,7 @@ class LearningCommand(Command):
 
 
 class ReleasingCommand(LearningCommand):
-    """A command with the settings of a mechanism only, which machines are the first to use."""
-
-    usual_learner = "folding"
+    """A command with the settings of a mechanism only."""
 
     @cached_property
     def _learning(self) -> list[Any]:

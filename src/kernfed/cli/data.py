@@ -8,20 +8,21 @@ from typing import Annotated, Any
 
 import typer
 
+from kernfed.base.text import TextTable, format_bytes, format_seconds
 from kernfed.cli.command import Command
-from kernfed.cli.console import Json, TextTable, emit, format_bytes, format_seconds, note, progress
-from kernfed.cli.raw import TextColumns, text_encoders
-from kernfed.cli.tables import (
+from kernfed.cli.console import Json, emit, note, progress
+from kernfed.cli.options import (
     DataFile,
     Features,
     Label,
     RowIds,
     Seed,
     SiteColumn,
+    TextColumns,
     check_output,
     check_outputs,
     check_table_output,
-    site_places,
+    text_encoders,
 )
 from kernfed.errors import InputError
 
@@ -197,6 +198,7 @@ def prepare(
     from kernfed.data import Preparation, Rules, read_raw_table
     from kernfed.data.preparation_statistics import MIN_ROWS, TableStatistics
     from kernfed.data.preparation_units import suspect_units
+    from kernfed.jobs.tables import site_places
 
     check_outputs({"--out": out}, data)
     rules = Rules(

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from kernfed.cli.console import Json, emit, format_bytes, format_seconds, note
+from kernfed.base.text import format_bytes, format_seconds
+from kernfed.cli.console import Json, emit, note
 from kernfed.errors import RunFailed
 
 APP_EXAMPLE = "Example: kernfed flower-app app --address 127.0.0.1:9092"

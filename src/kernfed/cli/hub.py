@@ -1,19 +1,21 @@
 """``kernfed hub`` and ``kernfed change``: the server between callers and sites, and changes of models at its sites."""
 
 import os
-import shutil
 import sys
-import tempfile
+import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kernfed.base.text import TextTable, format_bytes
 from kernfed.cli.command import Command
-from kernfed.cli.console import Json, TextTable, emit, format_bytes, progress
-from kernfed.cli.hub_jobs import HubAddress, hub_federation
-from kernfed.cli.tables import check_output
+from kernfed.cli.console import Json, emit, progress
+from kernfed.cli.options import HubAddress, check_output, open_hub
 from kernfed.errors import InputError
+
+if TYPE_CHECKING:
+    from kernfed.jobs.jobs import Change, Changed
 
 app = typer.Typer(
     name="hub",
@@ -216,23 +218,21 @@ def change_forget(
 
     A site that is gone is left out with --gone, which needs no hub.
     """
+    from kernfed.federation import load
+    from kernfed.jobs.jobs import Change, Changed, row_ids, without_site
+
     if gone == (credentials is not None):
         raise InputError("give --credentials to ask the site, or --gone where it is not there any more")
     if gone and rows:
         raise InputError("--rows are forgotten by the site itself: leave --gone out")
     if credentials is not None:
-        _change("forget", model, out, credentials, hub, {"site": site, "rows": rows}, json)
+        _change(Change("forget", site, row_ids(rows)), model, out, credentials, hub, json)
         return
-    from kernfed.federation import load
-    from kernfed.jobs.run import without_site
-
     check_output("--out", out)
     loaded = load(model)
     if site not in getattr(loaded, "sites", ()):
         raise InputError(f"--site must be one of the model's, {', '.join(getattr(loaded, 'sites', ()))}; got {site!r}")
-    left = without_site(loaded, site)
-    left.save(out)
-    _show_change("forget", {"members": list(left.sites), "bytes_up": 0, "missing": {}}, out, json)
+    _show_change(Changed("forget", without_site(loaded, site)), {"bytes_up": 0}, out, json)
 
 
 @change_app.command("add-site", cls=Command, epilog=CHANGE_ADD_SITE_EXAMPLE)
@@ -240,7 +240,9 @@ def change_add_site(
     model: ChangedModel, site: ChangedSite, credentials: Credentials, out: Out, hub: HubAddress = "", json: Json = False
 ) -> None:
     """Let another site of the hub take part in a model; the others keep their machines."""
-    _change("add-site", model, out, credentials, hub, {"site": site}, json)
+    from kernfed.jobs.jobs import Change
+
+    _change(Change("add-site", site), model, out, credentials, hub, json)
 
 
 @change_app.command("add-rows", cls=Command, epilog=ADD_ROWS_EXAMPLE)
@@ -260,31 +262,33 @@ def change_add_rows(
 
     `kernfed site add` does the same at the site, and nothing travels.
     """
-    about = {"site": site, "new": str(new), "label": label, "ids": ids, "features": features}
-    _change("add-rows", model, out, credentials, hub, about, json)
+    from kernfed.federation import load
+    from kernfed.jobs.jobs import Change, read_new_rows
+    from kernfed.jobs.tables import TableFile
+
+    table = TableFile(new, features or None, label, ids=ids or None)
+    _change(Change("add-rows", site, new=read_new_rows(load(model), table)), model, out, credentials, hub, json)
 
 
-def _change(
-    kind: str, model: Path, out: Path, credentials: Path, hub: str, settings: dict[str, Any], as_json: bool
-) -> None:
-    """Do a job with the sites of a hub, and put its model where it is wanted."""
-    import json
-
-    from kernfed.jobs.run import RESULT, Job, check_job, run_job
+def _change(change: "Change", model: Path, out: Path, credentials: Path, hub: str, as_json: bool) -> None:
+    """Change a model with the sites of a hub, and write it."""
+    from kernfed.federation import load
 
     check_output("--out", out)
-    with tempfile.TemporaryDirectory(prefix=".change-", dir=out.parent) as folder:
-        given = {"results": str(Path(folder).resolve()), "job": kind, "model": str(model), **settings}
-        job = Job.from_settings(given, "run")
-        check_job(job)
-        with hub_federation(credentials, hub) as federation, progress(f"asking the sites ({kind})"):
-            place = run_job(federation, job)
-        shutil.move(place / "model.kfd", out)
-        _show_change(kind, json.loads((place / RESULT).read_text(encoding="utf-8")), out, as_json)
+    loaded = load(model)
+    change.check(loaded)
+    started = time.monotonic()
+    with open_hub(credentials, hub) as federation, progress(f"asking the sites ({change.kind})"):
+        changed, traffic = change.apply(loaded, federation), federation.traffic
+        asked: dict[str, Any] = {"job": change.kind, "seconds": time.monotonic() - started, "sites": federation.sites}
+    _show_change(changed, {**asked, "bytes_up": traffic.bytes_up, "bytes_down": traffic.bytes_down}, out, as_json)
 
 
-def _show_change(kind: str, result: dict[str, Any], out: Path, as_json: bool) -> None:
-    members = result["members"]
+def _show_change(changed: "Changed", asked: dict[str, Any], out: Path, as_json: bool) -> None:
+    """Write a changed model, and print what became of it."""
+    changed.model.save(out)
+    result = changed.to_json()
     missing = [f"site {site} is missing: {reason}" for site, reason in result["missing"].items()]
-    text = f"{kind}: {len(members)} site(s), {format_bytes(result['bytes_up'])} left them; wrote {out}"
-    emit({"change": kind, **result, "out": out}, as_json, *missing, text)
+    sites, sent = len(result["members"]), format_bytes(asked["bytes_up"])
+    text = f"{changed.kind}: {sites} site(s), {sent} left them; wrote {out}"
+    emit({"change": changed.kind, **asked, **result, "out": out}, as_json, *missing, text)

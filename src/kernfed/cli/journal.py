@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kernfed.base.text import TextTable
 from kernfed.cli.command import Command
-from kernfed.cli.console import Json, TextTable, emit
-from kernfed.cli.tables import check_output
+from kernfed.cli.console import Json, emit
+from kernfed.cli.options import check_output
 from kernfed.errors import InputError
 
 if TYPE_CHECKING:

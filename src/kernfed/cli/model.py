@@ -2,45 +2,55 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernfed.cli.console import Json, TextTable, emit, format_seconds, note, progress, statement
-from kernfed.cli.hub_jobs import (
+from kernfed.base.text import TextTable, format_seconds
+from kernfed.cli.console import Json, emit, note, progress
+from kernfed.cli.options import (
+    SHORT_PATIENCE,
     CredentialsFile,
+    Features,
     HubAddress,
     MinReplies,
-    conform_at_hub,
-    evaluate_at_hub,
-    predict_at_hub,
-    refuse_with_hub,
-)
-from kernfed.cli.raw import majority_of, majority_words
-from kernfed.cli.tables import (
-    Features,
+    ModelFile,
     OptionalLabel,
     RowIds,
     SiteColumn,
     check_output,
     check_table_output,
-    read_queries,
+    open_hub,
+    refuse_with_hub,
     require_machines,
     require_rows,
     require_sites,
-    rows_by_site,
 )
 from kernfed.errors import InputError, RunFailed
 
+if TYPE_CHECKING:
+    from kernfed.jobs.jobs import Predicted
+    from kernfed.privacy import RecordHistogram
+
 PREDICT_EXAMPLE = "Example: kernfed predict model.kfd new.parquet --out pred.csv"
-#: Columns that say who decided, and sites that are listed.
-_EXPLAINED, _SHOWN_SITES = ("site", "batch", "score"), 20
+EVALUATE_EXAMPLE = "Example: kernfed evaluate model.kfd --data test.parquet --label y --site hospital"
+CONFORM_EXAMPLE = "Example: kernfed conform model.kfd --data aside.parquet --label y --site hospital --out sure.kfd"
+
+Influence = Annotated[
+    bool, typer.Option("--influence", help="Leave each site out of the model, and name those that harm the others.")
+]
+Liars = Annotated[
+    int | None,
+    typer.Option(help="Of sites that count for --influence, how many may lie; default 1, with --data 0.", min=0),
+]
+AsideFile = Annotated[Path | None, typer.Option("--data", help="Table of rows with labels that were not trained on.")]
+#: Confusion matrices up to this many classes are printed.
+_SHOWN_CLASSES = 20
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="Model file of `kernfed train` or `model.save`.")],
+    model: ModelFile,
     queries: Annotated[Path, typer.Argument(help="Table of rows to predict: Parquet, Arrow, CSV, npz or npy.")],
     out: Annotated[Path | None, typer.Option(help="CSV or Parquet file to write; default only a summary.")] = None,
     features: Features = None,
@@ -70,8 +80,9 @@ def predict(
 
     from kernfed.data import write_table
     from kernfed.federation import load
-    from kernfed.testing.conforming import sure_columns
-    from kernfed.testing.predictors import is_regressor, predictor_for
+    from kernfed.jobs import jobs
+    from kernfed.jobs.tables import TableFile
+    from kernfed.testing.predictors import predictor_for
 
     if out is not None:
         check_table_output(out, model, queries)
@@ -83,100 +94,50 @@ def predict(
         require_machines(predictor, model, way)
     if flower is not None and (coverage is not None or abstain is not None):
         raise InputError("--coverage and --abstain are for models that are whole and for the sites of a hub")
-    table = read_queries(predictor, queries, features, ids=ids)
+    if credentials is not None and not jobs.asks_sites(predictor):
+        raise InputError("this model is whole and needs no sites: leave --credentials out")
+    table = TableFile(queries, features, ids=ids).read_for(predictor)
+    sure = {"coverage": coverage, "abstain": abstain}
     started = time.perf_counter()
     with progress(f"predicting {len(table):,} rows"):
-        if credentials is not None:
-            columns = predict_at_hub(predictor, table.X, credentials, hub, min_replies, coverage, abstain)
+        if flower is not None:
+            predicted = _predict_with_flower(flower, model, table.X, for_site)
+        elif credentials is not None:
+            with open_hub(credentials, hub, patience=SHORT_PATIENCE) as federation:
+                asked = predictor.connect(federation)
+                predicted = jobs.predict(asked, table.X, **sure, min_replies=min_replies)
         else:
-            columns = _compute(predictor, table.X) if flower is None else _ask_sites(flower, model, table.X, for_site)
-            columns |= sure_columns(predictor, table.X, coverage, abstain)
+            predicted = jobs.predict(predictor, table.X, **sure)
     seconds = time.perf_counter() - started
-    if explain and "site" not in columns:
+    if explain and "site" not in predicted.columns:
         raise InputError(f"--explain needs a federated folding model, {model} is a {type(predictor).__name__}")
-    kept = {name: values for name, values in columns.items() if explain or name not in _EXPLAINED}
     if out is not None:
         numbers = np.arange(1, len(table) + 1) if table.ids is None else table.ids
+        kept = {n: values for n, values in predicted.columns.items() if explain or n not in predicted.EXPLAINED}
         write_table(out, {"row" if ids is None else ids: numbers, **kept})
-    first = next(iter(columns))
-    tally, view = _summary(columns[first], not is_regressor(predictor))
+    result = {"rows": len(table), "seconds": seconds, "out": out, **predicted.to_json(explain=explain, whole=not out)}
     where = f"; wrote {out}" if out is not None else "; use --out FILE to keep them"
-    result: dict[str, Any] = {"rows": len(table), "seconds": seconds, "out": out, **tally}
-    views: list[TextTable | str] = [view]
-    if "answer" in columns:
-        result["abstained"] = int((columns["answer"] == "").sum())
-        views.append(f"no answer to {result['abstained']:,} of {len(table):,} rows")
-    if out is None:
-        result["distances" if first == "distance" else "predictions"] = columns[first]
-    if explain:
-        result["shares"] = _shares(columns["site"])
-        won = [(site, f"{share:.1%}") for site, share in list(result["shares"].items())[:_SHOWN_SITES]]
-        views += ["", TextTable(("nearest site", "share of answers"), won)]
+    views = predicted.views(explain=explain)
     emit(result, json, *views, f"{len(table):,} rows in {format_seconds(seconds)}{where}")
 
 
-def _compute(model: Any, rows: Any) -> dict[str, Any]:
-    """Columns of the output by what the model can do: predictions, or the distances of rows from a machine."""
-    from kernfed.testing.predictors import answer_columns
-
-    if hasattr(model, "distance"):
-        return {"distance": model.distance(rows)}
-    if hasattr(model, "answer"):
-        return answer_columns(model.answer(rows), list(getattr(model, "classes_", ())))
-    raise InputError(f"a {type(model).__name__} predicts nothing, expected a model of kernfed train or a machine")
-
-
-def _shares(sites: Any) -> dict[str, float]:
-    """Share of the rows (n,) that each site decided, the largest first."""
-    import numpy as np
-
-    names, counts = np.unique(sites, return_counts=True)
-    return {str(names[place]): counts[place] / len(sites) for place in np.argsort(-counts, kind="stable")}
-
-
-def _summary(predicted: Any, labelled: bool) -> tuple[dict[str, Any], TextTable]:
-    """Rows by label, or quartiles of predicted values; as plain values and as a table."""
-    import numpy as np
-
-    if not labelled:
-        places = (0, 25, 50, 75, 100)
-        quartiles = np.percentile(predicted, places).tolist()
-        named = {f"{place}%": value for place, value in zip(places, quartiles, strict=True)}
-        return {"quartiles": named}, TextTable(("share below", "value"), [(k, f"{v:.4g}") for k, v in named.items()])
-    labels, counts = np.unique(predicted, return_counts=True)
-    tally = dict(zip(labels.tolist(), counts.tolist(), strict=True))
-    rows = [(str(name), f"{count:,}", f"{count / len(predicted):.1%}") for name, count in tally.items()]
-    return {"counts": tally}, TextTable(("label", "rows", "share"), rows)
-
-
-def _ask_sites(app: Path, model: Path, rows: Any, for_site: str) -> dict[str, Any]:
-    """Columns of the output, from a run on a Flower deployment."""
+def _predict_with_flower(app: Path, model: Path, rows: Any, for_site: str) -> "Predicted":
+    """Predictions of a run on a Flower deployment."""
     from kernfed.jobs.flower_run import predict_with_flower
 
     try:
-        return predict_with_flower(app, model, rows, site=for_site, report=note)[0]
+        return predict_with_flower(app, model, rows, site=for_site, report=note)
     except RunFailed as error:
         note(f"kernfed: {error}")
         raise typer.Exit(1) from None
 
 
-EVALUATE_EXAMPLE = "Example: kernfed evaluate model.kfd --data test.parquet --label y --site hospital"
-Influence = Annotated[
-    bool, typer.Option("--influence", help="Leave each site out of the model, and name those that harm the others.")
-]
-Liars = Annotated[
-    int | None,
-    typer.Option(help="Of sites that count for --influence, how many may lie; default 1, with --data 0.", min=0),
-]
-#: Confusion matrices up to this many classes are printed.
-_SHOWN_CLASSES = 20
+# Tests ------------------------------------------------------------------------------------------------------------
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="Model file of `kernfed train` or `model.save`.")],
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Table of rows with labels that were not trained on.")
-    ] = None,
+    model: ModelFile,
+    data: AsideFile = None,
     label: OptionalLabel = None,
     site: SiteColumn = None,
     features: Features = None,
@@ -194,33 +155,30 @@ def evaluate(
     left out of the model once, and those without which the others are better off are named.
     """
     from kernfed.federation import load
-    from kernfed.testing.evaluation import evaluate_rows
-    from kernfed.testing.influence import influence_rows
-    from kernfed.testing.predictors import is_regressor
-    from kernfed.testing.regression import regression_rows
+    from kernfed.jobs import jobs
+    from kernfed.jobs.tables import TableFile, rows_by_site
 
     loaded = load(model)
+    options: dict[str, Any] = {"influence": influence, "liars": liars}
     if credentials is not None:
-        here = {"--data": data, "--label": label, "--site": site, "--features": features, "--id": ids}
-        refuse_with_hub(here)
-        _show(evaluate_at_hub(loaded, credentials, hub, min_replies, influence=influence, liars=liars), json)
+        refuse_with_hub({"--data": data, "--label": label, "--site": site, "--features": features, "--id": ids})
+        with open_hub(credentials, hub) as federation, progress("testing at the sites"):
+            _show_test(jobs.evaluate(loaded, federation, **options, min_replies=min_replies), json)
         return
     data, label = require_rows(data, label)
     way = f"let them test it with --credentials FILE of a hub, or kernfed flower-run DIR evaluate --set model={model}"
     require_machines(loaded, model, way)
     require_sites(loaded, site)
-    table = read_queries(loaded, data, features, label=label, site=site, ids=ids)
-    test = regression_rows if is_regressor(loaded) else evaluate_rows
-    rows = rows_by_site(table)
+    table = TableFile(data, features, label, site, ids).read_for(loaded)
     with progress(f"testing on {len(table):,} rows"):
-        tested: Any = test(loaded, rows)
-        if influence:
-            tested = replace(tested, influence=influence_rows(loaded, rows, liars=liars or 0))
-    _show(tested, json)
+        tested = jobs.evaluate(loaded, rows=rows_by_site(table), **options)
+    _show_test(tested, json)
 
 
-def _show(tested: Any, as_json: bool) -> None:
+def _show_test(tested: Any, as_json: bool) -> None:
     """Print a test: errors of a regressor, or accuracies and the confusion of a classifier."""
+    from kernfed.jobs.jobs import majority_figures, majority_line
+
     views: list[TextTable | str] = [str(tested)]
     classes = [str(name) for name in getattr(tested, "classes_", ())]
     if classes and len(classes) <= _SHOWN_CLASSES:
@@ -228,15 +186,15 @@ def _show(tested: Any, as_json: bool) -> None:
         names = [*classes, "other"] if confusion[-1].any() else classes
         rows = [(name, *(f"{count:,}" for count in line)) for name, line in zip(names, confusion, strict=False)]
         views += ["", TextTable(("true \\ predicted", *classes), rows)]
-    told = tested.to_json()
+    result = tested.to_json()
     if classes and tested.pooled.rows:
-        told |= majority_of(tested)
+        result |= majority_figures(tested)
         views += ["", _class_table(tested.classes_, tested.pooled)]
-        views += ["", f"All sites: accuracy {tested.accuracy:.2%}, {majority_words(told)}."]
-        if tested.accuracy < told["majority_share"]:
+        views += ["", f"All sites: accuracy {tested.accuracy:.2%}, {majority_line(result)}."]
+        if tested.accuracy < result["majority_share"]:
             views.append("The model is worse than always saying the same.")
-        views += [] if told["alarm"] is None else [told["alarm"]]
-    emit(told, as_json, *views)
+        views += [] if result["alarm"] is None else [result["alarm"]]
+    emit(result, as_json, *views)
 
 
 def _class_table(classes: Any, pooled: Any) -> TextTable:
@@ -248,19 +206,17 @@ def _class_table(classes: Any, pooled: Any) -> TextTable:
     ordered = list(zip(classes.tolist(), counts.tolist(), pooled.recall, pooled.f1, pooled.auc, strict=True))
     if len(ordered) > _SHOWN_CLASSES:
         ordered.sort(key=lambda line: 2.0 if line[2] != line[2] else line[2])
-    rows = [(str(name), f"{count:,}", *("." if v != v else f"{v:.4f}" for v in own)) for name, count, *own in ordered]
+    rows = [(str(name), f"{count:,}", *("." if v != v else f"{v:.4f}" for v in line)) for name, count, *line in ordered]
     return TextTable(("class", "rows", "recall", "F1", "AUC"), rows).shortened(_SHOWN_CLASSES + 1)
 
 
-CONFORM_EXAMPLE = "Example: kernfed conform model.kfd --data aside.parquet --label y --site hospital --out sure.kfd"
+# Coverage ---------------------------------------------------------------------------------------------------------
 
 
 def conform(
-    model: Annotated[Path, typer.Argument(help="Model file of `kernfed train` or `model.save`.")],
+    model: ModelFile,
     out: Annotated[Path, typer.Option(help="File to write the model with its coverage to.")],
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Table of rows with labels that were not trained on.")
-    ] = None,
+    data: AsideFile = None,
     label: OptionalLabel = None,
     site: SiteColumn = None,
     features: Features = None,
@@ -288,40 +244,47 @@ def conform(
     """
     from kernfed.federation import conform as conform_model
     from kernfed.federation import load, save
+    from kernfed.jobs import jobs
+    from kernfed.jobs.tables import TableFile, rows_by_site
 
     check_output("--out", out, *([] if data is None else [data]))
     loaded = load(model)
     if credentials is not None:
         refuse_with_hub({"--data": data, "--label": label, "--site": site, "--features": features, "--id": ids})
-        sure = conform_at_hub(loaded, credentials, hub, min_replies, sum, counting_noise(epsilon, delta, strangers))
+        noise = _counting_noise(epsilon, delta, strangers)
+        with open_hub(credentials, hub) as federation, progress("counting at the sites"):
+            asked = jobs.connected(loaded, federation)
+            sure = conform_model(asked, federation, min_replies=min_replies, sum=sum, privacy=noise)
     else:
-        refuse_without_hub({"--sum": sum, "--epsilon": epsilon, "--delta": delta, "--strangers": strangers or None})
+        _refuse_without_hub({"--sum": sum, "--epsilon": epsilon, "--delta": delta, "--strangers": strangers or None})
         data, label = require_rows(data, label)
-        way = "let them count with --credentials FILE of a hub"
-        require_machines(loaded, model, way)
-        table = read_queries(loaded, data, features, label=label, site=site, ids=ids)
+        require_machines(loaded, model, "let them count with --credentials FILE of a hub")
+        table = TableFile(data, features, label, site, ids).read_for(loaded)
         with progress(f"counting {len(table):,} rows"):
             sure = conform_model(loaded, holdout=rows_by_site(table))
     save(sure, out)
-    record = sure.conformal_
-    told: dict[str, Any] = {"out": out, "rows": record.rows, "sites": record.sites, "missing": dict(record.missing)}
-    missing = [f"{name} is missing: {reason}" for name, reason in record.missing.items()]
+    _show_coverage(sure, out, json)
+
+
+def _show_coverage(model: Any, out: Path, as_json: bool) -> None:
+    """Print what a coverage was counted on, and what it promises where it was counted with noise."""
+    from kernfed.jobs.jobs import privacy_statement
+
+    record = model.conformal_
+    result: dict[str, Any] = {"out": out, "rows": record.rows, "sites": record.sites, "missing": dict(record.missing)}
+    views: list[TextTable | str] = [f"{name} is missing: {reason}" for name, reason in record.missing.items()]
     if record.privacy is not None:
-        emit(
-            {**told, "privacy": statement(record.privacy)},
-            json,
-            *missing,
-            f"{record.privacy}",
-            f"{record}; wrote {out}",
-        )
-        return
-    rows = dict(zip(map(str, sure.classes_.tolist()), record.counts[:-1].sum(axis=1).tolist(), strict=True))
-    table_of_rows = TextTable(("class", "rows"), [(name, f"{count:,}") for name, count in rows.items()])
-    result = {**told, "unknown": record.unknown, "classes": rows}
-    emit(result, json, table_of_rows.shortened(20), *missing, f"{record}; wrote {out}")
+        result["privacy"] = privacy_statement(record.privacy)
+        views.append(str(record.privacy))
+    else:
+        rows = dict(zip(map(str, model.classes_.tolist()), record.counts[:-1].sum(axis=1).tolist(), strict=True))
+        result |= {"unknown": record.unknown, "classes": rows}
+        counted = TextTable(("class", "rows"), [(name, f"{count:,}") for name, count in rows.items()])
+        views.insert(0, counted.shortened(20))
+    emit(result, as_json, *views, f"{record}; wrote {out}")
 
 
-def counting_noise(epsilon: float | None, delta: float | None, strangers: bool) -> Any:
+def _counting_noise(epsilon: float | None, delta: float | None, strangers: bool) -> "RecordHistogram | None":
     """The mechanism of counts with noise, None without an epsilon."""
     if epsilon is None:
         if delta is not None or strangers:
@@ -332,7 +295,7 @@ def counting_noise(epsilon: float | None, delta: float | None, strangers: bool) 
     return RecordHistogram(epsilon, 1e-5 if delta is None else delta, strangers)
 
 
-def refuse_without_hub(given: Mapping[str, Any]) -> None:
+def _refuse_without_hub(given: Mapping[str, Any]) -> None:
     """Refuse options ``{name: value}`` that are about sites, where the rows are here."""
     for name, value in given.items():
         if value is not None:

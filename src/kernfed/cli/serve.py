@@ -13,9 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernfed.cli.console import Json, TextTable, emit, format_seconds, note, progress
-from kernfed.cli.hub_jobs import CredentialsFile, HubAddress, hub_federation
-from kernfed.cli.tables import check_output, check_table_output, read_queries, require_machines
+from kernfed.base.text import TextTable, format_seconds
+from kernfed.cli.console import Json, emit, note, progress
+from kernfed.cli.options import (
+    CredentialsFile,
+    HubAddress,
+    check_output,
+    check_table_output,
+    open_hub,
+    require_machines,
+)
 from kernfed.errors import InputError
 
 if TYPE_CHECKING:
@@ -98,6 +105,7 @@ def serve(
 def _gateway(path: Path, for_site: str, credentials: Path | None, hub: str, **settings: Any) -> Any:
     """The model behind the gateway, connected to its sites where they answer for it."""
     from kernfed.federation import load
+    from kernfed.jobs.jobs import asks_sites
     from kernfed.serve.gateway import Gateway
     from kernfed.testing.predictors import predictor_for
 
@@ -107,9 +115,9 @@ def _gateway(path: Path, for_site: str, credentials: Path | None, hub: str, **se
     if credentials is None:
         require_machines(model, path, "let them answer with --credentials FILE of a hub")
         return Gateway(model, **settings)
-    if getattr(model, "hold", "machines") != "sites":
+    if not asks_sites(model):
         raise InputError("this model is whole and needs no sites: leave --credentials out")
-    return Gateway(model, hub_federation(credentials, hub, patience=_PATIENCE), **settings)
+    return Gateway(model, open_hub(credentials, hub, patience=_PATIENCE), **settings)
 
 
 def _change_tokens(tokens: Path | None, new: str, revoked: str, json: bool) -> None:
@@ -244,10 +252,11 @@ class _FlowerApp:
         import numpy as np
 
         from kernfed.jobs.flower_run import encrypted_with_flower
+        from kernfed.jobs.tables import TableFile
         from kernfed.secure.bundle import pack_keys
         from kernfed.serve.client import Decision
 
-        queries = read_queries(self._model, rows, None).X
+        queries = TableFile(rows).read_for(self._model).X
         message, told = encrypted_with_flower(self._app, self._path, queries, pack_keys(holder), report=note)
         attaining = holder.attaining(message)
         if len(attaining) != len(queries):

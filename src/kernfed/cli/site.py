@@ -4,8 +4,9 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass, replace
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,17 +14,17 @@ from urllib.parse import quote
 
 import typer
 
+from kernfed.base.text import TextTable
 from kernfed.cli.command import Command
-from kernfed.cli.console import Json, TextTable, emit, note
+from kernfed.cli.console import Json, emit, note
 from kernfed.cli.journal import Name as StoreName
 from kernfed.cli.journal import printable
-from kernfed.cli.tables import DataFile, Features, Label, Persons, RowIds, Seed, read_queries, row_numbers
+from kernfed.cli.options import DataFile, Features, Label, Persons, RowIds, Seed
 from kernfed.errors import InputError, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kernfed.data import RawTable, Table
+    from kernfed.jobs.tables import TableFile
     from kernfed.site.site import Site
 
 app = typer.Typer(
@@ -100,14 +101,18 @@ def forget(
     """
     import numpy as np
 
+    from kernfed.jobs.tables import TableFile
     from kernfed.site.protocol.message import Payload
 
-    read = table_reader(store, name, data, features=features, label=label, ids=ids, persons=persons)
-    numbers = _numbers(rows, read())
-    site = open_site(store, name, read, policy, holdout=holdout, seed=seed)
-    before = _state(site)
-    site.as_owner("forget_rows", Payload({"ids": np.array(numbers, dtype=np.int64)}))
-    _tell("forgotten", len(set(numbers)), site, before, json)
+    place = SitePlace(store, name, policy, holdout, seed)
+    file = TableFile(data, features, label, ids=ids, persons=persons)
+    numbers = _numbers(rows, place.read(file))
+
+    def work(site: "Site") -> int:
+        site.as_owner("forget_rows", Payload({"ids": np.array(numbers, dtype=np.int64)}))
+        return len(set(numbers))
+
+    _at_site(place.open(file), "forgotten", work, json)
 
 
 @app.command("add", cls=Command, epilog=ADD_EXAMPLE)
@@ -132,22 +137,27 @@ def add(
     """
     from kernfed.data import RawTable
     from kernfed.files import labels_to_values
+    from kernfed.jobs.tables import TableFile, row_numbers
     from kernfed.site.protocol.message import Payload
 
-    read = table_reader(store, name, data, features=features, label=label, ids=ids, persons=persons)
-    table = read()
+    place = SitePlace(store, name, policy, holdout, seed)
+    file = TableFile(data, features, label, ids=ids, persons=persons)
+    table = place.read(file)
     if isinstance(table, RawTable):
         raise InputError(f"rows of a raw table are added to {data} itself, under ids of their own, and not with --new")
-    added = _new_rows(new, table, features, label, ids, persons)
-    assert added.y is not None
-    site = open_site(store, name, read, policy, holdout=holdout, seed=seed)
-    before = _state(site)
+    further = replace(file, path=new)
+    added = further.read_for(table) if persons is None else further.read(features or list(table.columns))
     arrays: dict[str, Any] = {"X": added.X}
     if added.ids is not None:
         arrays["ids"] = row_numbers(added.ids)
     people = None if added.persons is None else added.persons.tolist()
-    site.as_owner("add_rows", Payload(arrays, {"y": labels_to_values(added.y), "persons": people}))
-    _tell("added", len(added), site, before, json)
+
+    def work(site: "Site") -> int:
+        assert added.y is not None
+        site.as_owner("add_rows", Payload(arrays, {"y": labels_to_values(added.y), "persons": people}))
+        return len(added)
+
+    _at_site(place.open(file), "added", work, json)
 
 
 @app.command("publish", cls=Command, epilog=PUBLISH_EXAMPLE)
@@ -170,68 +180,66 @@ def publish(
     privacy a forgotten row leaves a blank one in its place, and added rows wait: a number of rows, or of charges, that
     changes at once would tell when somebody left, came or was corrected.
     """
-    read = table_reader(store, name, data, features=features, label=label, ids=ids, persons=persons)
-    site = open_site(store, name, read, policy, holdout=holdout, seed=seed)
-    before = _state(site)
-    site.publish()
-    _tell("published", len(site.rows().ids), site, before, json)
+    from kernfed.jobs.tables import TableFile
+
+    def work(site: "Site") -> int:
+        site.publish()
+        return len(site.rows().ids)
+
+    file = TableFile(data, features, label, ids=ids, persons=persons)
+    _at_site(SitePlace(store, name, policy, holdout, seed).open(file), "published", work, json)
 
 
 # The site ---------------------------------------------------------------------------------------------------------
 
 
-def table_reader(
-    store: Path,
-    name: str,
-    data: Path,
-    *,
-    features: str | None,
-    label: str,
-    ids: str | None,
-    persons: str | None,
-) -> "Callable[[], Table | RawTable]":
-    """What reads the site's table: raw where its store has a preparation of raw columns."""
-    import json
+@dataclass(frozen=True)
+class SitePlace:
+    """Where a site keeps what it holds, and how it was set up: its store and name, its policy file, share and seed."""
 
-    from kernfed.data import read_raw_table, read_table
+    store: Path
+    name: str
+    policy: Path | None = None
+    holdout: float = 0.0
+    seed: int = 0
 
-    state = json.loads((store_place(store, name) / "state.json").read_text(encoding="utf-8"))
-    read = read_raw_table if "preparation" in state else read_table
-    return partial(read, data, features=features, label=label, ids=ids, persons=persons)
+    @property
+    def folder(self) -> Path:
+        """The folder of the site's store: the one named, or inside it the one that a local federation makes."""
+        for place in (self.store / f"site-{quote(self.name, safe='')}", self.store):
+            if (place / "state.json").is_file():
+                return place
+        raise InputError(
+            f"--store must be the store of site {self.name!r}, {self.store} holds none; name the folder it has kept"
+        )
 
+    def read(self, file: "TableFile") -> "Table | RawTable":
+        """The site's table: raw where its store has a preparation of raw columns."""
+        from kernfed.site.store import SiteStore
 
-def open_site(
-    store: Path, name: str, read: "Callable[[], Table | RawTable]", policy: Path | None, *, holdout: float, seed: int
-) -> "Site":
-    """The site with its rows and its store, which must be there."""
-    from dataclasses import replace
+        return file.read_raw() if "preparation" in SiteStore(self.folder).read_state() else file.read()
 
-    from kernfed.site.policy import Policy
-    from kernfed.site.site import Site
-    from kernfed.site.store import SiteStore
+    def open(self, file: "TableFile") -> "Site":
+        """The site with its rows and its store, which must be there."""
+        from kernfed.jobs.tables import row_numbers
+        from kernfed.site.policy import Policy
+        from kernfed.site.site import Site
+        from kernfed.site.store import SiteStore
 
-    rules = Policy() if policy is None else Policy.read(policy)
+        def numbered() -> "Table | RawTable":
+            table = self.read(file)
+            return table if table.ids is None else replace(table, ids=row_numbers(table.ids))
 
-    def numbered() -> "Table | RawTable":
-        table = read()
-        return table if table.ids is None else replace(table, ids=row_numbers(table.ids))
-
-    return Site(name, numbered, store=SiteStore(store_place(store, name)), policy=rules, holdout=holdout, seed=seed)
-
-
-def store_place(store: Path, name: str) -> Path:
-    """The folder of the site's store: the one named, or inside it the one that a local federation makes."""
-    from urllib.parse import quote
-
-    for place in (store / f"site-{quote(name, safe='')}", store):
-        if (place / "state.json").is_file():
-            return place
-    raise InputError(f"--store must be the store of site {name!r}, {store} holds none; name the folder it has kept")
+        rules = Policy() if self.policy is None else Policy.read(self.policy)
+        kept = SiteStore(self.folder)
+        return Site(self.name, numbered, store=kept, policy=rules, holdout=self.holdout, seed=self.seed)
 
 
 def _numbers(rows: str, table: "Table | RawTable") -> list[int]:
     """Ids of the rows that are named, as the site has them."""
     import numpy as np
+
+    from kernfed.jobs.tables import row_numbers
 
     words = [word.strip() for word in rows.split(",") if word.strip()]
     if not words:
@@ -245,16 +253,6 @@ def _numbers(rows: str, table: "Table | RawTable") -> list[int]:
         raise InputError(f"--rows must be ids with commas, such as 3,17, got {rows!r:.60}") from None
 
 
-def _new_rows(
-    path: Path, table: "Table", features: str | None, label: str, ids: str | None, persons: str | None
-) -> "Table":
-    from kernfed.data import read_table
-
-    if persons is None:
-        return read_queries(table, path, features, label=label, ids=ids)
-    return read_table(path, features=features or list(table.columns), label=label, ids=ids, persons=persons)
-
-
 def _state(site: "Site") -> dict[str, Any]:
     """Generations of models, and names of models and releases, in the site's store."""
     store = site.store
@@ -265,15 +263,18 @@ def _state(site: "Site") -> dict[str, Any]:
     }
 
 
-def _tell(verb: str, rows: int, site: "Site", before: dict[str, Any], as_json: bool) -> None:
+def _at_site(site: "Site", verb: str, work: "Callable[[Site], int]", as_json: bool) -> None:
+    """Do something with rows of a site, which returns how many, and print what became of models and releases."""
+    before = _state(site)
+    rows = work(site)
     now = _state(site)
     changed = {handle for handle, number in now["generations"].items() if number != before["generations"].get(handle)}
     fitted, gone = len(changed & now["models"]), len(before["models"] - now["models"])
     deleted = len(before["releases"] - now["releases"])
-    told = {"site": site.name, verb: rows, "models_fitted_again": fitted, "models_deleted": gone}
     receipt = None if verb == "published" else _newest_receipt(site)
+    result = {"site": site.name, verb: rows, "models_fitted_again": fitted, "models_deleted": gone}
     emit(
-        {**told, "releases_deleted": deleted, "receipt": receipt, "later": _LATER},
+        {**result, "releases_deleted": deleted, "receipt": receipt, "later": _LATER},
         as_json,
         f"{rows:,} row{'' if rows == 1 else 's'} {verb} at site {site.name!r}",
         f"  models fitted again, whose earlier state is void:            {fitted:,}",

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernfed.cli.console import Json, TextTable, emit, note, progress
-from kernfed.cli.site import HoldOut, PolicyFile, open_site, table_reader
-from kernfed.cli.tables import DataFile, Features, Label, Persons, RowIds, Seed, check_output, row_numbers
+from kernfed.base.text import TextTable
+from kernfed.cli.console import Json, emit, note, progress
+from kernfed.cli.options import DataFile, Features, Label, Persons, RowIds, Seed, check_output
+from kernfed.cli.site import HoldOut, PolicyFile, SitePlace
 from kernfed.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def verify(
     made again from the rows that are left, and must have the same hash; what was computed on another processor or with
     another BLAS is "not comparable", which is no finding. The exit code is 1 where something was found.
     """
+    from kernfed.jobs.tables import TableFile
     from kernfed.site.store import SiteStore
     from kernfed.site.verifying import verify as verify_store
 
@@ -60,8 +62,8 @@ def verify(
     site = _service(place, data) if place.is_file() else None
     folder, named = _store(place, name) if site is None else (site.store.path, site.name)
     if data is not None and label is not None:
-        read = table_reader(folder, named, data, features=features, label=label, ids=ids, persons=persons)
-        site = open_site(folder, named, read, policy, holdout=holdout, seed=seed)
+        file = TableFile(data, features, label, ids=ids, persons=persons)
+        site = SitePlace(folder, named, policy, holdout, seed).open(file)
     with progress("verifying"):
         result = verify_store(SiteStore(folder), site, model=model, name=named, head=head, key=key)
         attacks = {} if site is None or out is None else _attacks(site, seed)
@@ -169,7 +171,7 @@ def verify_site(
     Questions, honest and crafted, go to the site beside one with other rows and the same public facts, and every attack
     that once worked is tried. The site's own store and budget are not touched. Exit code 1 means that something leaks.
     """
-    from kernfed.data import read_table
+    from kernfed.jobs.tables import TableFile, row_numbers
     from kernfed.site.policy import Policy
     from kernfed.site.rows import check_site_rows
     from kernfed.testing.verify.inspect import inspect_site, steps
@@ -179,7 +181,7 @@ def verify_site(
             raise InputError(f"--out must end in .html or .md, got {out.name}")
         check_output("--out", out, policy, data)
     rules = Policy.read(policy)
-    table = read_table(data, features=features, label=label, ids=ids, persons=persons)
+    table = TableFile(data, features, label, ids=ids, persons=persons).read()
     assert table.y is not None
     numbers = None if table.ids is None else row_numbers(table.ids)
     rows = check_site_rows(table.X, table.y, numbers, name, table.persons)

@@ -35,7 +35,7 @@ _SERVER_APP = '''\
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from kernfed.jobs.flower import serve
+from kernfed.jobs.run import serve
 
 app = ServerApp()
 

@@ -19,7 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kernfed.errors import InputError, RunFailed
+from kernfed.files import load
+from kernfed.jobs.jobs import Predicted, asks_sites
+from kernfed.testing.predictors import is_regressor
 
 #: Seconds that one call of Flower's command may take, and between two looks at a run while its log goes on and after:
 #: every look is a process that imports Flower, and the log ends when the run does.
@@ -150,20 +155,16 @@ def _reason(details: str) -> str:
 
 def predict_with_flower(
     app: Path, model: Path, rows: Any, *, site: str = "", timeout: float = 3600.0, report: Callable[[str], None]
-) -> tuple[dict[str, Any], Mapping[str, Any]]:
-    """Predictions of a model for rows (n, p) by the sites of a deployment, and what ``result.json`` says.
+) -> Predicted:
+    """Predictions of a model for rows (n, p) by the sites of a deployment.
 
-    The columns are prediction, probability, site, batch and score, each (n,), as far as the model has them. ``site`` is
-    the one whose own predictor answers, of a personalised model. Runs on the SuperLink's machine, where the rows are
-    left beside the results for as long as the run lasts.
+    ``site`` is the one whose own predictor answers, of a personalised model. Runs on the SuperLink's machine, where
+    the rows are left beside the results for as long as the run lasts.
     """
-    import numpy as np
     import pyarrow.parquet as pq
 
-    from kernfed.federation import load
-
     loaded = load(model)  # a model that is whole waits for no site by name
-    sites = ",".join(loaded.sites) if getattr(loaded, "hold", "machines") == "sites" else ""
+    sites = ",".join(loaded.sites) if asks_sites(loaded) else ""
     results = Path(read_config(app)["results"])
     results.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="batch-", dir=results) as folder:
@@ -179,7 +180,7 @@ def predict_with_flower(
         finished = run_app(app, settings, timeout=timeout, report=report)
     table = pq.read_table(finished.product())
     columns = {name: np.array(table[name].to_pylist()) for name in table.column_names if name != "row"}
-    return columns, finished.result
+    return Predicted(columns, dict(finished.result.get("missing", {})), is_regressor(loaded))
 
 
 def encrypted_with_flower(
@@ -190,10 +191,6 @@ def encrypted_with_flower(
     ``keys`` are the packed public keys of whoever can read it. They and the rows are left beside the results, on the
     SuperLink's machine, for as long as the run lasts; the secret key does not leave this process.
     """
-    import numpy as np
-
-    from kernfed.federation import load
-
     results = Path(read_config(app)["results"])
     results.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="batch-", dir=results) as folder:

@@ -11,23 +11,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernfed.base.checks import check_choice, check_count, check_number
-from kernfed.data import Preparation, Table, read_raw_table, read_table, write_table
+from kernfed.data import Table, read_raw_table, read_table, write_table
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation
 from kernfed.federation.folding.secure import check_encryptable, combined_answer
-from kernfed.federation.preparing.agreeing import agree, use
 from kernfed.files import atomic_path, load
+from kernfed.jobs import jobs
+from kernfed.jobs.jobs import CHANGES, Change, read_new_rows, row_ids
+from kernfed.jobs.learning import USUAL_LEARNER, Learning
+from kernfed.jobs.tables import TableFile
 from kernfed.kahm.model import FoldingModel
 from kernfed.secure.bundle import open_keys
-from kernfed.site.fields import Given, Value, make_learner, settings_by_name
-from kernfed.testing.evaluation import evaluate
+from kernfed.site.fields import Value, settings_by_name
 from kernfed.testing.outcomes import Evaluation
-from kernfed.testing.predictors import answer_columns, predictor_for
+from kernfed.testing.predictors import predictor_for
+
+if TYPE_CHECKING:
+    from flwr.app import Context
+    from flwr.serverapp import Grid
 
 #: Settings every job has, with what they are unless they are given. An empty text or 0 stands for "not given".
 COMMON: Mapping[str, Value] = {
@@ -50,8 +56,8 @@ COMMON: Mapping[str, Value] = {
     "label": "",
     "ids": "",
     "nodes": "",
-    "learner": "folding",
-    "preparation": "",
+    "learner": USUAL_LEARNER,
+    "preparation": "auto",
     "influence": 0,
 }
 RESULT = "result.json"
@@ -172,50 +178,21 @@ def check_job(job: Job, *, files: bool = True) -> None:
     if job.kind in ("forget", "add-rows", "add-site") and not job.settings["site"]:
         more = ", and rows to forget only these, as 3,17,20" if job.kind == "forget" else ""
         raise InputError(f"job {job.kind!r} needs the setting site{more}")
-    if job.kind == "forget":
-        _row_ids(job)
+    row_ids(job.settings["rows"])
     if job.kind == "add-rows" and not (job.settings["new"] and job.settings["label"]):
         raise InputError("job 'add-rows' needs the settings new, a table of the rows, and label, its column of labels")
     job.file("model")
     if files and job.kind in CHANGES:
-        _check_change(load(job.file("model")), job)
-
-
-def _check_change(model: Any, job: Job) -> None:
-    """Refuse to change a model that cannot be, or a site of it that is not there or is there already."""
-    site, verb = job.settings["site"], CHANGES[job.kind]
-    if not hasattr(model, verb):
-        raise InputError(
-            f"job {job.kind!r} needs a folding model, got a {type(model).__name__}: train again with the rows of today"
-        )
-    if (site in model.sites) == (job.kind == "add-site"):
-        there = ", ".join(map(repr, model.sites[:20]))
-        told = "takes part already" if job.kind == "add-site" else "is no site of the model"
-        raise InputError(f"{site!r} {told}, which has {there}")
-    asked = {*model.sites, site} - ({site} if job.kind == "forget" and not _row_ids(job) else set())
-    absent = sorted(asked - set(job.sites)) if job.sites and getattr(model, "hold", "machines") == "sites" else []
-    if absent:
-        raise InputError(f"sites must name all that are asked, {absent[0]!r} is not among {', '.join(job.sites[:20])}")
-    if job.kind == "add-rows":
-        _new_rows(model, job)
-
-
-def _row_ids(job: Job) -> list[int]:
-    try:
-        return [int(number) for number in job.settings["rows"].split(",") if number.strip()]
-    except ValueError:
-        raise InputError(f"rows must be row ids such as 3,17,20, got {job.settings['rows']!r}") from None
+        model = load(job.file("model"))
+        Change(job.kind, job.settings["site"], row_ids(job.settings["rows"])).check(model, job.sites)
+        if job.kind == "add-rows":
+            _new_rows(model, job)
 
 
 def _new_rows(model: Any, job: Job) -> Table:
     """Rows to add, with the columns of the model."""
-    features = job.settings["features"] or list(model.feature_names_in_) or None
-    table = read_table(job.file("new"), features=features, label=job.settings["label"], ids=job.settings["ids"] or None)
-    if table.X.shape[1] != model.n_features_in_:
-        raise InputError(f"new must have {model.n_features_in_} columns as the model has, got {table.X.shape[1]}")
-    if table.ids is not None and table.ids.dtype.kind not in "iu":
-        raise InputError(f"ids must be a column of whole numbers, {job.settings['ids']!r} holds {table.ids.dtype}")
-    return table
+    features, label, ids = (job.settings[name] or None for name in ("features", "label", "ids"))
+    return read_new_rows(model, TableFile(job.file("new"), features, label, ids=ids))
 
 
 # What is done -----------------------------------------------------------------------------------------------------
@@ -223,29 +200,24 @@ def _new_rows(model: Any, job: Job) -> Table:
 
 def _learner(job: Job) -> Any:
     given = {name: job.settings[name] for name in settings_by_name() if job.settings[name]}
-    return make_learner(job.settings["learner"], Given(given))
+    return Learning(job.settings["learner"] or USUAL_LEARNER, given, prefix="").make()
 
 
 def _train(federation: Federation, job: Job) -> dict[str, Any]:
-    if job.settings["preparation"] == "auto":
-        agree(federation, **job.asking)
-    elif job.settings["preparation"]:
-        use(federation, Preparation.load(job.file("preparation")), **job.asking)
-    return _saved(_learner(job).fit(federation, **job.asking), job)
+    learner = _learner(job)
+    jobs.prepare(federation, job.settings["preparation"] or "auto", **job.asking)
+    return _saved(jobs.train(federation, learner, **job.asking).model, job)
 
 
 def _predict(federation: Federation, job: Job) -> dict[str, Any]:
     if job.settings["keys"]:
         return _encrypted(federation, job)
     model = predictor_for(_model(federation, job), job.settings["site"], "the setting site")
-    if not hasattr(model, "answer"):
-        raise InputError(f"job 'predict' needs a model that predicts, a {type(model).__name__} measures distances")
     rows = _queries(model, job)
-    asks = getattr(model, "connection", None) is not None
-    answer = model.answer(rows, **(job.asking if asks else {}))
-    columns = {"row": np.arange(1, len(rows) + 1), **answer_columns(answer, getattr(model, "classes_", ()))}
+    predicted = jobs.predict(model, rows, **job.asking)
+    columns = {"row": np.arange(1, len(rows) + 1), **predicted.columns}
     write_table(job.folder / "predictions.parquet", columns)
-    return {"predictions": "predictions.parquet", "rows": len(rows), "missing": dict(answer.missing)}
+    return {"predictions": "predictions.parquet", "rows": len(rows), "missing": dict(predicted.missing)}
 
 
 def _queries(model: Any, job: Job) -> Any:
@@ -278,7 +250,7 @@ def _encrypted(federation: Federation, job: Job) -> dict[str, Any]:
 
 def _evaluate(federation: Federation, job: Job) -> dict[str, Any]:
     influence = bool(job.settings["influence"])
-    tested = evaluate(_model(federation, job), federation, influence=influence, **job.asking)
+    tested = jobs.evaluate(load(job.file("model")), federation, influence=influence, **job.asking)
     _write_json(job.folder / "evaluation.json", tested.to_json())
     name, value = ("accuracy", tested.accuracy) if isinstance(tested, Evaluation) else ("r2", tested.r2)
     figure: dict[str, Any] = {name: None if np.isnan(value) else value}
@@ -287,42 +259,21 @@ def _evaluate(federation: Federation, job: Job) -> dict[str, Any]:
     return {"evaluation": "evaluation.json", **figure, "missing": dict(tested.missing)}
 
 
-def _forget(federation: Federation, job: Job) -> dict[str, Any]:
-    """A model without rows, or without a site; one that is gone for good is not waited for and not asked."""
-    site, rows = job.settings["site"], _row_ids(job)
-    if rows or site in federation.sites:
-        return _saved(_model(federation, job).forget(site, rows=rows or None), job)
-    told = {site: "it was not asked: whatever it keeps of the model is still there"}
-    return {**_saved(without_site(load(job.file("model")), site), job), "missing": told}
-
-
-def without_site(model: Any, site: str) -> FoldingModel:
-    """A model without a site that is gone for good: nobody is asked, and nothing is deleted at the site."""
-    if not isinstance(model, FoldingModel):
-        raise InputError(f"site {site!r} is not there, and a {type(model).__name__} needs it to forget it: train again")
-    return model._without(site)
-
-
-def _add_rows(federation: Federation, job: Job) -> dict[str, Any]:
-    model = _model(federation, job)
-    table = _new_rows(model, job)
-    added = {"added": len(table)}
-    return {**_saved(model.add_rows(job.settings["site"], table.X, table.y, table.ids), job), **added}
-
-
-def _add_site(federation: Federation, job: Job) -> dict[str, Any]:
-    return _saved(_model(federation, job).add_site(job.settings["site"]), job)
+def _change(federation: Federation, job: Job) -> dict[str, Any]:
+    model = load(job.file("model"))
+    new = _new_rows(model, job) if job.kind == "add-rows" else None
+    change = Change(job.kind, job.settings["site"], row_ids(job.settings["rows"]), new)
+    changed = change.apply(model, federation)
+    return {**_saved(changed.model, job), **changed.to_json()}
 
 
 def _model(federation: Federation, job: Job) -> Any:
-    model = load(job.file("model"))
-    return model.connect(federation) if getattr(model, "hold", "machines") == "sites" else model
+    return jobs.connected(load(job.file("model")), federation)
 
 
 def _saved(model: Any, job: Job) -> dict[str, Any]:
     model.save(job.folder / "model.kfd")
-    members = {"members": list(model.sites)} if hasattr(model, "sites") else {}
-    return {"model": "model.kfd", **members, "classes": model.classes_.tolist(), "missing": dict(model.missing_)}
+    return {"model": "model.kfd", **jobs.model_facts(model)}
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -334,9 +285,22 @@ JOBS: dict[str, Callable[[Federation, Job], dict[str, Any]]] = {
     "train": _train,
     "predict": _predict,
     "evaluate": _evaluate,
-    "forget": _forget,
-    "add-rows": _add_rows,
-    "add-site": _add_site,
+    **dict.fromkeys(CHANGES, _change),
 }
-#: Jobs that change a model, and its method that does.
-CHANGES = {"forget": "forget", "add-rows": "add_rows", "add-site": "add_site"}
+
+
+def serve(grid: "Grid", context: "Context") -> None:
+    """Main function of a ServerApp of Flower: do the job that the run's configuration names, and write its results.
+
+    A job that fails raises, so that Flower calls the run failed.
+    """
+    job = Job.from_settings(context.run_config, run=str(context.run_id))
+    check_job(job)  # before any site is waited for
+
+    def report(text: str) -> None:
+        print("\n".join(f"kernfed: {line}" for line in text.splitlines()), flush=True)
+
+    with Federation.flower(
+        grid, seed=job.seed, caller=job.caller, expect=job.sites, min_sites=job.min_sites, wait=job.wait, report=report
+    ) as federation:
+        report(f"{job.kind}: results are in {run_job(federation, job)}")
