@@ -190,7 +190,7 @@ def test_jobs_with_personal(data: Data, tmp_path: Path, settings: dict[str, Any]
         ({"embedding": "linear"}, "embedding must be one of"),
         ({"components": -1}, "components must be >= 1"),
         ({"gains": "perhaps"}, "gains must be one of"),
-        ({"regularization": "much"}, "regularization must be a number"),
+        ({"regularization": "much"}, "regularization must be auto or a number"),
         ({"batch-size": 8}, "batch-size is for learner folding or fusion, not for personal; leave it out"),
         ({"bandwidth": "wide"}, "bandwidth must be median or a number"),
         ({"task": "rank"}, "task must be one of"),

@@ -10,7 +10,7 @@ import typer
 
 from kernfed.base.text import TextTable
 from kernfed.cli.console import Json, emit, note, progress
-from kernfed.cli.options import Features, Label, RowIds, Seed, check_outputs
+from kernfed.cli.options import Features, Label, RowIds, Seed, check_outputs, write_page, write_text
 from kernfed.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def audit(
     """
     from kernfed.jobs.tables import TableFile, columns_line
     from kernfed.privacy.roc import check_confidence
+    from kernfed.report import audit_report, officer_page
 
     _check_places(out, page, (data, others, model))
     check_confidence(confidence)
@@ -79,9 +80,9 @@ def audit(
         said, about = [columns_line(inside)], {"features": inside.columns, "left_out": dict(inside.left_out)}
     result = {**report.to_json(), "traffic": traffic, **about}
     if out is not None:
-        _write(out, json_text.dumps(result, indent=1, allow_nan=False) + "\n")
+        write_text(out, json_text.dumps(result, indent=1, allow_nan=False) + "\n")
     if page is not None:
-        _write_page(page, report, traffic)
+        write_page(page, lambda: audit_report(report, traffic or ()), lambda: officer_page(report, traffic))
     emit(result, json, *said, *_views(report))
     for written in filter(None, (out, page)):
         note(f"wrote {written}")
@@ -154,26 +155,6 @@ def _populations(data: "TableFile", others: Path | None, seed: int) -> "tuple[Ta
 def _check_apart(data: Path, others: Path) -> None:
     if others.exists() and data.exists() and others.samefile(data):
         raise InputError(f"--others must hold rows that are not in --data, got {others} for both")
-
-
-def _write(place: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
-    from kernfed.files import atomic_path
-
-    with atomic_path(place) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def _write_page(place: Path, report: "AuditReport", traffic: Any) -> None:
-    """The officer's page as Markdown, or as the report that ``kernfed report`` makes of an audit."""
-    if place.suffix.lower() == ".html":
-        from kernfed.report import audit_report, write_html
-
-        write_html(audit_report(report, traffic or ()), place)
-    else:
-        from kernfed.report import officer_page
-
-        _write(place, officer_page(report, traffic))
 
 
 def _views(report: "AuditReport") -> list[TextTable | str]:

@@ -141,7 +141,7 @@ class LearningCommand(Command):
     """A command with the settings of all learners as options; what was given is a ``Learning`` in ``ctx.obj``."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The command's own options, those of learners, and --help."""
+        """Options of the command, those of learners, and --help."""
         *options, help_option = super().get_params(ctx)
         return [*options, *self._learning, help_option]
 
@@ -196,7 +196,7 @@ def _options(parameters: list[Parameter]) -> list[Any]:
 
 
 def _parameter(owners: Mapping[str, "Setting"]) -> Parameter:
-    """The parameter for a setting that one learner has, or several: ``{learner: its own of that name}``."""
+    """The parameter for a setting that one learner has, or several: ``{learner: its setting}``."""
     from kernfed.site.fields import describe
 
     first = next(iter(owners.values()))

@@ -1,4 +1,4 @@
-"""``kernfed compare``: every site alone, together and pooled, on one's own table, with what one would try first."""
+"""``kernfed compare``: every site alone, together and pooled, on one table, beside what one would try first."""
 
 import time
 from pathlib import Path
@@ -185,12 +185,12 @@ def _sentence(tried: list["Contender"]) -> str:
         group: max((one for one in known if one.group == group), key=lambda one: one.score, default=None)
         for group in _GROUPS
     }
-    told = [
+    best_of_groups = [
         f"{words} {_figure(measure, found.score)} ({found.name})"
         for group, words in _GROUPS.items()
         if (found := best[group]) is not None
     ]
-    return f"Best {measure}: {'; '.join(told)}."
+    return f"Best {measure}: {'; '.join(best_of_groups)}."
 
 
 def _plain(one: "Contender") -> dict[str, Any]:

@@ -91,13 +91,13 @@ def list_data(json: Json = False) -> None:
         )
         for info in brought
     ]
-    told = {
+    result = {
         "folder": folder_words(),
         "datasets": [asdict(info) for info in shipped],
         "files": [asdict(info) for info in brought],
     }
     emit(
-        told,
+        result,
         json,
         TextTable(head, rows),
         f"\n{_TO_BRING}",
@@ -217,7 +217,7 @@ def prepare(
     suspicions = suspect_units(statistics)
     counts = {plan.name: len(plan.outputs()) for plan in preparation.plans}
     rows = [(name, kind, f"{counts[name]}", what, why) for name, kind, what, why in preparation.summary()]
-    told = {
+    result = {
         "rows": len(table),
         "sites": len(statistics),
         "columns": [dict(zip(("name", "kind", "made", "what", "why"), row, strict=True)) for row in rows],
@@ -227,7 +227,7 @@ def prepare(
     }
     where = f"; wrote {out}" if out is not None else "; use --out FILE to write it down and edit it"
     emit(
-        told,
+        result,
         json,
         TextTable(("column", "kind", "columns", "what is done", "why"), rows),
         "",
@@ -307,9 +307,9 @@ def embed(
         pyarrow.parquet.write_table(written, temporary)
     remove_parts(parts)
     seconds, size = time.perf_counter() - started, out.stat().st_size
-    told = {"rows": len(cells), "width": chosen.width, "encoder": chosen.name, "digest": chosen.digest}
+    result = {"rows": len(cells), "width": chosen.width, "encoder": chosen.name, "digest": chosen.digest}
     emit(
-        {**told, "seconds": seconds, "out": out, "bytes": size},
+        {**result, "seconds": seconds, "out": out, "bytes": size},
         json,
         f"{len(cells):,} rows as vectors of {chosen.width} numbers by encoder {chosen.name!r} ({chosen.digest}) in "
         f"{format_seconds(seconds)}; wrote {out} ({format_bytes(size)})",
@@ -337,6 +337,6 @@ def _with_vectors(table: Any, column: str, vectors: Any, encoder: Any) -> Any:
 
     flat = pa.array(vectors.ravel())
     lists = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
-    told = {b"kernfed.encoder": encoder.name.encode(), b"kernfed.encoder.digest": encoder.digest.encode()}
+    metadata = {b"kernfed.encoder": encoder.name.encode(), b"kernfed.encoder.digest": encoder.digest.encode()}
     made = table.set_column(table.column_names.index(column), column, lists)
-    return made.replace_schema_metadata({**(table.schema.metadata or {}), **told})
+    return made.replace_schema_metadata({**(table.schema.metadata or {}), **metadata})

@@ -45,8 +45,13 @@ def flower_app(
     from kernfed.jobs.flower_app import renew_certificates, write_app
 
     if renew:
-        told = renew_certificates(folder)
-        emit({"folder": folder, "told": told}, json, told, "Next: restart the SuperLink, which reads it when it starts")
+        printed = renew_certificates(folder)
+        emit(
+            {"folder": folder, "told": printed},
+            json,
+            printed,
+            "Next: restart the SuperLink, which reads it when it starts",
+        )
         return
     written = write_app(folder, address, results, simulate)
     following = ", Many virtual sites on one machine" if simulate else f"; first {folder}/make-certificates.sh"

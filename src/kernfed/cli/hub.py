@@ -88,14 +88,14 @@ def _add(folder: Path, role: str, name: str, sites: tuple[str, ...], key: str, a
     with changing(folder) as before:
         hub, place = before.add(role, name, sites=sites, key=key)
         running = hub.reload()
-    told = {"role": role, "name": name, "key": hub.party(name).key, "credentials": place}
+    result = {"role": role, "name": name, "key": hub.party(name).key, "credentials": place}
     how = "It holds a secret seed: bring it to its owner safely, and delete it here"
     if key:
         how = f"Its owner puts it beside the seed, which must be named {place.stem}.seed"
     eager = [party.name for party in hub.parties if role == "site" and "*" in party.sites]
     later = [f"{', '.join(eager)}: may ask it now; add it to sites in their credentials"] if eager else []
-    views = (f"{role} {name!r} has the key {told['key']}", f"{place}: {how}", *later)
-    emit({**told, "running": running, "add_to": eager}, as_json, *views)
+    views = (f"{role} {name!r} has the key {result['key']}", f"{place}: {how}", *later)
+    emit({**result, "running": running, "add_to": eager}, as_json, *views)
 
 
 @app.command("revoke", cls=Command, epilog=REVOKE_EXAMPLE)
@@ -262,12 +262,11 @@ def change_add_rows(
 
     `kernfed site add` does the same at the site, and nothing travels.
     """
-    from kernfed.federation import load
-    from kernfed.jobs.jobs import Change, read_new_rows
+    from kernfed.jobs.jobs import Change
     from kernfed.jobs.tables import TableFile
 
     table = TableFile(new, features or None, label, ids=ids or None)
-    _change(Change("add-rows", site, new=read_new_rows(load(model), table)), model, out, credentials, hub, json)
+    _change(Change("add-rows", site, new=table), model, out, credentials, hub, json)
 
 
 def _change(change: "Change", model: Path, out: Path, credentials: Path, hub: str, as_json: bool) -> None:

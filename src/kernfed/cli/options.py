@@ -1,7 +1,7 @@
 """Options that several commands share, and what is refused before anything long is begun."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +11,7 @@ from kernfed.errors import InputError, NotConnected
 
 if TYPE_CHECKING:
     from kernfed.federation import Federation
+    from kernfed.report import ReportData
 
 ModelFile = Annotated[Path, typer.Argument(help="Model file of `kernfed train` or `model.save`.")]
 DataFile = Annotated[Path, typer.Option("--data", help="Table: Parquet, Arrow, CSV or npz.")]
@@ -95,6 +96,33 @@ def check_table_output(path: Path, *inputs: Path) -> None:
     if path.suffix.lower() not in (".csv", ".parquet"):
         raise InputError(f"--out must end in .csv or .parquet, got {path}")
     check_output("--out", path, *inputs)
+
+
+def check_page_output(option: str, path: Path | None, *inputs: Path | None) -> None:
+    """Refuse a place where no page can be written, before anything long is begun."""
+    if path is None:
+        return
+    if path.suffix.lower() not in (".html", ".md"):
+        raise InputError(f"{option} must end in .html or .md, got {path.name}")
+    check_output(option, path, *inputs)
+
+
+def write_page(place: Path, report: "Callable[[], ReportData]", text: Callable[[], str]) -> None:
+    """Write a page, whole or not at all: ``report`` as HTML, or ``text`` in Markdown, by the suffix of the file."""
+    if place.suffix.lower() == ".html":
+        from kernfed.report import write_html
+
+        write_html(report(), place)
+    else:
+        write_text(place, text())
+
+
+def write_text(place: Path, text: str) -> None:
+    """Write a file of text, whole or not at all."""
+    from kernfed.files import atomic_path
+
+    with atomic_path(place) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 # Rows here, or sites of a hub --------------------------------------------------------------------------------------

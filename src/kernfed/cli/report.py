@@ -9,7 +9,7 @@ import typer
 from kernfed.base.text import format_bytes
 from kernfed.cli.console import Json, emit, progress
 from kernfed.cli.model import Influence
-from kernfed.cli.options import Features, RowIds, SiteColumn, check_output, require_sites
+from kernfed.cli.options import Features, RowIds, SiteColumn, check_output, require_sites, write_text
 from kernfed.errors import InputError
 
 if TYPE_CHECKING:
@@ -81,14 +81,11 @@ def report(
 
 
 def _write_card(model: Any, evidence: "Evidence", title: str, out: Path, json: bool) -> None:
-    from kernfed.files import atomic_path
     from kernfed.report.card import model_card
 
     if model is None:
         raise InputError("--card is for models; audits and results have pages of their own, leave it out")
-    text = model_card(model, evidence, title=title)
-    with atomic_path(out) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(out, model_card(model, evidence, title=title))
     emit({"out": out, "kind": "card", "bytes": out.stat().st_size}, json, f"wrote {out}")
 
 

@@ -132,10 +132,10 @@ def _change_tokens(tokens: Path | None, new: str, revoked: str, json: bool) -> N
         emit({"revoked": revoked, "tokens": tokens}, json, f"the token of {revoked} is refused from now on")
         return
     token = new_token(tokens, new)
-    told = (
+    text = (
         f"{token}\n\nThis is {new}'s token, shown once; {tokens} keeps its hash. Send it as Authorization: Bearer ..."
     )
-    emit({"caller": new, "token": token, "tokens": tokens}, json, told)
+    emit({"caller": new, "token": token, "tokens": tokens}, json, text)
 
 
 def _is_loopback(host: str) -> bool:
@@ -199,13 +199,13 @@ def ask(
         _write_key(holder, key)
         note(f'{key} is your secret key. The sites\' policies must name it: keys = ["{holder.site_key_digest}"]')
     if rows is None:
-        told = {"key": key, "digest": holder.site_key_digest, "made": known is None}
-        emit(told, json, f"digest of {key}: {holder.site_key_digest}")
+        result = {"key": key, "digest": holder.site_key_digest, "made": known is None}
+        emit(result, json, f"digest of {key}: {holder.site_key_digest}")
         return
     started = time.perf_counter()
     with progress("asking"):
         decision = asked.decide(holder, rows)
-    _tell(decision, time.perf_counter() - started, holder, out, json)
+    _show_decision(decision, time.perf_counter() - started, holder, out, json)
 
 
 def _service(service: str, token: Path | None, model: Path | None) -> "_Gateway | _FlowerApp":
@@ -243,8 +243,8 @@ class _FlowerApp:
         self._app, self._path, self._model = app, model, load(model)
         if not isinstance(self._model, FoldingModel) or self._model.hold != "sites":
             kind = type(self._model).__name__
-            told = f"{model} must be a folding model whose machines are at its sites, not a {kind}"
-            raise InputError(f"{told}: train with learner folding and measure rms")
+            problem = f"{model} must be a folding model whose machines are at its sites, not a {kind}"
+            raise InputError(f"{problem}: train with learner folding and measure rms")
         check_encryptable(self._model)
         self.sites, self.classes = len(self._model.sites), self._model.classes_
 
@@ -257,15 +257,15 @@ class _FlowerApp:
         from kernfed.serve.client import Decision
 
         queries = TableFile(rows).read_for(self._model).X
-        message, told = encrypted_with_flower(self._app, self._path, queries, pack_keys(holder), report=note)
+        message, result = encrypted_with_flower(self._app, self._path, queries, pack_keys(holder), report=note)
         attaining = holder.attaining(message)
         if len(attaining) != len(queries):
             raise InputError(f"the answer must be to {len(queries)} rows, it is to {len(attaining)}")
         labels = np.asarray(self.classes[attaining.argmax(axis=1)])
-        return Decision(labels, attaining.sum(axis=1), dict(told.get("missing", {})))
+        return Decision(labels, attaining.sum(axis=1), dict(result.get("missing", {})))
 
 
-def _tell(decision: "Decision", seconds: float, holder: "KeyHolder", out: Path | None, as_json: bool) -> None:
+def _show_decision(decision: "Decision", seconds: float, holder: "KeyHolder", out: Path | None, as_json: bool) -> None:
     import numpy as np
 
     from kernfed.data import write_table

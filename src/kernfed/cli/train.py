@@ -94,11 +94,12 @@ def train(
     if credentials is not None:
         here = {"--data": data, "--label": label, "--site": site, "--features": features, "--store": store, "--id": ids}
         refuse_with_hub(here)
-        started = time.perf_counter()
+        learner, started = learning.make(), time.perf_counter()
         with open_hub(credentials, hub, seed) as federation, progress("training"):
-            trained = _train_at_hub(federation, learning, (preparation, texts), min_replies, traffic)
+            trained = _train_at_hub(federation, learner, (preparation, texts), min_replies, traffic)
+        seconds = time.perf_counter() - started
         trained.model.save(out)
-        _show_hub_training(trained, time.perf_counter() - started, learning.learner, out, traffic, json)
+        _show_hub_training(trained, seconds, learning.learner, out, traffic, json)
         return
     data, label = require_rows(data, label)
     if store is not None and store.exists() and not store.is_dir():
@@ -141,14 +142,13 @@ def _train_on_table(federation: "Federation", learner: Any, store: Path | None, 
 
 def _train_at_hub(
     federation: "Federation",
-    learning: "Learning",
+    learner: Any,
     preparation: tuple[str, dict[str, str]],
     min_replies: int | None,
     traffic: Path | None,
 ) -> "Trained":
     from kernfed.jobs import jobs
 
-    learner = learning.make()
     try:
         jobs.prepare(federation, preparation[0], texts=preparation[1], min_replies=min_replies)
         return jobs.train(federation, learner, min_replies=min_replies)

@@ -7,7 +7,7 @@ import typer
 
 from kernfed.base.text import TextTable
 from kernfed.cli.console import Json, emit, note, progress
-from kernfed.cli.options import DataFile, Features, Label, Persons, RowIds, Seed, check_output
+from kernfed.cli.options import DataFile, Features, Label, Persons, RowIds, Seed, check_page_output, write_page
 from kernfed.cli.site import HoldOut, PolicyFile, SitePlace
 from kernfed.errors import InputError
 
@@ -50,13 +50,11 @@ def verify(
     another BLAS is "not comparable", which is no finding. The exit code is 1 where something was found.
     """
     from kernfed.jobs.tables import TableFile
+    from kernfed.report.forgetting import forgetting_page, forgetting_report
     from kernfed.site.store import SiteStore
     from kernfed.site.verifying import verify as verify_store
 
-    if out is not None and out.suffix.lower() not in (".html", ".md"):
-        raise InputError(f"--out must end in .html or .md, got {out.name}")
-    if out is not None:
-        check_output("--out", out, *(given for given in (data, model) if given is not None))
+    check_page_output("--out", out, data, model)
     if (data is None) != (label is None):
         raise InputError("--data and --label belong together: the site's table, and the column of its labels")
     site = _service(place, data) if place.is_file() else None
@@ -68,7 +66,7 @@ def verify(
         result = verify_store(SiteStore(folder), site, model=model, name=named, head=head, key=key)
         attacks = {} if site is None or out is None else _attacks(site, seed)
     if out is not None:
-        _write_forgetting(out, result, attacks)
+        write_page(out, lambda: forgetting_report(result, attacks), lambda: forgetting_page(result, attacks))
     emit(result.to_json(), json, *_forgetting_views(result, site is not None))
     if out is not None:
         note(f"wrote {out}")
@@ -118,25 +116,12 @@ def _attacks(site: "Site", seed: int) -> "dict[str, tuple[Attack, Attack]]":
     return attacks
 
 
-def _write_forgetting(place: Path, result: "Verification", attacks: "dict[str, tuple[Attack, Attack]]") -> None:
-    from kernfed.files import atomic_path
-    from kernfed.report.forgetting import forgetting_page, forgetting_report
-
-    if place.suffix.lower() == ".html":
-        from kernfed.report import write_html
-
-        write_html(forgetting_report(result, attacks), place)
-        return
-    with atomic_path(place) as temporary:
-        temporary.write_text(forgetting_page(result, attacks), encoding="utf-8")
-
-
 def _forgetting_views(result: "Verification", with_rows: bool) -> list[TextTable | str]:
-    told = result.to_json()
+    counts = result.to_json()
     rows = [(entry.name, str(entry.generation), entry.verdict, entry.why) for entry in result.remade]
     views: list[Any] = [
-        f"site {result.site!r}: {told['receipts']:,} receipt(s), {told['forgotten']:,} row(s) forgotten, "
-        f"{told['added']:,} added"
+        f"site {result.site!r}: {counts['receipts']:,} receipt(s), {counts['forgotten']:,} row(s) forgotten, "
+        f"{counts['added']:,} added"
     ]
     if rows:
         views.append(TextTable(("what is kept", "generation", "made again", ""), rows))
@@ -172,14 +157,12 @@ def verify_site(
     that once worked is tried. The site's own store and budget are not touched. Exit code 1 means that something leaks.
     """
     from kernfed.jobs.tables import TableFile, row_numbers
+    from kernfed.report.inspections import site_page, site_report
     from kernfed.site.policy import Policy
     from kernfed.site.rows import check_site_rows
     from kernfed.testing.verify.inspect import inspect_site, steps
 
-    if out is not None:
-        if out.suffix.lower() not in (".html", ".md"):
-            raise InputError(f"--out must end in .html or .md, got {out.name}")
-        check_output("--out", out, policy, data)
+    check_page_output("--out", out, policy, data)
     rules = Policy.read(policy)
     table = TableFile(data, features, label, ids=ids, persons=persons).read()
     assert table.y is not None
@@ -190,7 +173,7 @@ def verify_site(
             rows, rules, name=name, columns=tuple(table.columns), pairs=pairs, seed=seed, advance=advance
         )
     if out is not None:
-        _write_inspection(out, inspection)
+        write_page(out, lambda: site_report(inspection), lambda: site_page(inspection))
     emit(inspection.to_json(), json, *_inspection_views(inspection))
     if out is not None:
         note(f"wrote {out}")
@@ -198,24 +181,11 @@ def verify_site(
         raise typer.Exit(1)
 
 
-def _write_inspection(place: Path, inspection: "Inspection") -> None:
-    from kernfed.files import atomic_path
-    from kernfed.report.inspections import site_page, site_report
-
-    if place.suffix.lower() == ".html":
-        from kernfed.report import write_html
-
-        write_html(site_report(inspection), place)
-        return
-    with atomic_path(place) as temporary:
-        temporary.write_text(site_page(inspection), encoding="utf-8")
-
-
 def _inspection_views(inspection: "Inspection") -> list[TextTable | str]:
     from kernfed.testing.verify.inspect import REMAINING, policy_lines
 
     check = inspection.check
-    told = [(line.task, line.verdict, line.why) for line in inspection.tasks if line.verdict != "refused"]
+    answered = [(line.task, line.verdict, line.why) for line in inspection.tasks if line.verdict != "refused"]
     refused = [line.task for line in inspection.tasks if line.verdict == "refused"]
     attacks = [(outcome.attack, _HELD[outcome.held], outcome.told) for outcome in inspection.outcomes]
     views: list[Any] = [
@@ -223,7 +193,7 @@ def _inspection_views(inspection: "Inspection") -> list[TextTable | str]:
         "",
         *(f"  LEAK  {leak}" for leak in inspection.leaks),
         *([""] if inspection.leaks else []),
-        TextTable(("question", "what it tells", "why"), told),
+        TextTable(("question", "what it tells", "why"), answered),
         f"Refused: {', '.join(refused) or 'none'}",
         "",
         TextTable(("policy", ""), list(policy_lines(inspection.policy).items())),

@@ -1,5 +1,6 @@
 """Settings that learners declare, for commands and jobs: one table for each learner."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +17,24 @@ from kernfed.kernels.scaling import SCALES
 from kernfed.personal.weights import KERNELS
 from kernfed.ridge.model import HEADS, METHODS
 from kernfed.ridge.robust import AGGREGATES
-from kernfed.site.fields import Given, LearnerSettings, Setting, plain_arguments, read_bandwidth, read_number, read_yes
+from kernfed.site.fields import Given, LearnerSettings, Setting, plain_arguments
 from kernfed.site.release.settings import MECHANISM, PRIVACY, SUM, declared_classes, release_arguments
+
+
+def _number_or(*words: str, number: str = "a number") -> Callable[[str, str], float | str]:
+    """A reader of texts that are one of ``words`` or a number, which a message calls ``number``."""
+
+    def read(text: str, name: str) -> float | str:
+        try:
+            return text if text in words else float(text)
+        except ValueError:
+            raise InputError(f"{name} must be {', '.join(words)} or {number}, got {text!r}") from None
+
+    return read
+
+
+def _unless_none(text: str, _: str) -> str | None:
+    return None if text == "none" else text
 
 
 def _batch_size(text: Any, name: str) -> int | str:
@@ -29,6 +46,13 @@ def _batch_size(text: Any, name: str) -> int | str:
     return int(text)
 
 
+SCALE = Setting(
+    "scale",
+    "What brings rows to one unit: columns (each its own), entries (one constant), auto, or none.",
+    AUTO,
+    (AUTO, *SCALES, "none"),
+    read=_unless_none,
+)
 MACHINES = (
     Setting("measure", "How far a row is from a machine.", "distance", tuple(MEASURES)),
     Setting(
@@ -38,13 +62,7 @@ MACHINES = (
         read=_batch_size,
     ),
     Setting("partition", "How a class is divided into machines; under privacy order.", AUTO, (AUTO, *PARTITIONS)),
-    Setting(
-        "scale",
-        "What brings rows to one unit: columns (each its own), entries (one constant), auto, or none.",
-        AUTO,
-        (AUTO, *SCALES, "none"),
-        read=lambda text, _: None if text == "none" else text,
-    ),
+    SCALE,
     Setting("layers", "Layers of each machine.", 1, at_least=1),
     Setting("dtype", "Numbers of machines.", "float64", ("float64", "float32")),
     Setting(
@@ -101,18 +119,6 @@ def _path(text: str, name: str) -> float | tuple[float, ...] | str:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def _unless_none(text: str, _: str) -> str | None:
-    return None if text == "none" else text
-
-
-def _bandwidth(text: str, name: str) -> float | str:
-    """``auto``, ``median``, or a number."""
-    try:
-        return text if text in ("auto", "median") else float(text)
-    except ValueError:
-        raise InputError(f"{name} must be auto, median or a number, got {text!r}") from None
-
-
 AGGREGATE = Setting(
     "aggregate",
     "How sums of sites are put together: sum, or median to survive wrong sites.",
@@ -136,7 +142,7 @@ RIDGE = LearnerSettings(
             "bandwidth",
             "Of the Fourier features: a number, median (of distances), or auto to choose.",
             "auto",
-            read=_bandwidth,
+            read=_number_or("auto", "median"),
         ),
         Setting("regularization", "Of the weights: auto, or numbers with commas to choose from.", "auto", read=_path),
         Setting("task", "What labels are.", "classify", tuple(TASKS)),
@@ -154,13 +160,7 @@ RIDGE = LearnerSettings(
             tuple(FEATURES),
             parameter="features",
         ),
-        Setting(
-            "scale",
-            "What brings rows to one unit: columns (each its own), entries (one constant), auto, or none.",
-            "auto",
-            (AUTO, *SCALES, "none"),
-            read=_unless_none,
-        ),
+        SCALE,
         AGGREGATE,
         MECHANISM,
         SUM,
@@ -180,10 +180,6 @@ def _weights(text: str, name: str) -> Any:
         return tuple(float(number) for number in text.split(","))
     except ValueError:
         raise InputError(f"{name} must be a rule or C_Q,C_P such as 0.2,0.1, got {text!r}") from None
-
-
-def _number_or_auto(text: str, name: str) -> float | str:
-    return text if text == "auto" else read_number(text, name)
 
 
 PERSONAL = LearnerSettings(
@@ -211,33 +207,36 @@ PERSONAL = LearnerSettings(
             parameter="features",
         ),
         Setting("components", "Random Fourier features.", 200, at_least=1, parameter="n_components"),
-        Setting("bandwidth", "Of Fourier features: a number, or median (of distances).", "median", read=read_bandwidth),
-        Setting("regularization", "Of each site's weights: a number, or auto.", "auto", read=_number_or_auto),
         Setting(
-            "gains", "Whether to ask each site what the others are worth to it.", "yes", ("yes", "no"), read=read_yes
+            "bandwidth", "Of Fourier features: a number, or median (of distances).", "median", read=_number_or("median")
+        ),
+        Setting("regularization", "Of each site's weights: a number, or auto.", "auto", read=_number_or("auto")),
+        Setting(
+            "gains",
+            "Whether to ask each site what the others are worth to it.",
+            "yes",
+            ("yes", "no"),
+            read=lambda text, _: text == "yes",
         ),
         MECHANISM,
     )
 )
 
 
-def _weight(text: str, name: str) -> float | str:
-    """``auto``, or a number."""
-    try:
-        return text if text == "auto" else float(text)
-    except ValueError:
-        raise InputError(f"{name} must be auto or a number of at least 0, got {text!r}") from None
-
-
 FUSION_ONLY = (
-    Setting("weight", "Of machines beside the head: auto, or a number; 0 is the head alone.", "auto", read=_weight),
+    Setting(
+        "weight",
+        "Of machines beside the head: auto, or a number; 0 is the head alone.",
+        "auto",
+        read=_number_or("auto", number="a number of at least 0"),
+    ),
     Setting("visit", "always, or unsure: the head answers alone where it is sure.", "always", tuple(VISITS)),
 )
 #: What the fusion decides for both parts.
 _SHARED = ("hold", "privacy", "task")
 _MACHINE_SETTINGS = tuple(setting for setting in FOLDING.table if setting.name not in _SHARED)
 _HEAD_SETTINGS = (
-    *(setting for setting in RIDGE.table if setting.name not in {own.name for own in FOLDING.table} | {"task"}),
+    *(setting for setting in RIDGE.table if setting.name not in (*FOLDING.names, "task")),
     replace(AGGREGATE, name="head-aggregate", parameter="aggregate", help="Of the head: " + AGGREGATE.help),
 )
 _SHARED_SETTINGS = (
@@ -247,10 +246,10 @@ _SHARED_SETTINGS = (
 
 
 def _part(settings: LearnerSettings, given: Given) -> dict[str, Any]:
-    """Arguments of a part's learner, of the settings that are its own."""
-    own = replace(given, values={name: value for name, value in given.values.items() if name in settings.names})
+    """Arguments of a part's learner, of the settings that it declares."""
+    of_part = replace(given, values={name: value for name, value in given.values.items() if name in settings.names})
     make = settings.arguments or (lambda given: plain_arguments(settings.table, given))
-    return make(own)
+    return make(of_part)
 
 
 def _fusion_arguments(given: Given) -> dict[str, Any]:

@@ -5,6 +5,8 @@ import subprocess
 from pathlib import Path
 
 from kernfed.errors import InputError
+from kernfed.jobs.run import COMMON, job_settings
+from kernfed.site.fields import describe, settings_by_name
 
 _PYPROJECT = """\
 [project]
@@ -24,7 +26,7 @@ fab-include = ["kernfed_app/*.py"]
 serverapp = "kernfed_app.server_app:app"
 clientapp = "kernfed_app.client_app:app"
 
-# What a run does unless it is told otherwise; `kernfed flower-run` and `flwr run -c` change it.
+# What a run does unless something else is set; `kernfed flower-run` and `flwr run -c` change it.
 [tool.flwr.app.config]
 {config}
 """
@@ -219,21 +221,17 @@ def renew_certificates(folder: Path) -> str:
     script.write_text(_CERTIFICATES, encoding="utf-8")
     done = subprocess.run([script.resolve(), "--renew"], capture_output=True, text=True, check=False)
     if done.returncode:
-        told = done.stderr.strip() or done.stdout.strip()
-        raise InputError(f"the certificates in {folder} cannot be renewed: {told}")
+        printed = done.stderr.strip() or done.stdout.strip()
+        raise InputError(f"the certificates in {folder} cannot be renewed: {printed}")
     return done.stdout.strip()
 
 
 def _configuration(results: Path) -> str:
-    """Lines with every setting of a job, those of learners with what they are."""
-    from kernfed.jobs.run import COMMON, job_settings
-    from kernfed.site.fields import describe, settings_by_name
-
-    common = [f"{name} = {_toml(value)}" for name, value in {**COMMON, "results": str(results)}.items()]
-    own = [
-        f"# {describe(owners)}\n{name} = {_toml(job_settings()[name])}" for name, owners in settings_by_name().items()
-    ]
-    return "\n".join([*common, "# Of learners. Empty text and 0 stand for the default.", *own])
+    """Lines with every setting of a job, each below what it is for."""
+    values = {**job_settings(), "results": str(results)}
+    common = [f"# {setting.help}\n{setting.name} = {_toml(values[setting.name])}" for setting in COMMON]
+    learners = [f"# {describe(owners)}\n{name} = {_toml(values[name])}" for name, owners in settings_by_name().items()]
+    return "\n".join([*common, "# Of learners. Empty text and 0 stand for the default.", *learners])
 
 
 def _toml(value: str | int | float) -> str:

@@ -133,8 +133,8 @@ def _stop(app: Path, run: str) -> str:
     except RunFailed as error:
         return f"kernfed: run {run} may go on ({error}); stop it: {_by_hand(app, 'stop', run)}"
     if done.returncode:
-        told = " ".join((done.stderr or done.stdout).split())[:200]
-        return f"kernfed: run {run} may go on ({told}); stop it: {_by_hand(app, 'stop', run)}"
+        printed = " ".join((done.stderr or done.stdout).split())[:200]
+        return f"kernfed: run {run} may go on ({printed}); stop it: {_by_hand(app, 'stop', run)}"
     return f"kernfed: run {run} is stopped; what sites have done for it stays at the sites"
 
 
@@ -158,7 +158,7 @@ def predict_with_flower(
 ) -> Predicted:
     """Predictions of a model for rows (n, p) by the sites of a deployment.
 
-    ``site`` is the one whose own predictor answers, of a personalised model. Runs on the SuperLink's machine, where
+    ``site`` is the one whose predictor answers, of a personalised model. Runs on the SuperLink's machine, where
     the rows are left beside the results for as long as the run lasts.
     """
     import pyarrow.parquet as pq
@@ -231,11 +231,11 @@ def _start(app: Path, settings: Mapping[str, Any]) -> str:
         place = Path(folder) / "run.toml"
         place.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
         done = _flwr(app, "run", str(app.resolve()), "--run-config", str(place), "--format", "json")
-    told = _json(done.stdout)
-    if done.returncode or not told.get("success") or not told.get("run-id"):
-        reason = told.get("error-message") or done.stderr.strip() or done.stdout.strip()
+    printed = _json(done.stdout)
+    if done.returncode or not printed.get("success") or not printed.get("run-id"):
+        reason = printed.get("error-message") or done.stderr.strip() or done.stdout.strip()
         raise RunFailed(f"the run could not be started: {reason}")
-    return str(told["run-id"])
+    return str(printed["run-id"])
 
 
 def _status(app: Path, run: str) -> tuple[str, str]:
@@ -243,11 +243,11 @@ def _status(app: Path, run: str) -> tuple[str, str]:
     done = _flwr(app, "list", "--run-id", run, "--format", "json")
     runs = _json(done.stdout).get("runs")
     if done.returncode or not runs:
-        told = done.stderr.strip() or done.stdout.strip()
-        if any(word in told.lower() for word in _AWAY):
-            raise _Unreachable(told)
+        printed = done.stderr.strip() or done.stdout.strip()
+        if any(word in printed.lower() for word in _AWAY):
+            raise _Unreachable(printed)
         raise RunFailed(
-            f"nothing is known of run {run}: {told}; a SuperLink that was restarted without its --database has "
+            f"nothing is known of run {run}: {printed}; a SuperLink that was restarted without its --database has "
             "forgotten its runs"
         )
     return str(runs[0]["status"]), str(runs[0].get("status-details", ""))
@@ -293,7 +293,7 @@ def _executable() -> str:
 
 
 def _environment(app: Path) -> dict[str, str]:
-    """Environment of this process, with telemetry off and the app's own connection unless another is set."""
+    """Environment of this process, with telemetry off and the app's connection unless another is set."""
     usual = {"FLWR_HOME": str(app.resolve() / "home")}
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     return {**usual, **os.environ, **quiet}

@@ -212,7 +212,9 @@ def predict(
 ) -> Predicted:
     """What a model says of rows (n, p); with ``coverage`` or ``abstain`` also sets and answers, by a second scoring."""
     if hasattr(model, "distance"):
-        return Predicted({"distance": model.distance(rows)}, regressor=True)
+        return Predicted(
+            {"distance": model.distance(rows), **sure_columns(model, rows, coverage, abstain)}, regressor=True
+        )
     if not hasattr(model, "answer"):
         raise InputError(f"a {type(model).__name__} predicts nothing, expected a model of kernfed train or a machine")
     asking = asking if getattr(model, "connection", None) is not None else {}
@@ -273,12 +275,12 @@ def majority_line(found: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a model: ``kind`` of ``CHANGES`` at ``site``; row ids to forget, or the table of rows to add."""
+    """A change of a model: ``kind`` of ``CHANGES`` at ``site``; ids of rows to forget, or a table of rows to add."""
 
     kind: str
     site: str
     rows: Sequence[int] = ()
-    new: Table | None = None
+    new: TableFile | None = None
 
     def check(self, model: Any, sites: Sequence[str] = ()) -> None:
         """Refuse a model that cannot change, a site that is not there or is already, and ``sites`` that are too few."""
@@ -295,6 +297,18 @@ class Change:
         absent = sorted(asked - set(sites)) if sites and asks_sites(model) else []
         if absent:
             raise InputError(f"sites must name all that are asked, {absent[0]!r} is not among {', '.join(sites[:20])}")
+        if self.kind == "add-rows":
+            self._new_rows(model)
+
+    def _new_rows(self, model: Any) -> Table:
+        """Rows to add, with the columns of the model."""
+        assert self.new is not None
+        table = self.new.read(self.new.features or list(model.feature_names_in_) or None)
+        if table.X.shape[1] != model.n_features_in_:
+            raise InputError(f"new must have {model.n_features_in_} columns as the model has, got {table.X.shape[1]}")
+        if table.ids is not None and table.ids.dtype.kind not in "iu":
+            raise InputError(f"ids must be a column of whole numbers, {self.new.ids!r} holds {table.ids.dtype}")
+        return table
 
     def apply(self, model: Any, federation: Federation) -> "Changed":
         """The model as it is afterwards; a whole site that is gone for good is not waited for and not asked."""
@@ -305,9 +319,8 @@ class Change:
         if self.kind == "add-site":
             return Changed(self.kind, asked.add_site(self.site))
         if self.kind == "add-rows":
-            assert self.new is not None
-            more = asked.add_rows(self.site, self.new.X, self.new.y, self.new.ids)
-            return Changed(self.kind, more, added=len(self.new))
+            new = self._new_rows(model)
+            return Changed(self.kind, asked.add_rows(self.site, new.X, new.y, new.ids), added=len(new))
         return Changed(self.kind, asked.forget(self.site, rows=list(self.rows) or None))
 
 
@@ -344,13 +357,3 @@ def row_ids(text: str) -> list[int]:
         return [int(number) for number in text.split(",") if number.strip()]
     except ValueError:
         raise InputError(f"rows must be row ids such as 3,17,20, got {text!r}") from None
-
-
-def read_new_rows(model: Any, file: TableFile) -> Table:
-    """Rows to add to a site, with the columns of the model."""
-    table = file.read(file.features or list(model.feature_names_in_) or None)
-    if table.X.shape[1] != model.n_features_in_:
-        raise InputError(f"new must have {model.n_features_in_} columns as the model has, got {table.X.shape[1]}")
-    if table.ids is not None and table.ids.dtype.kind not in "iu":
-        raise InputError(f"ids must be a column of whole numbers, {file.ids!r} holds {table.ids.dtype}")
-    return table

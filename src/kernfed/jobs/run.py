@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernfed.base.checks import check_choice, check_count, check_number
-from kernfed.data import Table, read_raw_table, read_table, write_table
+from kernfed.data import read_raw_table, read_table, write_table
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation
 from kernfed.federation.folding.secure import check_encryptable, combined_answer
 from kernfed.files import atomic_path, load
 from kernfed.jobs import jobs
-from kernfed.jobs.jobs import CHANGES, Change, read_new_rows, row_ids
+from kernfed.jobs.jobs import CHANGES, Change, row_ids
 from kernfed.jobs.learning import USUAL_LEARNER, Learning
 from kernfed.jobs.tables import TableFile
 from kernfed.kahm.model import FoldingModel
 from kernfed.secure.bundle import open_keys
-from kernfed.site.fields import Value, settings_by_name
+from kernfed.site.fields import Setting, Value, settings_by_name
 from kernfed.testing.outcomes import Evaluation
 from kernfed.testing.predictors import predictor_for
 
@@ -35,31 +35,31 @@ if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid
 
-#: Settings every job has, with what they are unless they are given. An empty text or 0 stands for "not given".
-COMMON: Mapping[str, Value] = {
-    "job": "train",
-    "results": "",
-    "sites": "",
-    "min-sites": 1,
-    "min-replies": 0,
-    "wait": 60.0,
-    "timeout": 600.0,
-    "seed": 0,
-    "caller": "flower",
-    "model": "",
-    "queries": "",
-    "features": "",
-    "keys": "",
-    "site": "",
-    "rows": "",
-    "new": "",
-    "label": "",
-    "ids": "",
-    "nodes": "",
-    "learner": USUAL_LEARNER,
-    "preparation": "auto",
-    "influence": 0,
-}
+#: Settings every job has beside those of learners. An empty text or 0 stands for "not given".
+COMMON = (
+    Setting("job", "What the run does: train, predict, evaluate, forget, add-rows or add-site.", "train"),
+    Setting("results", "Folder of results, an absolute path on the ServerApp's machine."),
+    Setting("sites", "Names of the sites that are waited for, with commas."),
+    Setting("min-sites", "Sites that must be there before the job begins.", 1),
+    Setting("min-replies", "Sites that must answer each question; 0 for all.", 0),
+    Setting("wait", "Seconds that sites are waited for.", 60.0),
+    Setting("timeout", "Seconds that sites have for each question.", 600.0),
+    Setting("seed", "Seed of everything that is drawn.", 0),
+    Setting("caller", "Name under which sites note the questions.", "flower"),
+    Setting("model", "Model file, of every job but train."),
+    Setting("queries", "Table of rows to predict."),
+    Setting("features", "Columns of queries or new, where they are not those of the model."),
+    Setting("keys", "Public keys, of predict whose answer is encrypted."),
+    Setting("site", "The site that a change is about, or whose predictor of a personalised model answers."),
+    Setting("rows", "Row ids to forget, with commas; empty for the whole site."),
+    Setting("new", "Table of rows to add."),
+    Setting("label", "Column of the label in new."),
+    Setting("ids", "Column of whole numbers that name the rows in new."),
+    Setting("nodes", "Folder of the settings of virtual sites, in a simulation."),
+    Setting("learner", "Which learner trains.", USUAL_LEARNER),
+    Setting("preparation", "auto (where tables are raw), none, or a file of kernfed prepare.", "auto"),
+    Setting("influence", "1 to name sites that harm the others, of evaluate.", 0),
+)
 RESULT = "result.json"
 #: Encrypted queries of one run: some 40 kB of each site for every one.
 MOST_ENCRYPTED = 4096
@@ -68,11 +68,12 @@ MOST_ENCRYPTED = 4096
 @cache
 def job_settings() -> dict[str, Value]:
     """All settings that a job may have: those every job has, and those of learners, which are not given at first."""
-    own = {name: next(iter(owners.values())).absent for name, owners in settings_by_name().items()}
-    twice = sorted(set(own) & set(COMMON))
+    common = {setting.name: setting.usual for setting in COMMON}
+    of_learners = {name: next(iter(owners.values())).absent for name, owners in settings_by_name().items()}
+    twice = sorted(set(of_learners) & set(common))
     if twice:
         raise InputError(f"setting {twice[0]!r} of a learner is one that every job has; name it otherwise")
-    return {**COMMON, **own}
+    return {**common, **of_learners}
 
 
 @dataclass(frozen=True)
@@ -183,16 +184,13 @@ def check_job(job: Job, *, files: bool = True) -> None:
         raise InputError("job 'add-rows' needs the settings new, a table of the rows, and label, its column of labels")
     job.file("model")
     if files and job.kind in CHANGES:
-        model = load(job.file("model"))
-        Change(job.kind, job.settings["site"], row_ids(job.settings["rows"])).check(model, job.sites)
-        if job.kind == "add-rows":
-            _new_rows(model, job)
+        _requested_change(job).check(load(job.file("model")), job.sites)
 
 
-def _new_rows(model: Any, job: Job) -> Table:
-    """Rows to add, with the columns of the model."""
+def _requested_change(job: Job) -> Change:
     features, label, ids = (job.settings[name] or None for name in ("features", "label", "ids"))
-    return read_new_rows(model, TableFile(job.file("new"), features, label, ids=ids))
+    new = TableFile(job.file("new"), features, label, ids=ids) if job.kind == "add-rows" else None
+    return Change(job.kind, job.settings["site"], row_ids(job.settings["rows"]), new)
 
 
 # What is done -----------------------------------------------------------------------------------------------------
@@ -232,15 +230,17 @@ def _encrypted(federation: Federation, job: Job) -> dict[str, Any]:
     """An answer that nobody here can read: the run asks and combines, and the secret key is with whoever started it."""
     model = _model(federation, job)
     if not isinstance(model, FoldingModel) or model.connection is None:
-        told = f"encrypted answers need a folding model whose machines are at its sites, got a {type(model).__name__}"
-        raise InputError(f"{told}: train with learner folding and measure rms")
+        problem = (
+            f"encrypted answers need a folding model whose machines are at its sites, got a {type(model).__name__}"
+        )
+        raise InputError(f"{problem}: train with learner folding and measure rms")
     check_encryptable(model)
     keys = open_keys(job.file("keys").read_bytes())
     rows = model._queries(_queries(model, job))
     if not 1 <= len(rows) <= MOST_ENCRYPTED:
         raise InputError(f"a run answers 1 to {MOST_ENCRYPTED:,} encrypted queries, got {len(rows):,}")
     asking = job.asking
-    if job.min_replies is not None:  # what one site alone attains would be told of that site
+    if job.min_replies is not None:  # what one site alone attains would be known of that site
         asking["min_replies"] = max(job.min_replies, min(2, len(model.sites)))
     answer = combined_answer(federation, model, rows, site_key=keys.site_key, server=keys.server, **asking)
     with atomic_path(job.folder / "answer.kfsm") as temporary:
@@ -260,10 +260,7 @@ def _evaluate(federation: Federation, job: Job) -> dict[str, Any]:
 
 
 def _change(federation: Federation, job: Job) -> dict[str, Any]:
-    model = load(job.file("model"))
-    new = _new_rows(model, job) if job.kind == "add-rows" else None
-    change = Change(job.kind, job.settings["site"], row_ids(job.settings["rows"]), new)
-    changed = change.apply(model, federation)
+    changed = _requested_change(job).apply(load(job.file("model")), federation)
     return {**_saved(changed.model, job), **changed.to_json()}
 
 

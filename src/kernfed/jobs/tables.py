@@ -38,7 +38,7 @@ class TableFile:
     persons: str | None = None
 
     def read(self, features: str | Sequence[str] | None = None) -> Table:
-        """The table as numbers, of ``features`` in place of its own where they are given."""
+        """The table as numbers, of ``features`` in place of those declared, where they are given."""
         return read_table(self.path, features=features or self.features, **self._roles)
 
     def read_raw(self, features: Sequence[str] | None = None) -> RawTable:

@@ -96,7 +96,7 @@ def learner_settings(name: str) -> LearnerSettings:
 
 
 def settings_by_name() -> dict[str, dict[str, Setting]]:
-    """All settings, ``{setting: {learner: its own of that name}}``; those of one name are of one type."""
+    """All settings, ``{setting: {learner: its setting of that name}}``; those of one name are of one type."""
     every: dict[str, dict[str, Setting]] = {}
     for learner in learners():
         for setting in learner_settings(learner).table:
@@ -111,13 +111,13 @@ def describe(owners: Mapping[str, Setting]) -> str:
     """What a setting is, whose, and what it is unless given."""
     first = next(iter(owners.values()))
     usual = {learner: setting.usual for learner, setting in owners.items() if setting.usual != setting.absent}
-    told = f"{' and '.join(owners)}: {first.help}" if any(owners) else first.help
+    text = f"{' and '.join(owners)}: {first.help}" if any(owners) else first.help
     if not usual:
-        return told
+        return text
     values = dict.fromkeys(usual.values())
     alike = len(values) == 1 and len(usual) == len(owners)
     said = values if alike else [f"{value} ({learner})" for learner, value in usual.items()]
-    return f"{told.removesuffix('.')}; default {', '.join(map(str, said))}."
+    return f"{text.removesuffix('.')}; default {', '.join(map(str, said))}."
 
 
 def make_learner(name: str, given: Given) -> Any:
@@ -130,7 +130,7 @@ def make_learner(name: str, given: Given) -> Any:
             raise InputError(
                 f"{given.shown(other)} is for {given.shown('learner')} {owners}, not for {name}; leave it out"
             )
-    arguments = settings.arguments or (lambda own: plain_arguments(settings.table, own))
+    arguments = settings.arguments or (lambda given: plain_arguments(settings.table, given))
     learner: Any = resolve(learners()[name].learner)(**arguments(given))
     return learner
 
@@ -148,27 +148,3 @@ def plain_arguments(table: tuple[Setting, ...], given: Given) -> dict[str, Any]:
             raise InputError(f"{shown} must be >= {setting.at_least:g}, got {value!r}")
         arguments[setting.argument] = value if setting.read is None else setting.read(value, shown)
     return arguments
-
-
-# How texts are read that stand for more than text -----------------------------------------------------------------
-
-
-def read_number(text: str, name: str) -> float:
-    """A number."""
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"{name} must be a number, got {text!r}") from None
-
-
-def read_bandwidth(text: str, name: str) -> float | str:
-    """``median``, or a number."""
-    try:
-        return text if text == "median" else float(text)
-    except ValueError:
-        raise InputError(f"{name} must be median or a number, got {text!r}") from None
-
-
-def read_yes(text: str, name: str) -> bool:
-    """Whether ``yes`` or ``no`` is yes."""
-    return check_choice(text, name, ("yes", "no")) == "yes"
