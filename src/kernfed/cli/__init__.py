@@ -91,7 +91,7 @@ def _options(
 
 
 def main() -> None:
-    """Console script ``kernfed``."""
+    """Run the command line of this process; the console script ``kernfed``."""
     app(prog_name="kernfed")
 
 

@@ -74,12 +74,12 @@ class Commands(TyperGroup):
 
 
 def is_bad_input(error: Exception) -> bool:
-    """Whether the user can mend it."""
+    """Whether an error is about what the user gave, and not a fault of the program."""
     return isinstance(error, INPUT_ERRORS) or hasattr(error, "format_message")  # of the option parser
 
 
 def sentence(error: Exception) -> str:
-    """What happened, on one line."""
+    """One line of text that says what happened and, for options, where their help is."""
     if hasattr(error, "format_message"):  # of the option parser; its class has no public name that lasts
         context = getattr(error, "ctx", None)
         text = f"{error.format_message()} (see {context.command_path if context else 'kernfed'} --help)"

@@ -178,7 +178,7 @@ def _figure(name: str, value: float) -> str:
 
 
 def _sentence(tried: list["Contender"]) -> str:
-    """The comparison in a line."""
+    """One line with the best contender of each group, by the first figure."""
     known = [one for one in tried if one.figures and one.score == one.score]
     measure = next(iter(known[0].figures))
     best = {

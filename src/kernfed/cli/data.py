@@ -32,7 +32,7 @@ PARTITION_EXAMPLE = "Example: kernfed data partition --data emb.parquet --label 
 
 
 class Kind(StrEnum):
-    """Ways to divide a table."""
+    """How rows of a table are divided among sites."""
 
     DIRICHLET = "dirichlet"
     LABEL_SKEW = "label-skew"
@@ -239,7 +239,7 @@ def prepare(
 
 
 def _orders(given: list[str]) -> dict[str, tuple[str, ...]]:
-    """Words in order by column."""
+    """Ordered words by column, of texts such as "severity=mild<severe"."""
     return {
         name: tuple(word.strip() for word in words.split("<")) for name, words in _pairs("--ordered", given).items()
     }

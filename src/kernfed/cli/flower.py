@@ -17,7 +17,7 @@ RUN_EXAMPLE = "Example: kernfed flower-run app train --set measure=distance --ou
 
 
 class JobKind(StrEnum):
-    """What a run may do."""
+    """Jobs that a run on Flower may do, as the setting ``job`` names them."""
 
     TRAIN = "train"
     PREDICT = "predict"

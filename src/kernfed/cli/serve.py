@@ -209,7 +209,7 @@ def ask(
 
 
 def _service(service: str, token: Path | None, model: Path | None) -> "_Gateway | _FlowerApp":
-    """Who is asked."""
+    """The gateway at an address, or the Flower app in a folder, that answers rows."""
     if not Path(service).is_dir():
         if model is not None:
             raise InputError("--model is for a Flower app; a gateway has a model of its own")

@@ -35,7 +35,7 @@ _PRODUCTS = ("model", "predictions", "evaluation", "answer")
 
 
 class _Unreachable(RunFailed):
-    """The SuperLink does not answer."""
+    """Flower's command could not reach the SuperLink, which may come back."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Finished:
     result: Mapping[str, Any]
 
     def product(self) -> Path:
-        """The file the job made."""
+        """Path of the model, predictions, evaluation or answer that the job wrote."""
         return self.folder / next(str(self.result[name]) for name in _PRODUCTS if name in self.result)
 
 

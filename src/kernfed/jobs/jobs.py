@@ -108,7 +108,7 @@ class Trained:
         }
 
     def site_table(self) -> TextTable:
-        """Which sites are missing, and why."""
+        """Table of all sites, each with the reason why it is missing or a dot."""
         missing = self.missing
         return TextTable(("site", "missing"), [(site, missing.get(site, ".")) for site in self.sites])
 

@@ -122,7 +122,7 @@ class Job:
 
     @property
     def asking(self) -> dict[str, Any]:
-        """Options of every question."""
+        """Options ``min_replies`` and ``timeout`` of every question that the job asks."""
         return {"min_replies": self.min_replies, "timeout": self.timeout}
 
     def file(self, name: str) -> Path:
