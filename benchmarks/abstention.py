@@ -35,7 +35,8 @@ from timing import machine_facts
 
 import kernfed as kf
 from kernfed.abstain import probability_bins
-from kernfed.cli.console import TextTable, show
+from kernfed.base.text import TextTable
+from kernfed.cli.console import show
 from kernfed.errors import DatasetNotFoundError
 
 try:

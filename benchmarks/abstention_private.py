@@ -8,7 +8,7 @@ import numpy as np
 
 from kernfed.abstain import Conformal, NoisyConformal, count_scores, probability_bins
 from kernfed.abstain.bins import odds_places
-from kernfed.cli.console import TextTable
+from kernfed.base.text import TextTable
 from kernfed.privacy import NoiseGenerator, RecordHistogram
 from kernfed.privacy.values import mechanism_to_values
 from kernfed.promise import Terms

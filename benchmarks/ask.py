@@ -25,7 +25,8 @@ import numpy as np
 from hub import SOON, Deployment, resident, rows_of_sites
 from timing import machine_facts
 
-from kernfed.cli.console import TextTable, note, show
+from kernfed.base.text import TextTable
+from kernfed.cli.console import note, show
 from kernfed.errors import RunFailed
 from kernfed.federation import Federation, FoldingLearner
 from kernfed.federation.engines.nats_hub import Hub

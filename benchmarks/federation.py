@@ -29,7 +29,8 @@ from timing import machine_facts
 
 from kernfed import KAHMClassifier
 from kernfed.base.random import generator
-from kernfed.cli.console import TextTable, format_bytes, format_seconds, note, show
+from kernfed.base.text import TextTable, format_bytes, format_seconds
+from kernfed.cli.console import note, show
 from kernfed.data import Dataset, load_dataset, partition_dirichlet
 from kernfed.errors import DatasetNotFoundError
 from kernfed.federation import Federation, FoldingLearner, SiteStore

@@ -29,11 +29,12 @@ from typing import Any
 import numpy as np
 from timing import machine_facts
 
-from kernfed.cli.console import TextTable, show
-from kernfed.cli.flower_app import write_app
-from kernfed.cli.flower_run import _environment, _executable, run_app
+from kernfed.base.text import TextTable
+from kernfed.cli.console import show
 from kernfed.data import read_table, write_table
 from kernfed.federation import Federation, FoldingLearner
+from kernfed.jobs.flower_app import write_app
+from kernfed.jobs.flower_run import _environment, _executable, run_app
 
 SITES = ("a", "b", "c")
 #: Bytes of machines per row of 1,024 columns, about.
@@ -44,7 +45,7 @@ from pathlib import Path
 from flwr.app import Message, RecordDict
 from flwr.serverapp import ServerApp
 from kernfed import Federation
-from kernfed.jobs.flower import serve
+from kernfed.jobs.run import serve
 
 def empty_round(grid):
     # What the engine does, with nothing of ours at the sites.
@@ -229,7 +230,7 @@ def measure(app: Path, folder: Path, rounds: int, rows: int, width: int) -> dict
     _, alternating = timed({"empty-rounds": rounds})
     empty, ours = (statistics.median(alternating.result[name]) for name in ("empty", "kernfed"))
     imports, answers = np.loadtxt(_spent(app), ndmin=2).T
-    training, trained = timed({"job": "train"})
+    training, trained = timed({"job": "train", "learner": "folding"})
     np.save(folder / "queries.npy", np.random.default_rng(1).standard_normal((rows, width)))
     predicting, predicted = timed(
         {"job": "predict", "model": str(trained.product()), "queries": str(folder / "queries.npy")}
@@ -265,7 +266,11 @@ def measure_large(folder: Path, megabytes: int) -> dict[str, Any]:
     with deployment(folder, rows, 1024, 'tasks = ["*"]\n') as app:
         told: list[str] = []
         started = time.monotonic()
-        finished = run_app(app, {"sites": ",".join(SITES), "job": "train", "hold": "machines"}, report=told.append)
+        finished = run_app(
+            app,
+            {"sites": ",".join(SITES), "job": "train", "learner": "folding", "hold": "machines"},
+            report=told.append,
+        )
         seconds = time.monotonic() - started
     tables = {site: read_table(folder / f"{site}.parquet", features="X", label="y") for site in SITES}
     with Federation.local(

@@ -36,7 +36,8 @@ from typing import Any
 import numpy as np
 from timing import machine_facts
 
-from kernfed.cli.console import TextTable, format_seconds, note, show
+from kernfed.base.text import TextTable, format_seconds
+from kernfed.cli.console import note, show
 from kernfed.data import load_dataset
 from kernfed.errors import DatasetNotFoundError, TooFewReplies
 from kernfed.federation import Federation, FoldingLearner, Payload

@@ -33,7 +33,8 @@ import numpy as np
 from timing import machine_facts
 
 from kernfed.base.chain import ChainedLines
-from kernfed.cli.console import TextTable, format_seconds, show
+from kernfed.base.text import TextTable, format_seconds
+from kernfed.cli.console import show
 from kernfed.federation import Payload, Policy, Site, SiteStore
 from kernfed.site.authorise import Caller, count_queries
 from kernfed.site.journal import check_journal, read_journal

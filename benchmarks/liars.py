@@ -33,7 +33,8 @@ from sklearn.datasets import load_breast_cancer
 from timing import machine_facts
 
 import kernfed as kf
-from kernfed.cli.console import TextTable, show
+from kernfed.base.text import TextTable
+from kernfed.cli.console import show
 from kernfed.errors import DatasetNotFoundError, KernfedError
 from kernfed.federation import Federation, LocalEngine, Payload
 

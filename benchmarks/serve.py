@@ -32,7 +32,8 @@ import pyarrow as pa
 from hub import SOON, Deployment, Figures, deployment, rows_of_sites, show_part, timed
 from timing import machine_facts
 
-from kernfed.cli.console import format_seconds, note
+from kernfed.base.text import format_seconds
+from kernfed.cli.console import note
 from kernfed.federation import Federation, FoldingLearner
 from kernfed.serve.requests import new_token
 from kernfed.serve.rows import ARROW, JSON

@@ -17,7 +17,8 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from kernfed import __version__
-from kernfed.cli.console import TextTable, format_bytes, format_seconds, show
+from kernfed.base.text import TextTable, format_bytes, format_seconds
+from kernfed.cli.console import show
 
 Work = Callable[[], object]
 

@@ -41,7 +41,7 @@ FOLDERS = [
     {"folding", "ridge", "personal"},
     {"fusion"},
     {"estimators"},
-    {"estimator_files", "planning"},
+    {"estimator_files", "settings", "planning"},
 ]
 #: What answers, asks and plans, whatever is learned.
 CORE = {"engines", "program", "asking", "learner", "shares", "survey", "planning"}

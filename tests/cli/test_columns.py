@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import kernfed as kf
 from kernfed.cli import app
-from kernfed.cli.tables import columns_line
 from kernfed.data import Table, write_table
+from kernfed.jobs.tables import columns_line
 
 
 def line(columns, left_out=None):

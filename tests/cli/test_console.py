@@ -4,7 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernfed.cli.console import TextTable, aligned, emit, format_bytes, format_seconds, note, plain, progress
+from kernfed.base.text import TextTable, aligned, format_bytes, format_seconds, plain
+from kernfed.cli.console import emit, note, progress
 
 SCORES = TextTable(("name", "score"), [("a", "9.5%"), ("longer", "10.25%")], "Scores")
 

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import kernfed as kf
 from kernfed.cli import app
-from kernfed.cli.flower_app import write_app
 from kernfed.data import read_table, write_table
+from kernfed.jobs.flower_app import write_app
 
 
 def run(*words: Any, code: int = 0) -> Any:
@@ -188,7 +188,7 @@ def test_a_run_on_flower_is_told_the_site(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, site: str
 ) -> None:
     """A model that is whole waits for no site by name; the run itself is a stand-in."""
-    from kernfed.cli import flower_run
+    from kernfed.jobs import flower_run
 
     seen: dict[str, Any] = {}
 

@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kernfed.cli import OutsideCommand, app, outside
+from kernfed.cli import OutsideCommand, app, command
 from kernfed.errors import InputError
 
 
@@ -35,7 +35,7 @@ def declare(monkeypatch):
             assert group == "kernfed.commands"
             return [entry for entry in entries if entry.name == name]
 
-        monkeypatch.setattr(outside, "entry_points", entry_points)
+        monkeypatch.setattr(command, "entry_points", entry_points)
 
     return put
 
@@ -91,7 +91,7 @@ def test_the_help_lists_bench_and_reads_no_entry_points(monkeypatch):
     def refuse(**_):
         raise AssertionError("read")
 
-    monkeypatch.setattr(outside, "entry_points", refuse)
+    monkeypatch.setattr(command, "entry_points", refuse)
     done = kernfed("--help")
     assert done.exit_code == 0
     assert "\n  bench " in done.stdout

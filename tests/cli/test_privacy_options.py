@@ -5,8 +5,8 @@ import pytest
 from typer.testing import CliRunner
 
 from kernfed.cli import app
-from kernfed.cli.learning import Learning
 from kernfed.data import read_table, write_table
+from kernfed.jobs.learning import Learning
 from kernfed.site.release.settings import NAMES
 
 #: What each mechanism needs, and for every option a value that it could have.

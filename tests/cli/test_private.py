@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import kernfed
 from kernfed.cli import app
-from kernfed.cli.tables import row_numbers
 from kernfed.data import write_table
+from kernfed.jobs.tables import row_numbers
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kernfed.cli.running import Commands
+from kernfed.cli.command import Commands
 from kernfed.errors import DataError, FileFormatError
 
 ENDINGS = {

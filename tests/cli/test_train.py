@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 import kernfed
+from kernfed.base.text import format_bytes
 from kernfed.cli import app
-from kernfed.cli.console import format_bytes
-from kernfed.cli.tables import check_output
+from kernfed.cli.options import check_output
 from kernfed.data import read_table, write_table
 
 
@@ -78,7 +78,9 @@ def test_where_no_model_can_be_written_nothing_is_trained(folder, monkeypatch, o
     (folder / "link").symlink_to("rows.csv")
     os.mkfifo(folder / "pipe")
     before = (folder / "rows.csv").read_bytes()
-    monkeypatch.setattr("kernfed.data.read_table", lambda *_, **__: pytest.fail("read before the place was checked"))
+    monkeypatch.setattr(
+        "kernfed.jobs.tables.read_table", lambda *_, **__: pytest.fail("read before the place was checked")
+    )
     done = train("--out", out, code=2)
     assert told in done.stderr
     assert sorted(path.name for path in folder.iterdir()) == ["link", "pipe", "rows.csv"]

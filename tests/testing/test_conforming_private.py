@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import kernfed as kf
 from kernfed.abstain.bins import PLACES, ladder_sums
-from kernfed.cli import app, hub_jobs
+from kernfed.cli import app
 from kernfed.errors import InputError, LedgerNotKept, TooFewReplies
 from kernfed.privacy import DiscreteGaussian, RecordHistogram, RecordMoments, RecordRidge
 from kernfed.report.assurance import coverage_section
@@ -279,7 +279,7 @@ def test_a_temporary_store_is_warned_of(rows, models):
 
 
 def test_the_command_counts_with_noise_at_a_hub(federation, models, tmp_path, monkeypatch):
-    monkeypatch.setattr(hub_jobs, "hub_federation", lambda *_: federation)
+    monkeypatch.setattr("kernfed.cli.model.open_hub", lambda *_: federation)
     models["ridge"].save(tmp_path / "model.kfd")
     base = ["conform", str(tmp_path / "model.kfd"), "--out", str(tmp_path / "sure.kfd")]
     hub = ["--credentials", str(tmp_path / "caller.json")]

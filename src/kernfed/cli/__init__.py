@@ -1,4 +1,4 @@
-"""The command line. Each command is one file; it is registered here and imports what is heavy when it runs."""
+"""The command line. Commands are registered here, and import what is heavy when they run."""
 
 from functools import partial
 from typing import Annotated
@@ -6,39 +6,35 @@ from typing import Annotated
 import typer
 
 from kernfed._version import __version__
+from kernfed.base.text import TextTable, aligned, format_seconds
 from kernfed.cli import (
-    approve,
-    ask,
     audit,
-    bench,
-    change,
     compare,
-    conform,
     data,
     demo,
-    embed,
-    evaluate,
-    flower_app,
-    flower_run,
+    flower,
     hub,
     journal,
-    key,
-    models,
+    model,
     plan,
-    predict,
-    prepare,
     report,
     serve,
     site,
     train,
     verify,
-    verify_site,
 )
-from kernfed.cli.console import Json, TextTable, aligned, emit, format_seconds, note, progress
-from kernfed.cli.learning import LearningCommand, ReleasingCommand
-from kernfed.cli.outside import MARKUP, OpenCommands, OutsideCommand
-from kernfed.cli.running import Command
-from kernfed.cli.tables import Seed, check_output
+from kernfed.cli.command import (
+    BENCH_EXAMPLE,
+    MARKUP,
+    Command,
+    LearningCommand,
+    OpenCommands,
+    OutsideCommand,
+    ReleasingCommand,
+    bench,
+)
+from kernfed.cli.console import Json, emit, note, progress
+from kernfed.cli.options import Seed, check_output
 
 app = typer.Typer(
     name="kernfed",
@@ -54,33 +50,29 @@ app = typer.Typer(
 #: Of a command that stands in for another and cannot know its options.
 ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True}
 
-command = partial(app.command, cls=Command)
-command("demo", epilog=demo.EXAMPLE)(demo.demo)
-command("prepare", epilog=prepare.EXAMPLE)(prepare.prepare)
-command("compare", epilog=compare.EXAMPLE)(compare.compare)
-command("embed", epilog=embed.EXAMPLE)(embed.embed)
-command("plan", cls=LearningCommand, epilog=plan.EXAMPLE)(plan.plan)
-command("train", cls=LearningCommand, epilog=train.EXAMPLE)(train.train)
-command("predict", epilog=predict.EXAMPLE)(predict.predict)
-command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
-command("conform", epilog=conform.EXAMPLE)(conform.conform)
-command("audit", cls=ReleasingCommand, epilog=audit.EXAMPLE)(audit.audit)
-command("verify", epilog=verify.EXAMPLE)(verify.verify)
-command("verify-site", epilog=verify_site.EXAMPLE)(verify_site.verify_site)
-command("models", epilog=models.EXAMPLE)(models.models)
-command("key", epilog=key.EXAMPLE)(key.key)
-command("report", epilog=report.EXAMPLE)(report.report)
-command("serve", epilog=serve.EXAMPLE)(serve.serve)
-command("ask", epilog=ask.EXAMPLE)(ask.ask)
-command("bench", epilog=bench.EXAMPLE, context_settings=ANYTHING)(bench.bench)
-command("flower-app", epilog=flower_app.EXAMPLE)(flower_app.flower_app)
-command("flower-run", epilog=flower_run.EXAMPLE)(flower_run.flower_run)
-app.add_typer(data.app)
-app.add_typer(site.app)
-app.add_typer(hub.app)
-app.add_typer(change.app)
-app.add_typer(journal.app)
-app.add_typer(approve.app)
+add_command = partial(app.command, cls=Command)
+add_command("demo", epilog=demo.EXAMPLE)(demo.demo)
+add_command("prepare", epilog=data.PREPARE_EXAMPLE)(data.prepare)
+add_command("compare", epilog=compare.EXAMPLE)(compare.compare)
+add_command("embed", epilog=data.EMBED_EXAMPLE)(data.embed)
+add_command("plan", cls=LearningCommand, epilog=plan.EXAMPLE)(plan.plan)
+add_command("train", cls=LearningCommand, epilog=train.EXAMPLE)(train.train)
+add_command("predict", epilog=model.PREDICT_EXAMPLE)(model.predict)
+add_command("evaluate", epilog=model.EVALUATE_EXAMPLE)(model.evaluate)
+add_command("conform", epilog=model.CONFORM_EXAMPLE)(model.conform)
+add_command("audit", cls=ReleasingCommand, epilog=audit.EXAMPLE)(audit.audit)
+add_command("verify", epilog=verify.VERIFY_EXAMPLE)(verify.verify)
+add_command("verify-site", epilog=verify.VERIFY_SITE_EXAMPLE)(verify.verify_site)
+add_command("models", epilog=journal.MODELS_EXAMPLE)(journal.models)
+add_command("key", epilog=site.KEY_EXAMPLE)(site.key)
+add_command("report", epilog=report.EXAMPLE)(report.report)
+add_command("serve", epilog=serve.SERVE_EXAMPLE)(serve.serve)
+add_command("ask", epilog=serve.ASK_EXAMPLE)(serve.ask)
+add_command("bench", epilog=BENCH_EXAMPLE, context_settings=ANYTHING)(bench)
+add_command("flower-app", epilog=flower.APP_EXAMPLE)(flower.flower_app)
+add_command("flower-run", epilog=flower.RUN_EXAMPLE)(flower.flower_run)
+for group in (data.app, site.app, hub.app, hub.change_app, journal.app, journal.approve_app):
+    app.add_typer(group)
 
 
 def _print_version(wanted: bool) -> None:
@@ -99,7 +91,7 @@ def _options(
 
 
 def main() -> None:
-    """Console script ``kernfed``."""
+    """Run the command line of this process; the console script ``kernfed``."""
     app(prog_name="kernfed")
 
 

@@ -2,17 +2,21 @@
 
 import json as json_text
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from kernfed.cli.console import Json, TextTable, emit, note, progress
-from kernfed.cli.learning import Learning
-from kernfed.cli.tables import Features, Label, RowIds, Seed, check_outputs, columns_line, read_queries, read_rows
+from kernfed.base.text import TextTable
+from kernfed.cli.console import Json, emit, note, progress
+from kernfed.cli.options import Features, Label, RowIds, Seed, check_outputs, write_text
 from kernfed.errors import InputError
 
 if TYPE_CHECKING:
+    from kernfed.data import Table
+    from kernfed.jobs.learning import Learning
+    from kernfed.jobs.tables import TableFile
     from kernfed.privacy import AuditReport
 
 EXAMPLE = """Example: kernfed audit --data rows.parquet --label y --privacy record-gaussian --epsilon 3 --radius 1
@@ -53,30 +57,35 @@ def audit(
 
     The attacks see raw rows: give their figures only to those who may. Exit code 1 means that it is contradicted.
     """
+    from kernfed.jobs.tables import TableFile, columns_line
     from kernfed.privacy.roc import check_confidence
+    from kernfed.report import audit_report, officer_page, write_html
 
     _check_places(out, page, (data, others, model))
     check_confidence(confidence)
     learning: Learning = ctx.obj
     options: dict[str, Any] = {"confidence": confidence, "seed": seed}
-    columns = {"features": features, "label": label, "site": site, "ids": ids}
+    table = TableFile(data, features, label, site, ids)
     said: list[str] = []
     about: dict[str, Any] = {}
     if model is not None:
-        _refuse_with_model({**learning.values, "trials": trials}, others)
-        report, traffic = _audit_file(model, data, others, columns, options), None  # type: ignore[arg-type]
+        _refuse_with_model({**learning.values, "trials": trials})
+        report, traffic = _audit_file(model, table, others, options), None
     elif "privacy" not in learning.values:
         raise InputError("give --privacy with its options to audit a mechanism, or --model to audit a model's answers")
     else:
-        inside, outside = _populations(data, others, columns, seed)
+        inside, outside = _populations(table, others, seed)
         options["trials"] = USUAL_TRIALS if trials is None else trials
         report, traffic = _audit_release(learning.make(inside), inside, outside, options)
         said, about = [columns_line(inside)], {"features": inside.columns, "left_out": dict(inside.left_out)}
     result = {**report.to_json(), "traffic": traffic, **about}
     if out is not None:
-        _write(out, json_text.dumps(result, indent=1, allow_nan=False) + "\n")
+        write_text(out, json_text.dumps(result, indent=1, allow_nan=False) + "\n")
     if page is not None:
-        _write_page(page, report, traffic)
+        if page.suffix.lower() == ".html":
+            write_html(audit_report(report, traffic or ()), page)
+        else:
+            write_text(page, officer_page(report, traffic))
     emit(result, json, *said, *_views(report))
     for written in filter(None, (out, page)):
         note(f"wrote {written}")
@@ -91,7 +100,7 @@ def _check_places(out: Path | None, page: Path | None, inputs: tuple[Path | None
     check_outputs({"--out": out, "--page": page}, *inputs)
 
 
-def _refuse_with_model(given: Mapping[str, Any], others: Path | None) -> None:
+def _refuse_with_model(given: Mapping[str, Any]) -> None:
     """Refuse what would do nothing where answers are attacked."""
     for option, value in given.items():
         if value is not None:
@@ -99,8 +108,6 @@ def _refuse_with_model(given: Mapping[str, Any], others: Path | None) -> None:
                 f"--model takes no --{option}: the model says its own guarantee, and every row is tried "
                 "once; leave it out"
             )
-    if others is None:
-        raise InputError("--model needs --others: rows of the same kind that the model was not made of")
 
 
 def _audit_release(learner: Any, inside: Any, outside: Any, options: Any) -> tuple["AuditReport", Any]:
@@ -110,36 +117,38 @@ def _audit_release(learner: Any, inside: Any, outside: Any, options: Any) -> tup
         return audit_mechanism(learner, (inside.X, inside.y), (outside.X, outside.y), **options)
 
 
-def _audit_file(model: Path, data: Path, others: Path, columns: Any, options: Any) -> "AuditReport":
+def _audit_file(model: Path, data: "TableFile", others: Path | None, options: Any) -> "AuditReport":
     from kernfed.federation import load
     from kernfed.testing.auditing import audit_model
 
-    _check_apart(data, others)
+    if others is None:
+        raise InputError("--model needs --others: rows of the same kind that the model was not made of")
+    _check_apart(data.path, others)
     loaded = load(model)
-    inside, outside = (read_queries(loaded, path, **columns) for path in (data, others))
+    inside, outside = (file.read_for(loaded) for file in (data, replace(data, path=others)))
     assert inside.y is not None
     assert outside.y is not None
     with progress("attacking"):
         return audit_model(loaded, (inside.X, inside.y), (outside.X, outside.y), **options)
 
 
-def _populations(data: Path, others: Path | None, columns: Any, seed: int) -> tuple[Any, Any]:
+def _populations(data: "TableFile", others: Path | None, seed: int) -> "tuple[Table, Table]":
     """Table of the rows to protect and table of other rows of the same kind, which need no sites and ids."""
-    from dataclasses import replace
-
     from kernfed.base.random import generator
 
-    table = replace(read_rows(data, **columns), site=None, ids=None)
+    table = replace(cast("Table", data.read_to_learn()), site=None, ids=None)
     if others is not None:
-        _check_apart(data, others)
-        outside = read_queries(table, others, columns["features"], label=columns["label"])
+        _check_apart(data.path, others)
+        outside = replace(data, path=others, site=None, ids=None).read_for(table)
         if outside.X.shape[1] != table.X.shape[1]:
             raise InputError(
-                f"{others}: there are {outside.X.shape[1]} features, {data} has {table.X.shape[1]}; see --features"
+                f"{others}: there are {outside.X.shape[1]} features, {data.path} has {table.X.shape[1]}; see --features"
             )
         return table, outside
     if len(table) < 20:
-        raise InputError(f"{data}: half of the rows are attacked and half stand for others; 20 rows or more are needed")
+        raise InputError(
+            f"{data.path}: half of the rows are attacked and half stand for others; 20 rows or more are needed"
+        )
     order = generator(seed, "audit", "halves").permutation(len(table))
     parts = (order[: len(order) // 2], order[len(order) // 2 :])
     first, second = (replace(table, X=table.X[part], y=table.y[part]) for part in parts)  # type: ignore[index]
@@ -149,26 +158,6 @@ def _populations(data: Path, others: Path | None, columns: Any, seed: int) -> tu
 def _check_apart(data: Path, others: Path) -> None:
     if others.exists() and data.exists() and others.samefile(data):
         raise InputError(f"--others must hold rows that are not in --data, got {others} for both")
-
-
-def _write(place: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
-    from kernfed.files import atomic_path
-
-    with atomic_path(place) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def _write_page(place: Path, report: "AuditReport", traffic: Any) -> None:
-    """The officer's page as Markdown, or as the report that ``kernfed report`` makes of an audit."""
-    if place.suffix.lower() == ".html":
-        from kernfed.report import audit_report, write_html
-
-        write_html(audit_report(report, traffic or ()), place)
-    else:
-        from kernfed.report import officer_page
-
-        _write(place, officer_page(report, traffic))
 
 
 def _views(report: "AuditReport") -> list[TextTable | str]:

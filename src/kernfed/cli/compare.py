@@ -1,4 +1,4 @@
-"""``kernfed compare``: every site alone, together and pooled, on one's own table, with what one would try first."""
+"""``kernfed compare``: every site alone, together and pooled, on one table, beside what one would try first."""
 
 import time
 from pathlib import Path
@@ -6,27 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernfed.cli.console import Json, TextTable, emit, format_bytes, format_seconds, note, progress
-from kernfed.cli.learning import Learning
-from kernfed.cli.raw import (
-    PreparationOption,
-    TextColumns,
-    agreed,
-    learning_for_labels,
-    read_rows_or_raw,
-    text_encoders,
-)
-from kernfed.cli.tables import (
+from kernfed.base.text import TextTable, format_bytes, format_seconds
+from kernfed.cli.console import Json, emit, note, progress
+from kernfed.cli.options import (
     DataFile,
     Features,
     Label,
+    PreparationOption,
     RowIds,
     Seed,
     SiteColumn,
+    TextColumns,
     check_outputs,
-    prepared_table,
-    raw_rows_by_site,
-    site_places,
+    text_encoders,
 )
 from kernfed.errors import InputError
 
@@ -65,6 +57,8 @@ def compare(
     A quarter of each site's rows is kept aside, and everything is tested on these. Others are tuned too: each by
     3-fold cross-validation over four settings, on at most 2,000 rows.
     """
+    from kernfed.jobs.learning import Learning
+    from kernfed.jobs.tables import TableFile
     from kernfed.testing.comparing import run_trial, trials
 
     if out is not None and out.suffix.lower() not in (".png", ".html"):
@@ -72,11 +66,11 @@ def compare(
     check_outputs({"--out": out}, data)
     if task not in ("", "classify", "regress"):
         raise InputError(f"--task must be classify or regress, got {task!r}")
-    columns: Any = {"features": features, "label": label, "site": site, "ids": ids}
     started = time.perf_counter()
     with progress(f"reading {data}"):
-        rows = read_rows_or_raw(data, preparation, private=False, **columns)
-        learning, what_for = learning_for_labels(Learning(values={"task": task} if task else {}), rows.y, label)
+        rows = TableFile(data, features, label, site, ids).read_to_learn(preparation)
+        assert rows.y is not None
+        learning, what_for = Learning(values={"task": task} if task else {}).for_labels(rows.y, label)
         setting, about = _setting(rows, (preparation, text_encoders(text, preparation)), most_rows, seed)
     regress = learning.values.get("task") == "regress"
     setting = _for_task(setting, regress)
@@ -125,6 +119,8 @@ def _setting(rows: Any, preparation: tuple[str, dict[str, str]], most_rows: int,
     from kernfed.base.random import generator
     from kernfed.data import RawTable
     from kernfed.federation import Federation
+    from kernfed.jobs.jobs import prepare
+    from kernfed.jobs.tables import prepared_table, rows_by_site, site_places
     from kernfed.testing.comparing import Setting
 
     every = np.arange(len(rows))
@@ -132,22 +128,24 @@ def _setting(rows: Any, preparation: tuple[str, dict[str, str]], most_rows: int,
     sample = np.sort(order[:most_rows])
     tested = np.zeros(len(rows), dtype=bool)
     for places in site_places(rows.site).values():
-        own = np.intersect1d(every[places], sample)
-        kept = generator(seed, "compare", str(len(own))).permutation(own)
-        tested[kept[: round(_TESTED * len(own))]] = True
+        site_rows = np.intersect1d(every[places], sample)
+        kept = generator(seed, "compare", str(len(site_rows))).permutation(site_rows)
+        tested[kept[: round(_TESTED * len(site_rows))]] = True
     learned = sample[~tested[sample]]
     test = sample[tested[sample]]
     sent = 0
     if isinstance(rows, RawTable):
-        with Federation.local(raw_rows_by_site(rows.take(learned)), seed=seed) as federation:
-            table = prepared_table(rows, agreed(federation, *preparation))
+        with Federation.local(rows_by_site(rows.take(learned), with_ids=True), seed=seed) as federation:
+            prepare(federation, preparation[0], texts=preparation[1], raw=True)
+            assert federation.preparation is not None
+            table = prepared_table(rows, federation.preparation)
             sent = federation.traffic.bytes_up
     else:
         table = rows
     X, y = np.asarray(table.X, dtype=np.float64), table.y
     assert y is not None
-    own_rows = {name: np.intersect1d(every[places], learned) for name, places in site_places(rows.site).items()}
-    sites = {name: (X[places], y[places]) for name, places in own_rows.items() if len(places)}
+    learned_rows = {name: np.intersect1d(every[places], learned) for name, places in site_places(rows.site).items()}
+    sites = {name: (X[places], y[places]) for name, places in learned_rows.items() if len(places)}
     of = f", drawn from {len(rows):,}" if len(rows) > most_rows else ""
     about = {"train": len(learned), "test": len(test), "sites": len(sites), "of": of, "prepare_bytes": sent}
     return Setting(sites, (X[test], y[test]), False, seed), about
@@ -180,19 +178,19 @@ def _figure(name: str, value: float) -> str:
 
 
 def _sentence(tried: list["Contender"]) -> str:
-    """The comparison in a line."""
+    """One line with the best contender of each group, by the first figure."""
     known = [one for one in tried if one.figures and one.score == one.score]
     measure = next(iter(known[0].figures))
     best = {
         group: max((one for one in known if one.group == group), key=lambda one: one.score, default=None)
         for group in _GROUPS
     }
-    told = [
-        f"{words} {_figure(measure, own.score)} ({own.name})"
+    best_of_groups = [
+        f"{words} {_figure(measure, found.score)} ({found.name})"
         for group, words in _GROUPS.items()
-        if (own := best[group]) is not None
+        if (found := best[group]) is not None
     ]
-    return f"Best {measure}: {'; '.join(told)}."
+    return f"Best {measure}: {'; '.join(best_of_groups)}."
 
 
 def _plain(one: "Contender") -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernfed.cli.console import Json, TextTable, emit, format_bytes, format_seconds, note, progress
+from kernfed.base.text import TextTable, format_bytes, format_seconds
+from kernfed.cli.console import Json, emit, note, progress
 from kernfed.errors import MissingSites
 
 if TYPE_CHECKING:

@@ -1,14 +1,21 @@
-"""``kernfed hub``: the message server in the middle of a federation, and who may speak to whom through it."""
+"""``kernfed hub`` and ``kernfed change``: the server between callers and sites, and changes of models at its sites."""
 
 import os
 import sys
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernfed.cli.console import Json, TextTable, emit
-from kernfed.cli.running import Command
+from kernfed.base.text import TextTable, format_bytes
+from kernfed.cli.command import Command
+from kernfed.cli.console import Json, emit, progress
+from kernfed.cli.options import HubAddress, check_output, open_hub
+from kernfed.errors import InputError
+
+if TYPE_CHECKING:
+    from kernfed.jobs.jobs import Change, Changed
 
 app = typer.Typer(
     name="hub",
@@ -81,14 +88,14 @@ def _add(folder: Path, role: str, name: str, sites: tuple[str, ...], key: str, a
     with changing(folder) as before:
         hub, place = before.add(role, name, sites=sites, key=key)
         running = hub.reload()
-    told = {"role": role, "name": name, "key": hub.party(name).key, "credentials": place}
+    result = {"role": role, "name": name, "key": hub.party(name).key, "credentials": place}
     how = "It holds a secret seed: bring it to its owner safely, and delete it here"
     if key:
         how = f"Its owner puts it beside the seed, which must be named {place.stem}.seed"
     eager = [party.name for party in hub.parties if role == "site" and "*" in party.sites]
     later = [f"{', '.join(eager)}: may ask it now; add it to sites in their credentials"] if eager else []
-    views = (f"{role} {name!r} has the key {told['key']}", f"{place}: {how}", *later)
-    emit({**told, "running": running, "add_to": eager}, as_json, *views)
+    views = (f"{role} {name!r} has the key {result['key']}", f"{place}: {how}", *later)
+    emit({**result, "running": running, "add_to": eager}, as_json, *views)
 
 
 @app.command("revoke", cls=Command, epilog=REVOKE_EXAMPLE)
@@ -174,3 +181,113 @@ def new_key(
 
     key = nats_hub.new_key(file)
     emit({"key": key, "seed": file}, json, f"{file}: keep it, show it to nobody", f"public key: {key}")
+
+
+change_app = typer.Typer(
+    name="change",
+    help="A model and the sites of a hub: forget rows or a site, add rows or a site. The older file stays as it is.",
+    no_args_is_help=True,
+)
+FORGET_EXAMPLE = "Example: kernfed change forget model.kfd --site south --credentials alice.toml --out without.kfd"
+CHANGE_ADD_SITE_EXAMPLE = (
+    "Example: kernfed change add-site model.kfd --site west --credentials alice.toml --out more.kfd"
+)
+ADD_ROWS_EXAMPLE = (
+    "Example: kernfed change add-rows model.kfd --site north --new more.csv --label y --credentials alice.toml "
+    "--out more.kfd"
+)
+
+ChangedModel = Annotated[Path, typer.Argument(help="Model file, of machines that are at the sites.")]
+ChangedSite = Annotated[str, typer.Option(help="The site that it is about.")]
+Credentials = Annotated[Path, typer.Option(help="File of `kernfed hub add-caller`.")]
+Out = Annotated[Path, typer.Option(help="File of the changed model.")]
+
+
+@change_app.command("forget", cls=Command, epilog=FORGET_EXAMPLE)
+def change_forget(
+    model: ChangedModel,
+    site: ChangedSite,
+    out: Out,
+    rows: Annotated[str, typer.Option(help="Only these rows, by id, with commas; default the whole site.")] = "",
+    gone: Annotated[bool, typer.Option("--gone", help="The site is gone for good: it is not asked.")] = False,
+    credentials: Annotated[Path | None, typer.Option(help="File of `kernfed hub add-caller`.")] = None,
+    hub: HubAddress = "",
+    json: Json = False,
+) -> None:
+    """Let a site, or some of its rows, have no part in a model any more; the site deletes what it keeps of them.
+
+    A site that is gone is left out with --gone, which needs no hub.
+    """
+    from kernfed.federation import load
+    from kernfed.jobs.jobs import Change, Changed, row_ids, without_site
+
+    if gone == (credentials is not None):
+        raise InputError("give --credentials to ask the site, or --gone where it is not there any more")
+    if gone and rows:
+        raise InputError("--rows are forgotten by the site itself: leave --gone out")
+    if credentials is not None:
+        _change(Change("forget", site, row_ids(rows)), model, out, credentials, hub, json)
+        return
+    check_output("--out", out)
+    loaded = load(model)
+    if site not in getattr(loaded, "sites", ()):
+        raise InputError(f"--site must be one of the model's, {', '.join(getattr(loaded, 'sites', ()))}; got {site!r}")
+    _show_change(Changed("forget", without_site(loaded, site)), {"bytes_up": 0}, out, json)
+
+
+@change_app.command("add-site", cls=Command, epilog=CHANGE_ADD_SITE_EXAMPLE)
+def change_add_site(
+    model: ChangedModel, site: ChangedSite, credentials: Credentials, out: Out, hub: HubAddress = "", json: Json = False
+) -> None:
+    """Let another site of the hub take part in a model; the others keep their machines."""
+    from kernfed.jobs.jobs import Change
+
+    _change(Change("add-site", site), model, out, credentials, hub, json)
+
+
+@change_app.command("add-rows", cls=Command, epilog=ADD_ROWS_EXAMPLE)
+def change_add_rows(
+    model: ChangedModel,
+    site: ChangedSite,
+    new: Annotated[Path, typer.Option(help="Table of the rows to add, with the model's columns.")],
+    label: Annotated[str, typer.Option(help="Column of the label.")],
+    credentials: Credentials,
+    out: Out,
+    ids: Annotated[str, typer.Option("--id", help="Column of whole numbers that name the rows.")] = "",
+    features: Annotated[str, typer.Option(help="Columns, where the model has no names for them.")] = "",
+    hub: HubAddress = "",
+    json: Json = False,
+) -> None:
+    """Send further rows to a site, which keeps them and fits again the machines they enter.
+
+    `kernfed site add` does the same at the site, and nothing travels.
+    """
+    from kernfed.jobs.jobs import Change
+    from kernfed.jobs.tables import TableFile
+
+    table = TableFile(new, features or None, label, ids=ids or None)
+    _change(Change("add-rows", site, new=table), model, out, credentials, hub, json)
+
+
+def _change(change: "Change", model: Path, out: Path, credentials: Path, hub: str, as_json: bool) -> None:
+    """Change a model with the sites of a hub, and write it."""
+    from kernfed.federation import load
+
+    check_output("--out", out)
+    loaded = load(model)
+    change.check(loaded)
+    started = time.monotonic()
+    with open_hub(credentials, hub) as federation, progress(f"asking the sites ({change.kind})"):
+        changed, traffic = change.apply(loaded, federation), federation.traffic
+        asked: dict[str, Any] = {"job": change.kind, "seconds": time.monotonic() - started, "sites": federation.sites}
+    _show_change(changed, {**asked, "bytes_up": traffic.bytes_up, "bytes_down": traffic.bytes_down}, out, as_json)
+
+
+def _show_change(changed: "Changed", asked: dict[str, Any], out: Path, as_json: bool) -> None:
+    """Write a changed model, and print what became of it."""
+    changed.model.save(out)
+    result = changed.to_json()
+    missing = [f"site {site} is missing: {reason}" for site, reason in result["missing"].items()]
+    sites, sent = len(result["members"]), format_bytes(asked["bytes_up"])
+    text = f"{changed.kind}: {sites} site(s), {sent} left them; wrote {out}"
+    emit({"change": changed.kind, **asked, **result, "out": out}, as_json, *missing, text)

@@ -1,33 +1,27 @@
 """``kernfed plan``: what would leave each site, before anything is sent."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernfed.cli.console import Json, emit, format_bytes, progress
-from kernfed.cli.privacy import statement
-from kernfed.cli.raw import (
-    PreparationOption,
-    TextColumns,
-    agreed,
-    learning_for_labels,
-    read_rows_or_raw,
-    text_encoders,
-)
-from kernfed.cli.tables import (
+from kernfed.base.text import format_bytes
+from kernfed.cli.console import Json, emit, progress
+from kernfed.cli.options import (
     DataFile,
     Features,
     Label,
+    PreparationOption,
     RowIds,
     Seed,
     SiteColumn,
-    columns_line,
-    prepared_table,
-    raw_rows_by_site,
-    rows_by_site,
+    TextColumns,
+    text_encoders,
 )
 from kernfed.errors import InputError
+
+if TYPE_CHECKING:
+    from kernfed.jobs.learning import Learning
 
 EXAMPLE = """Example: kernfed plan --data emb.parquet --label y --site hospital --queries 1000
 
@@ -70,13 +64,18 @@ def plan(
     With --privacy also what would be promised, per element and per record. Nothing is released.
     """
     from kernfed.federation.planning import planned_traffic
+    from kernfed.jobs.jobs import privacy_statement, table_federation
+    from kernfed.jobs.tables import TableFile, columns_line, rows_by_site
 
     # Without more this is the job that `kernfed train` runs; queries can only be put to sites.
-    columns: Any = {"features": features, "label": label, "site": site, "ids": ids}
-    rows = read_rows_or_raw(data, preparation, private="privacy" in ctx.obj.values, **columns)
-    learning, _ = learning_for_labels(ctx.obj, rows.y, label)
+    file = TableFile(data, features, label, site, ids)
+    rows = file.read_to_learn(preparation, private=ctx.obj.private)
+    assert rows.y is not None
+    learning: Learning = ctx.obj.for_labels(rows.y, label)[0]
     learning = learning.usually(hold="machines" if queries is None else "sites")
-    table, preparing = _prepared(rows, (preparation, text_encoders(text, preparation)), seed)
+    texts = text_encoders(text, preparation)
+    with table_federation(rows, preparation, texts, seed=seed) as (federation, table):
+        preparing = list(federation.traffic)
     learner = learning.make(table)
     hold = getattr(learner, "hold", "machines")
     if hold == "machines" and queries is not None:
@@ -97,7 +96,7 @@ def plan(
         "exchanges": traffic.to_json(),
         "features": table.columns,
         "left_out": table.left_out,
-        "privacy": "none" if terms is None else statement(terms),
+        "privacy": "none" if terms is None else privacy_statement(terms),
     }
     rehearsed = "Rehearsed with made-up rows of the same shape: real ones may need more rounds, or fewer."
     emit(
@@ -106,21 +105,10 @@ def plan(
         str(traffic),
         "",
         columns_line(table),
-        f"About {format_bytes(traffic.bytes_up)} would leave the sites: {_told(learner, traffic, terms)}.",
+        f"About {format_bytes(traffic.bytes_up)} would leave the sites: {_what_leaves(learner, traffic, terms)}.",
         rehearsed,
-        *_promised(learner, terms, len({entry.site for entry in traffic})),
+        *_promises(learner, terms, len({entry.site for entry in traffic})),
     )
-
-
-def _prepared(rows: Any, preparation: tuple[str, dict[str, str]], seed: int) -> tuple[Any, Iterable[Any]]:
-    """The table as numbers, and what its sites would exchange to agree on a preparation where it is raw."""
-    from kernfed.data import RawTable
-    from kernfed.federation import Federation
-
-    if not isinstance(rows, RawTable):
-        return rows, ()
-    with Federation.local(raw_rows_by_site(rows), seed=seed) as federation:
-        return prepared_table(rows, agreed(federation, *preparation)), federation.traffic
 
 
 def _terms(learner: Any, width: int) -> Any:
@@ -131,21 +119,21 @@ def _terms(learner: Any, width: int) -> Any:
     return None if recipe is None else recipe.terms(width)
 
 
-def _told(learner: Any, traffic: Iterable[Any], terms: Any) -> str:
-    """What would leave, in words."""
+def _what_leaves(learner: Any, traffic: Iterable[Any], terms: Any) -> str:
+    """What would leave the sites, in words, for the last sentence of a plan."""
     if getattr(learner, "hold", "") == "machines" and getattr(learner, "sum", None) is None:
         return "the rows themselves, inside machines" if terms is None else "released rows, inside machines"
     kinds = {entry.information for entry in traffic}
     if getattr(learner, "hold", "") == "sites" and kinds <= {"schema", "counts", "scores"}:
         return "class counts and scores of queries"
-    told = [words for kind, words in _WORDS.items() if kind in kinds]
+    named = [words for kind, words in _WORDS.items() if kind in kinds]
     if "rows" in kinds:  # of a fusion that holds its machines at the sites: those that weigh its parts
-        told[-1] = "some rows, without labels, as queries"
-    return ", ".join(told)
+        named[-1] = "some rows, without labels, as queries"
+    return ", ".join(named)
 
 
-def _promised(learner: Any, terms: Any, sites: int) -> list[str]:
-    """The guarantee, in lines."""
+def _promises(learner: Any, terms: Any, sites: int) -> list[str]:
+    """The guarantee of a release, in lines."""
     if getattr(learner, "sum", None) is not None and getattr(learner, "privacy", None) is not None:
         from kernfed.federation.summing.promised import promised_line
 

@@ -2,14 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernfed.cli.console import Json, emit, format_bytes, progress
-from kernfed.cli.evaluate import Influence
-from kernfed.cli.tables import Features, RowIds, SiteColumn, check_output, read_queries, require_sites, rows_by_site
+from kernfed.base.text import format_bytes
+from kernfed.cli.console import Json, emit, progress
+from kernfed.cli.model import Influence
+from kernfed.cli.options import Features, RowIds, SiteColumn, check_output, require_sites, write_text
 from kernfed.errors import InputError
+
+if TYPE_CHECKING:
+    from kernfed.report.evidence import Evidence
 
 EXAMPLE = "Example: kernfed report model.kfd --data test.parquet --label y --site hospital --out report.html"
 
@@ -53,7 +57,8 @@ def report(
         if subject.model is None or label is None:
             needed = "a model" if subject.model is None else "--label"
             raise InputError(f"--data needs {needed}: {source} is tested on labelled rows")
-        evidence = replace(_tested(subject.model, data, label, site, features, ids, influence), traffic=sent)
+        columns = (features, label, site, ids)
+        evidence = replace(_tested(subject.model, data, columns, influence), traffic=sent)
     elif any(option is not None for option in (label, site, features, ids)):
         raise InputError("--label, --site, --features and --id describe a table; name it with --data")
     elif influence:
@@ -75,27 +80,27 @@ def report(
     emit(result, json, f"wrote {out} ({format_bytes(size)}, {len(page.figures)} figures)")
 
 
-def _write_card(model: Any, evidence: Any, title: str, out: Path, json: bool) -> None:
-    from kernfed.files import atomic_path
+def _write_card(model: Any, evidence: "Evidence", title: str, out: Path, json: bool) -> None:
     from kernfed.report.models import model_card
 
     if model is None:
         raise InputError("--card is for models; audits and results have pages of their own, leave it out")
-    text = model_card(model, evidence, title=title)
-    with atomic_path(out) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(out, model_card(model, evidence, title=title))
     emit({"out": out, "kind": "card", "bytes": out.stat().st_size}, json, f"wrote {out}")
 
 
 def _tested(
-    model: Any, data: Path, label: str, site: str | None, features: str | None, ids: str | None, influence: bool
-) -> Any:
+    model: Any, data: Path, columns: tuple[str | None, str, str | None, str | None], influence: bool
+) -> "Evidence":
     """Evidence from a table of rows; a model whose machines are at its sites cannot answer from here."""
+    from kernfed.jobs.jobs import asks_sites
+    from kernfed.jobs.tables import TableFile, rows_by_site
     from kernfed.report import gather_evidence
 
-    if getattr(model, "hold", "machines") == "sites":
+    if asks_sites(model):
         raise InputError("the machines of this model are at its sites and cannot be asked from here: leave --data out")
-    require_sites(model, site)
-    table = read_queries(model, data, features, label=label, site=site, ids=ids)
+    file = TableFile(data, *columns)
+    require_sites(model, file.site)
+    table = file.read_for(model)
     with progress(f"testing on {len(table):,} rows"):
         return gather_evidence(model, rows_by_site(table), influence=influence)

@@ -1,42 +1,40 @@
-"""``kernfed train``: a model file from one table with labels and sites."""
+"""``kernfed train``: a model file from one table with labels and sites, or from the sites of a hub."""
 
 import time
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernfed.cli.console import Json, TextTable, emit, format_bytes, format_seconds, note, progress
-from kernfed.cli.hub_jobs import CredentialsFile, HubAddress, MinReplies, refuse_with_hub, train_at_hub
-from kernfed.cli.privacy import statement
-from kernfed.cli.raw import (
-    PreparationOption,
-    TextColumns,
-    agreed,
-    imbalance,
-    learning_for_labels,
-    majority_of,
-    majority_words,
-    read_rows_or_raw,
-    text_encoders,
-)
-from kernfed.cli.tables import (
+from kernfed.base.text import TextTable, format_bytes, format_seconds
+from kernfed.cli.console import Json, emit, note, progress
+from kernfed.cli.options import (
+    CredentialsFile,
     Features,
+    HubAddress,
+    MinReplies,
     OptionalDataFile,
     OptionalLabel,
+    PreparationOption,
     RowIds,
     Seed,
     SiteColumn,
+    TextColumns,
     check_outputs,
-    columns_line,
-    named_rows_by_site,
-    prepared_table,
-    raw_rows_by_site,
+    open_hub,
+    refuse_with_hub,
     require_rows,
+    text_encoders,
 )
 from kernfed.errors import InputError, LedgerNotKept, UnprotectedClasses
+
+if TYPE_CHECKING:
+    from kernfed.data import Table
+    from kernfed.federation import Federation
+    from kernfed.jobs.jobs import Trained
+    from kernfed.jobs.learning import Learning
 
 EXAMPLE = """Example: kernfed train --data emb.parquet --features emb --label y --site hospital --out model.kfd
 
@@ -92,74 +90,116 @@ def train(
     """
     check_outputs({"--out": out, "--traffic": traffic}, data)
     texts = text_encoders(text, preparation)
+    learning: Learning = ctx.obj
     if credentials is not None:
         here = {"--data": data, "--label": label, "--site": site, "--features": features, "--store": store, "--id": ids}
         refuse_with_hub(here)
-        asked = {"seed": seed, "min_replies": min_replies}
-        raw: Any = {"preparation": preparation, "texts": texts}
-        train_at_hub(ctx.obj, out, credentials, hub, asked, **raw, traffic=traffic, as_json=json)
+        learner, started = learning.make(), time.perf_counter()
+        with open_hub(credentials, hub, seed) as federation, progress("training"):
+            trained = _train_at_hub(federation, learner, (preparation, texts), min_replies, traffic)
+        seconds = time.perf_counter() - started
+        trained.model.save(out)
+        _show_hub_training(trained, seconds, learning.learner, out, traffic, json)
         return
     data, label = require_rows(data, label)
     if store is not None and store.exists() and not store.is_dir():
         raise InputError(f"--store must be a folder, {store} is none")
-    private = "privacy" in ctx.obj.values
+    from kernfed.jobs.jobs import table_federation
+    from kernfed.jobs.tables import TableFile
+
     with progress(f"reading {data}"):
-        columns: Any = {"features": features, "label": label, "site": site, "ids": ids}
-        rows = read_rows_or_raw(data, preparation, private=private, **columns)
-    learning, what_for = learning_for_labels(ctx.obj, rows.y, label)
-    learning = learning.usually(hold="machines")
+        file = TableFile(data, features, label, site, ids)
+        rows = file.read_to_learn(preparation, private=learning.private)
+    assert rows.y is not None
+    learning, what_for = learning.for_labels(rows.y, label)
     if holdout is None:  # what a test tells of raw rows is not covered by a privacy that was asked for
-        holdout = 0.0 if private or len(rows) < _FEW else HOLDOUT
+        holdout = 0.0 if learning.private or len(rows) < _FEW else HOLDOUT
     started = time.perf_counter()
-    with progress("training"):
-        fitted = _fit(learning, rows, (preparation, texts), seed=seed, store=store, holdout=holdout)
-    model, table, sent = fitted.model, fitted.table, fitted.traffic
+    opened = table_federation(rows, preparation, texts, seed=seed, store=store, holdout=holdout)
+    with progress("training"), opened as (federation, table):
+        learner = learning.usually(hold="machines").make(table)
+        trained = _train_on_table(federation, learner, store, holdout)
     seconds = time.perf_counter() - started
-    model.save(out)
+    trained.model.save(out)
     if traffic is not None:
-        sent.save(traffic)
-    size, sites = out.stat().st_size, _sites(model, table)
-    what = f"{len(model.classes_)} classes" if len(model.classes_) else "values"
-    emit(
-        {
-            "out": out,
-            "bytes": size,
-            "seconds": seconds,
-            "learner": learning.learner,
-            "task": what_for,
-            **fitted.tested,
-            "sites": len(sites.rows),
-            "traffic": traffic,
-            "bytes_up": sent.bytes_up,
-            "bytes_down": sent.bytes_down,
-            **_about(model, table),
-        },
-        json,
-        sites.shortened(_SHOWN),
-        columns_line(table),
-        *_prepared(model),
-        f"{what_for}.",
-        f"{len(table):,} rows, {what} and {len(sites.rows)} site(s) in {format_seconds(seconds)}; wrote {out} "
-        f"({format_bytes(size)})",
-        *([] if traffic is None else [f"{format_bytes(sent.bytes_up)} left the sites; wrote {traffic}"]),
-        *([] if model.privacy is None else [str(model.privacy)]),
-        *_compared(fitted.tested),
-    )
-    for remark in _remarks(model, table, store):
+        trained.traffic.save(traffic)
+    about = {"out": out, "seconds": seconds, "learner": learning.learner, "task": what_for, "traffic": traffic}
+    _show_table_training(trained, table, about, json)
+    for remark in _remarks(trained.model, table, store):
         note(remark)
 
 
-def _about(model: Any, table: Any) -> dict[str, Any]:
+def _train_on_table(federation: "Federation", learner: Any, store: Path | None, holdout: float) -> "Trained":
+    from kernfed.jobs import jobs
+
+    if store is None and getattr(learner, "hold", "machines") == "sites":
+        raise InputError("--hold sites needs --store DIR: without it the machines are gone when this command ends")
+    with warnings.catch_warnings():
+        for said in (UnprotectedClasses, LedgerNotKept):  # remarks say it
+            warnings.simplefilter("ignore", said)
+        return jobs.train(federation, learner, test=holdout > 0)
+
+
+def _train_at_hub(
+    federation: "Federation",
+    learner: Any,
+    preparation: tuple[str, dict[str, str]],
+    min_replies: int | None,
+    traffic: Path | None,
+) -> "Trained":
+    from kernfed.jobs import jobs
+
+    try:
+        jobs.prepare(federation, preparation[0], texts=preparation[1], min_replies=min_replies)
+        return jobs.train(federation, learner, min_replies=min_replies)
+    finally:  # what left the sites must be known even where training failed
+        if traffic is not None:
+            federation.traffic.save(traffic)
+
+
+def _show_hub_training(
+    trained: "Trained", seconds: float, learner: str, out: Path, traffic: Path | None, as_json: bool
+) -> None:
+    here = [site for site in trained.sites if site not in trained.missing]
+    emit(
+        {"out": out, "seconds": seconds, "learner": learner, "traffic": traffic, **trained.to_json()},
+        as_json,
+        trained.site_table(),
+        f"{len(here)} of {len(trained.sites)} site(s) in {format_seconds(seconds)}, "
+        f"{format_bytes(trained.traffic.bytes_up)} left them; wrote {out}",
+    )
+
+
+def _show_table_training(trained: "Trained", table: "Table", about: Mapping[str, Any], as_json: bool) -> None:
+    from kernfed.jobs.tables import columns_line
+
+    model, out, sent = trained.model, about["out"], format_bytes(trained.traffic.bytes_up)
+    size, sites = out.stat().st_size, _site_table(model, table)
+    what = f"{len(model.classes_)} classes" if len(model.classes_) else "values"
+    emit(
+        {**about, "bytes": size, **trained.to_json(), "sites": len(sites.rows), **_about(model, table)},
+        as_json,
+        sites.shortened(_SHOWN),
+        columns_line(table),
+        *_preparation_line(model),
+        f"{about['task']}.",
+        f"{len(table):,} rows, {what} and {len(sites.rows)} site(s) in {format_seconds(about['seconds'])}; wrote {out} "
+        f"({format_bytes(size)})",
+        *([] if about["traffic"] is None else [f"{sent} left the sites; wrote {about['traffic']}"]),
+        *([] if model.privacy is None else [str(model.privacy)]),
+        *_test_lines(trained.tested),
+    )
+
+
+def _about(model: Any, table: "Table") -> dict[str, Any]:
     """What a model is and was made of, for those who read JSON."""
     return {
         "rows": len(table),
-        "classes": model.classes_,
         "columns": model.n_features_in_,
         "features": table.columns,
         "left_out": table.left_out,
         "unprotected": getattr(model, "unprotected_", ()),
         "parameters": _parameters(model),
-        "privacy": None if model.privacy is None else statement(model.privacy),
     }
 
 
@@ -167,93 +207,25 @@ def _parameters(model: Any) -> dict[str, Any]:
     """What a model was made with; of a fusion by part."""
     if hasattr(model, "weight_"):
         parts = {name: getattr(model, name) for name in ("folding", "ridge")}
-        own = {"weight": model.weight_, "temperature": model.temperature_}
-        return own | {name: part.parameters.to_values() for name, part in parts.items() if part is not None}
+        together = {"weight": model.weight_, "temperature": model.temperature_}
+        return together | {name: part.parameters.to_values() for name, part in parts.items() if part is not None}
     values: dict[str, Any] = (model.parameters if hasattr(model, "parameters") else model.problem).to_values()
     return values
 
 
-@dataclass(frozen=True)
-class _Fitted:
-    """A model, the rows it was made of as numbers, what left the sites, and what a test on held-out rows gave."""
+def _test_lines(tested: Mapping[str, Any]) -> list[str]:
+    """The test on held-out rows, and an alarm where the model is worse than saying always the same."""
+    from kernfed.jobs.jobs import majority_line
 
-    model: Any
-    table: Any
-    traffic: Any
-    tested: dict[str, Any]
-
-
-def _fit(
-    learning: Any,
-    rows: Any,
-    preparation: tuple[str, dict[str, str]],
-    *,
-    seed: int,
-    store: Path | None,
-    holdout: float,
-) -> _Fitted:
-    """Let the sites of a table agree on a preparation where it is raw, and learn from them."""
-    from kernfed.data import RawTable
-    from kernfed.federation import Federation
-
-    raw = isinstance(rows, RawTable)
-    options: dict[str, Any] = {"seed": seed, "store": store, "holdout": holdout}
-    if not raw:
-        options["columns"] = rows.columns
-    parts = raw_rows_by_site(rows) if raw else named_rows_by_site(rows)
-    with Federation.local(parts, **options) as federation, warnings.catch_warnings():
-        for said in (UnprotectedClasses, LedgerNotKept):  # by remarks
-            warnings.simplefilter("ignore", said)
-        table = prepared_table(rows, agreed(federation, *preparation)) if raw else rows
-        learner = learning.make(table)
-        if store is None and getattr(learner, "hold", "machines") == "sites":
-            raise InputError("--hold sites needs --store DIR: without it the machines are gone when this command ends")
-        model = learner.fit(federation)
-        if not holdout:
-            return _Fitted(model, table, federation.traffic, {})
-        model, calibrated = _calibrated(model, federation)
-        return _Fitted(model, table, federation.traffic, {**_test(model, federation), "calibrated": calibrated})
-
-
-def _calibrated(model: Any, federation: Any) -> tuple[Any, bool]:
-    """A model whose probabilities fit rows that it did not see, and whether they do.
-
-    Fusions have fitted their temperature to left-out rows already, and so have models of released rows.
-    """
-    from kernfed.errors import KernfedError
-    from kernfed.federation import calibrate
-    from kernfed.kahm import FoldingModel
-
-    if not isinstance(model, FoldingModel) or model.privacy is not None:
-        return model, hasattr(model, "choice_")
-    try:
-        return calibrate(model, federation), True
-    except KernfedError:  # sites that kept nothing aside, of classes that the model knows
-        return model, False
-
-
-def _test(model: Any, federation: Any) -> dict[str, Any]:
-    """What a model does on the rows that sites kept aside, beside what saying always the same would."""
-    from kernfed.federation import evaluate
-    from kernfed.testing.predictors import is_regressor
-
-    outcome: Any = evaluate(model, federation)
-    if is_regressor(model):
-        return {"tested": outcome.pooled.rows, "r2": outcome.r2}
-    return {"tested": outcome.pooled.rows, "accuracy": outcome.accuracy, **majority_of(outcome)}
-
-
-def _compared(tested: dict[str, Any]) -> list[str]:
-    """The test in a line."""
     if not tested:
         return []
     if "r2" in tested:
         return [f"On {tested['tested']:,} held-out rows: R2 {tested['r2']:.4f}; always saying the mean would give 0."]
-    lines = [f"On {tested['tested']:,} held-out rows: accuracy {tested['accuracy']:.2%}; {majority_words(tested)}."]
+    lines = [f"On {tested['tested']:,} held-out rows: accuracy {tested['accuracy']:.2%}; {majority_line(tested)}."]
     return lines if tested["alarm"] is None else [*lines, tested["alarm"]]
 
 
-def _prepared(model: Any) -> list[str]:
+def _preparation_line(model: Any) -> list[str]:
     """How many raw columns the features are made of, where they are made of some."""
     preparation = getattr(model, "preparation", None)
     if preparation is None:
@@ -262,19 +234,24 @@ def _prepared(model: Any) -> list[str]:
     return [f"{len(preparation.used)} columns of the table make these {made} features; `kernfed prepare` shows how."]
 
 
-def _sites(model: Any, table: Any) -> TextTable:
-    """What each site brought; of machines also how many."""
+def _site_table(model: Any, table: "Table") -> TextTable:
+    """Rows of each site; of a model with machines also classes and machines."""
+    from kernfed.jobs.tables import rows_by_site
+
     if getattr(model, "members_", None):
         members = sorted(model.members_.items())
         rows = [(name, f"{one.rows:,}", f"{len(one.classes)}", f"{one.machines:,}") for name, one in members]
         return TextTable(("site", "rows", "classes", "machines"), rows)
-    counts = {name: len(rows[1]) for name, rows in named_rows_by_site(table).items()}
+    counts = {name: len(rows[1]) for name, rows in rows_by_site(table).items()}
     return TextTable(("site", "rows"), [(name, f"{count:,}") for name, count in sorted(counts.items())])
 
 
-def _remarks(model: Any, table: Any, store: Path | None) -> list[str]:
+def _remarks(model: Any, table: "Table", store: Path | None) -> list[str]:
     """What the user should know beside the result."""
+    from kernfed.jobs.learning import imbalance
+
     rows, classes = len(table), len(model.classes_)
+    assert table.y is not None
     remarks = imbalance(table.y) if classes else []
     if 2 * classes > rows > 2:
         remarks.append(f"{classes} classes in {rows} rows: a label that is a quantity cannot be learned as classes.")

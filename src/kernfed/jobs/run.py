@@ -11,49 +11,55 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernfed.base.checks import check_choice, check_count, check_number
-from kernfed.data import Preparation, Table, read_raw_table, read_table, write_table
+from kernfed.data import read_raw_table, read_table, write_table
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation
 from kernfed.federation.folding.secure import check_encryptable, combined_answer
-from kernfed.federation.preparing.agreeing import agree, use
 from kernfed.files import atomic_path, load
+from kernfed.jobs import jobs
+from kernfed.jobs.jobs import CHANGES, Change, row_ids
+from kernfed.jobs.learning import USUAL_LEARNER, Learning
+from kernfed.jobs.tables import TableFile
 from kernfed.kahm.model import FoldingModel
 from kernfed.secure.protocol import open_keys
-from kernfed.site.fields import Given, Value, make_learner, settings_by_name
-from kernfed.testing.evaluation import evaluate
+from kernfed.site.fields import Setting, Value, settings_by_name
 from kernfed.testing.outcomes import Evaluation
-from kernfed.testing.predictors import answer_columns, predictor_for
+from kernfed.testing.predictors import predictor_for
 
-#: Settings every job has, with what they are unless they are given. An empty text or 0 stands for "not given".
-COMMON: Mapping[str, Value] = {
-    "job": "train",
-    "results": "",
-    "sites": "",
-    "min-sites": 1,
-    "min-replies": 0,
-    "wait": 60.0,
-    "timeout": 600.0,
-    "seed": 0,
-    "caller": "flower",
-    "model": "",
-    "queries": "",
-    "features": "",
-    "keys": "",
-    "site": "",
-    "rows": "",
-    "new": "",
-    "label": "",
-    "ids": "",
-    "nodes": "",
-    "learner": "folding",
-    "preparation": "",
-    "influence": 0,
-}
+if TYPE_CHECKING:
+    from flwr.app import Context
+    from flwr.serverapp import Grid
+
+#: Settings every job has beside those of learners. An empty text or 0 stands for "not given".
+COMMON = (
+    Setting("job", "What the run does: train, predict, evaluate, forget, add-rows or add-site.", "train"),
+    Setting("results", "Folder of results, an absolute path on the ServerApp's machine."),
+    Setting("sites", "Names of the sites that are waited for, with commas."),
+    Setting("min-sites", "Sites that must be there before the job begins.", 1),
+    Setting("min-replies", "Sites that must answer each question; 0 for all.", 0),
+    Setting("wait", "Seconds that sites are waited for.", 60.0),
+    Setting("timeout", "Seconds that sites have for each question.", 600.0),
+    Setting("seed", "Seed of everything that is drawn.", 0),
+    Setting("caller", "Name under which sites note the questions.", "flower"),
+    Setting("model", "Model file, of every job but train."),
+    Setting("queries", "Table of rows to predict."),
+    Setting("features", "Columns of queries or new, where they are not those of the model."),
+    Setting("keys", "Public keys, of predict whose answer is encrypted."),
+    Setting("site", "The site that a change is about, or whose predictor of a personalised model answers."),
+    Setting("rows", "Row ids to forget, with commas; empty for the whole site."),
+    Setting("new", "Table of rows to add."),
+    Setting("label", "Column of the label in new."),
+    Setting("ids", "Column of whole numbers that name the rows in new."),
+    Setting("nodes", "Folder of the settings of virtual sites, in a simulation."),
+    Setting("learner", "Which learner trains.", USUAL_LEARNER),
+    Setting("preparation", "auto (where tables are raw), none, or a file of kernfed prepare.", "auto"),
+    Setting("influence", "1 to name sites that harm the others, of evaluate.", 0),
+)
 RESULT = "result.json"
 #: Encrypted queries of one run: some 40 kB of each site for every one.
 MOST_ENCRYPTED = 4096
@@ -62,11 +68,12 @@ MOST_ENCRYPTED = 4096
 @cache
 def job_settings() -> dict[str, Value]:
     """All settings that a job may have: those every job has, and those of learners, which are not given at first."""
-    own = {name: next(iter(owners.values())).absent for name, owners in settings_by_name().items()}
-    twice = sorted(set(own) & set(COMMON))
+    common = {setting.name: setting.usual for setting in COMMON}
+    of_learners = {name: next(iter(owners.values())).absent for name, owners in settings_by_name().items()}
+    twice = sorted(set(of_learners) & set(common))
     if twice:
         raise InputError(f"setting {twice[0]!r} of a learner is one that every job has; name it otherwise")
-    return {**COMMON, **own}
+    return {**common, **of_learners}
 
 
 @dataclass(frozen=True)
@@ -115,7 +122,7 @@ class Job:
 
     @property
     def asking(self) -> dict[str, Any]:
-        """Options of every question."""
+        """Options ``min_replies`` and ``timeout`` of every question that the job asks."""
         return {"min_replies": self.min_replies, "timeout": self.timeout}
 
     def file(self, name: str) -> Path:
@@ -172,50 +179,18 @@ def check_job(job: Job, *, files: bool = True) -> None:
     if job.kind in ("forget", "add-rows", "add-site") and not job.settings["site"]:
         more = ", and rows to forget only these, as 3,17,20" if job.kind == "forget" else ""
         raise InputError(f"job {job.kind!r} needs the setting site{more}")
-    if job.kind == "forget":
-        _row_ids(job)
+    row_ids(job.settings["rows"])
     if job.kind == "add-rows" and not (job.settings["new"] and job.settings["label"]):
         raise InputError("job 'add-rows' needs the settings new, a table of the rows, and label, its column of labels")
     job.file("model")
     if files and job.kind in CHANGES:
-        _check_change(load(job.file("model")), job)
+        _requested_change(job).check(load(job.file("model")), job.sites)
 
 
-def _check_change(model: Any, job: Job) -> None:
-    """Refuse to change a model that cannot be, or a site of it that is not there or is there already."""
-    site, verb = job.settings["site"], CHANGES[job.kind]
-    if not hasattr(model, verb):
-        raise InputError(
-            f"job {job.kind!r} needs a folding model, got a {type(model).__name__}: train again with the rows of today"
-        )
-    if (site in model.sites) == (job.kind == "add-site"):
-        there = ", ".join(map(repr, model.sites[:20]))
-        told = "takes part already" if job.kind == "add-site" else "is no site of the model"
-        raise InputError(f"{site!r} {told}, which has {there}")
-    asked = {*model.sites, site} - ({site} if job.kind == "forget" and not _row_ids(job) else set())
-    absent = sorted(asked - set(job.sites)) if job.sites and getattr(model, "hold", "machines") == "sites" else []
-    if absent:
-        raise InputError(f"sites must name all that are asked, {absent[0]!r} is not among {', '.join(job.sites[:20])}")
-    if job.kind == "add-rows":
-        _new_rows(model, job)
-
-
-def _row_ids(job: Job) -> list[int]:
-    try:
-        return [int(number) for number in job.settings["rows"].split(",") if number.strip()]
-    except ValueError:
-        raise InputError(f"rows must be row ids such as 3,17,20, got {job.settings['rows']!r}") from None
-
-
-def _new_rows(model: Any, job: Job) -> Table:
-    """Rows to add, with the columns of the model."""
-    features = job.settings["features"] or list(model.feature_names_in_) or None
-    table = read_table(job.file("new"), features=features, label=job.settings["label"], ids=job.settings["ids"] or None)
-    if table.X.shape[1] != model.n_features_in_:
-        raise InputError(f"new must have {model.n_features_in_} columns as the model has, got {table.X.shape[1]}")
-    if table.ids is not None and table.ids.dtype.kind not in "iu":
-        raise InputError(f"ids must be a column of whole numbers, {job.settings['ids']!r} holds {table.ids.dtype}")
-    return table
+def _requested_change(job: Job) -> Change:
+    features, label, ids = (job.settings[name] or None for name in ("features", "label", "ids"))
+    new = TableFile(job.file("new"), features, label, ids=ids) if job.kind == "add-rows" else None
+    return Change(job.kind, job.settings["site"], row_ids(job.settings["rows"]), new)
 
 
 # What is done -----------------------------------------------------------------------------------------------------
@@ -223,29 +198,24 @@ def _new_rows(model: Any, job: Job) -> Table:
 
 def _learner(job: Job) -> Any:
     given = {name: job.settings[name] for name in settings_by_name() if job.settings[name]}
-    return make_learner(job.settings["learner"], Given(given))
+    return Learning(job.settings["learner"] or USUAL_LEARNER, given, prefix="").make()
 
 
 def _train(federation: Federation, job: Job) -> dict[str, Any]:
-    if job.settings["preparation"] == "auto":
-        agree(federation, **job.asking)
-    elif job.settings["preparation"]:
-        use(federation, Preparation.load(job.file("preparation")), **job.asking)
-    return _saved(_learner(job).fit(federation, **job.asking), job)
+    learner = _learner(job)
+    jobs.prepare(federation, job.settings["preparation"] or "auto", **job.asking)
+    return _saved(jobs.train(federation, learner, **job.asking).model, job)
 
 
 def _predict(federation: Federation, job: Job) -> dict[str, Any]:
     if job.settings["keys"]:
         return _encrypted(federation, job)
     model = predictor_for(_model(federation, job), job.settings["site"], "the setting site")
-    if not hasattr(model, "answer"):
-        raise InputError(f"job 'predict' needs a model that predicts, a {type(model).__name__} measures distances")
     rows = _queries(model, job)
-    asks = getattr(model, "connection", None) is not None
-    answer = model.answer(rows, **(job.asking if asks else {}))
-    columns = {"row": np.arange(1, len(rows) + 1), **answer_columns(answer, getattr(model, "classes_", ()))}
+    predicted = jobs.predict(model, rows, **job.asking)
+    columns = {"row": np.arange(1, len(rows) + 1), **predicted.columns}
     write_table(job.folder / "predictions.parquet", columns)
-    return {"predictions": "predictions.parquet", "rows": len(rows), "missing": dict(answer.missing)}
+    return {"predictions": "predictions.parquet", "rows": len(rows), "missing": dict(predicted.missing)}
 
 
 def _queries(model: Any, job: Job) -> Any:
@@ -260,15 +230,17 @@ def _encrypted(federation: Federation, job: Job) -> dict[str, Any]:
     """An answer that nobody here can read: the run asks and combines, and the secret key is with whoever started it."""
     model = _model(federation, job)
     if not isinstance(model, FoldingModel) or model.connection is None:
-        told = f"encrypted answers need a folding model whose machines are at its sites, got a {type(model).__name__}"
-        raise InputError(f"{told}: train with learner folding and measure rms")
+        problem = (
+            f"encrypted answers need a folding model whose machines are at its sites, got a {type(model).__name__}"
+        )
+        raise InputError(f"{problem}: train with learner folding and measure rms")
     check_encryptable(model)
     keys = open_keys(job.file("keys").read_bytes())
     rows = model._queries(_queries(model, job))
     if not 1 <= len(rows) <= MOST_ENCRYPTED:
         raise InputError(f"a run answers 1 to {MOST_ENCRYPTED:,} encrypted queries, got {len(rows):,}")
     asking = job.asking
-    if job.min_replies is not None:  # what one site alone attains would be told of that site
+    if job.min_replies is not None:  # what one site alone attains would be known of that site
         asking["min_replies"] = max(job.min_replies, min(2, len(model.sites)))
     answer = combined_answer(federation, model, rows, site_key=keys.site_key, server=keys.server, **asking)
     with atomic_path(job.folder / "answer.kfsm") as temporary:
@@ -278,7 +250,7 @@ def _encrypted(federation: Federation, job: Job) -> dict[str, Any]:
 
 def _evaluate(federation: Federation, job: Job) -> dict[str, Any]:
     influence = bool(job.settings["influence"])
-    tested = evaluate(_model(federation, job), federation, influence=influence, **job.asking)
+    tested = jobs.evaluate(load(job.file("model")), federation, influence=influence, **job.asking)
     _write_json(job.folder / "evaluation.json", tested.to_json())
     name, value = ("accuracy", tested.accuracy) if isinstance(tested, Evaluation) else ("r2", tested.r2)
     figure: dict[str, Any] = {name: None if np.isnan(value) else value}
@@ -287,42 +259,18 @@ def _evaluate(federation: Federation, job: Job) -> dict[str, Any]:
     return {"evaluation": "evaluation.json", **figure, "missing": dict(tested.missing)}
 
 
-def _forget(federation: Federation, job: Job) -> dict[str, Any]:
-    """A model without rows, or without a site; one that is gone for good is not waited for and not asked."""
-    site, rows = job.settings["site"], _row_ids(job)
-    if rows or site in federation.sites:
-        return _saved(_model(federation, job).forget(site, rows=rows or None), job)
-    told = {site: "it was not asked: whatever it keeps of the model is still there"}
-    return {**_saved(without_site(load(job.file("model")), site), job), "missing": told}
-
-
-def without_site(model: Any, site: str) -> FoldingModel:
-    """A model without a site that is gone for good: nobody is asked, and nothing is deleted at the site."""
-    if not isinstance(model, FoldingModel):
-        raise InputError(f"site {site!r} is not there, and a {type(model).__name__} needs it to forget it: train again")
-    return model._without(site)
-
-
-def _add_rows(federation: Federation, job: Job) -> dict[str, Any]:
-    model = _model(federation, job)
-    table = _new_rows(model, job)
-    added = {"added": len(table)}
-    return {**_saved(model.add_rows(job.settings["site"], table.X, table.y, table.ids), job), **added}
-
-
-def _add_site(federation: Federation, job: Job) -> dict[str, Any]:
-    return _saved(_model(federation, job).add_site(job.settings["site"]), job)
+def _change(federation: Federation, job: Job) -> dict[str, Any]:
+    changed = _requested_change(job).apply(load(job.file("model")), federation)
+    return {**_saved(changed.model, job), **changed.to_json()}
 
 
 def _model(federation: Federation, job: Job) -> Any:
-    model = load(job.file("model"))
-    return model.connect(federation) if getattr(model, "hold", "machines") == "sites" else model
+    return jobs.connected(load(job.file("model")), federation)
 
 
 def _saved(model: Any, job: Job) -> dict[str, Any]:
     model.save(job.folder / "model.kfd")
-    members = {"members": list(model.sites)} if hasattr(model, "sites") else {}
-    return {"model": "model.kfd", **members, "classes": model.classes_.tolist(), "missing": dict(model.missing_)}
+    return {"model": "model.kfd", **jobs.model_facts(model)}
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -334,9 +282,22 @@ JOBS: dict[str, Callable[[Federation, Job], dict[str, Any]]] = {
     "train": _train,
     "predict": _predict,
     "evaluate": _evaluate,
-    "forget": _forget,
-    "add-rows": _add_rows,
-    "add-site": _add_site,
+    **dict.fromkeys(CHANGES, _change),
 }
-#: Jobs that change a model, and its method that does.
-CHANGES = {"forget": "forget", "add-rows": "add_rows", "add-site": "add_site"}
+
+
+def serve(grid: "Grid", context: "Context") -> None:
+    """Main function of a ServerApp of Flower: do the job that the run's configuration names, and write its results.
+
+    A job that fails raises, so that Flower calls the run failed.
+    """
+    job = Job.from_settings(context.run_config, run=str(context.run_id))
+    check_job(job)  # before any site is waited for
+
+    def report(text: str) -> None:
+        print("\n".join(f"kernfed: {line}" for line in text.splitlines()), flush=True)
+
+    with Federation.flower(
+        grid, seed=job.seed, caller=job.caller, expect=job.sites, min_sites=job.min_sites, wait=job.wait, report=report
+    ) as federation:
+        report(f"{job.kind}: results are in {run_job(federation, job)}")

@@ -22,8 +22,7 @@ pytest.importorskip("flwr", reason="needs the extra flower: pip install -e '.[fl
 from federation.flower_grid import InProcessGrid, client_app, node_configs, over_files
 from kernfed.federation.engines.flower import FlowerEngine
 from kernfed.federation.engines.flower_site import site_from_config
-from kernfed.jobs.flower import serve
-from kernfed.jobs.run import job_settings
+from kernfed.jobs.run import job_settings, serve
 
 
 def over_sites(sites: Mapping[str, Site], **options: Any) -> InProcessGrid:

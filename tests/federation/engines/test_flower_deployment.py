@@ -26,7 +26,7 @@ from kernfed.federation import Federation, FoldingLearner
 
 pytest.importorskip("flwr", reason="needs the extra flower: pip install -e '.[flower]' in a clone of kernfed")
 
-from kernfed.cli.flower_run import run_app
+from kernfed.jobs.flower_run import run_app
 
 pytestmark = pytest.mark.deployment
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "operator.md"

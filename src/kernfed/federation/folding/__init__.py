@@ -19,5 +19,5 @@ METHOD = Method(
     keeps="kernfed.federation.folding.generations:kept_models",
     receipts="kernfed.federation.folding.receipting:BOOK",
     learner="kernfed.federation.folding.learner:FoldingLearner",
-    jobs="kernfed.federation.folding.settings:SETTINGS",
+    jobs="kernfed.federation.settings:FOLDING",
 )

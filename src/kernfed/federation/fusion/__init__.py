@@ -15,5 +15,5 @@ METHOD = Method(
     connects={"FusionModel": "kernfed.federation.fusion.connection:connect_fusion"},
     receipts="kernfed.federation.fusion.receipting:BOOK",
     learner="kernfed.federation.fusion.learner:FusionLearner",
-    jobs="kernfed.federation.fusion.settings:SETTINGS",
+    jobs="kernfed.federation.settings:FUSION",
 )

@@ -18,5 +18,5 @@ METHOD = Method(
     forgets=("kernfed.federation.personal.tasks:discard_risk",),
     receipts="kernfed.federation.personal.receipting:BOOK",
     learner="kernfed.federation.personal.learner:PersonalLearner",
-    jobs="kernfed.federation.personal.settings:SETTINGS",
+    jobs="kernfed.federation.settings:PERSONAL",
 )

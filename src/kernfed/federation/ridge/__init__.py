@@ -28,5 +28,5 @@ METHOD = Method(
     forgets=("kernfed.federation.ridge.tasks:discard_factors",),
     receipts="kernfed.federation.ridge.receipting:BOOK",
     learner="kernfed.federation.ridge.learner:RidgeLearner",
-    jobs="kernfed.federation.ridge.settings:SETTINGS",
+    jobs="kernfed.federation.settings:RIDGE",
 )

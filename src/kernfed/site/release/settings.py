@@ -1,4 +1,4 @@
-"""Settings of learners that release under differential privacy, and the mechanism they describe."""
+"""Settings of learners that release with differential privacy or sum under masks, and the mechanism described."""
 
 import math
 from typing import Any
@@ -7,6 +7,7 @@ from kernfed import privacy  # loads what is used of it when it is used
 from kernfed.base.checks import check_choice, check_number
 from kernfed.base.plain import read_json
 from kernfed.errors import InputError
+from kernfed.secure.committee.setting import SECURE
 from kernfed.site.fields import Given, Setting
 
 #: What every mechanism takes, and what each takes beside it. A setting that would do nothing is refused.
@@ -19,7 +20,7 @@ _TAKES = {
 }
 NAMES = tuple(_TAKES)
 #: Parameters of mechanisms.
-_OWN = ("epsilon", "delta", "bounds", "d", "radius", "dimension", "basis")
+_MECHANISM_SETTINGS = ("epsilon", "delta", "bounds", "d", "radius", "dimension", "basis")
 #: Delta of record mechanisms, and where the record's guarantee of element mechanisms is stated.
 USUAL_DELTA = 1e-5
 #: Coordinates of record-moments, where rows have as many columns.
@@ -75,9 +76,9 @@ def release_arguments(given: Given) -> dict[str, Any]:
     """Arguments of a learner that releases rows, with what suits moments; none where nothing is released."""
     name = given.get("privacy")
     if isinstance(name, str) and name.lstrip().startswith("{"):
-        own = next((one for one in _OWN if given.get(one) is not None), None)
-        if own is not None:
-            raise InputError(f"{given.shown('privacy')} as JSON says it all; leave {given.shown(own)} out")
+        extra = next((one for one in _MECHANISM_SETTINGS if given.get(one) is not None), None)
+        if extra is not None:
+            raise InputError(f"{given.shown('privacy')} as JSON says it all; leave {given.shown(extra)} out")
         return {"privacy": read_mechanism(name, given.shown("privacy")), **_beside(given)}
     _check_settings(given)
     if name is None:
@@ -91,13 +92,13 @@ def release_arguments(given: Given) -> dict[str, Any]:
 def _beside(given: Given) -> dict[str, Any]:
     """What is not the mechanism's: steps of smoothing, and the labels."""
     arguments: dict[str, Any] = {"smoothing": _steps(given)} if given.get("smoothing") is not None else {}
-    own, shown = given.get("label-epsilon"), given.shown("label-epsilon")
+    asked, shown = given.get("label-epsilon"), given.shown("label-epsilon")
     declared = given.get("classes")
-    if own is None:
+    if asked is None:
         if declared is not None:
             raise InputError(f"{given.shown('classes')} is for {shown}; without it, leave it out")
         return arguments
-    epsilon = check_number(own, shown, above=0)
+    epsilon = check_number(asked, shown, above=0)
     if declared is None:
         raise InputError(
             f"{shown} needs {given.shown('classes')} A,B,...: all labels there can be, which are public and must not "
@@ -186,7 +187,7 @@ def _bounds(given: Given) -> tuple[float, float]:
 
 
 def _steps(given: Given) -> str | int | None:
-    """Smoothing as the learner takes it, which has its own words about "oracle"."""
+    """Smoothing as the learner takes it, which refuses "oracle" by itself."""
     text: str = given.get("smoothing")
     if text in ("coupled_bootstrap", "oracle"):
         return text
@@ -197,3 +198,10 @@ def _steps(given: Given) -> str | int | None:
     except ValueError:
         shown = given.shown("smoothing")
         raise InputError(f"{shown} must be a number of steps, none or coupled_bootstrap, got {text!r}") from None
+
+
+SUM = Setting(
+    "sum",
+    "secure: sites add up under masks, and nobody sees a part; noise of --privacy is added once for all of them.",
+    choices=(SECURE,),
+)

@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from kernfed.cli import flower_run
-from kernfed.cli.flower_app import renew_certificates, write_app
-from kernfed.cli.flower_run import parse_settings, run_app
+from kernfed.cli import flower
 from kernfed.errors import RunFailed
+from kernfed.jobs import flower_run
+from kernfed.jobs.flower_app import renew_certificates, write_app
+from kernfed.jobs.flower_run import parse_settings, run_app
 from kernfed.jobs.run import Job, job_settings
 
 #: A stand-in for ``flwr``: says what a script in the environment tells it to say.
@@ -273,7 +274,7 @@ def test_the_sites_that_took_part_are_counted_without_the_missing(
         "bytes_up": 5,
     }
     (app / "results" / "17" / "result.json").write_text(json.dumps(result))
-    flower_run.flower_run(app, flower_run.JobKind.TRAIN)
+    flower.flower_run(app, flower.JobKind.TRAIN)
     told = capsys.readouterr().out
     assert "train with 3 of 4 site(s) in" in told
     assert "site c is missing: no node of site 'c' is connected" in told
@@ -334,7 +335,7 @@ def test_settings_take_the_type_the_app_gives_them(app: Path) -> None:
 
 def test_a_folder_that_is_no_app(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not a Flower app; make one with kernfed flower-app"):
-        run_app(tmp_path, {})
+        run_app(tmp_path, {}, report=print)
     (tmp_path / "pyproject.toml").write_text("[project]\n")
     with pytest.raises(ValueError, match="has no"):
-        run_app(tmp_path, {})
+        run_app(tmp_path, {}, report=print)

@@ -1,4 +1,4 @@
-"""``kernfed flower-run``: a run on a Flower deployment, from its start to its results.
+"""A run on a Flower deployment, from its start to its results.
 
 ``flwr run`` says "success" once a run is submitted; how it ended is asked afterwards, and a run has succeeded only if
 Flower calls it completed and its results are there.
@@ -16,16 +16,16 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import numpy as np
 
-from kernfed.cli.console import Json, emit, format_bytes, format_seconds, note
 from kernfed.errors import InputError, RunFailed
+from kernfed.files import load
+from kernfed.jobs.jobs import Predicted, asks_sites
+from kernfed.testing.predictors import is_regressor
 
-EXAMPLE = "Example: kernfed flower-run app train --set measure=distance --out model.kfd"
 #: Seconds that one call of Flower's command may take, and between two looks at a run while its log goes on and after:
 #: every look is a process that imports Flower, and the log ends when the run does.
 _CALL, _LOOK, _LATE_LOOK = 120.0, 20.0, 2.0
@@ -34,19 +34,8 @@ _PATIENCE, _AWAY = 60.0, ("unavailable", "connection refused", "failed to connec
 _PRODUCTS = ("model", "predictions", "evaluation", "answer")
 
 
-class JobKind(StrEnum):
-    """What a run may do."""
-
-    TRAIN = "train"
-    PREDICT = "predict"
-    EVALUATE = "evaluate"
-    FORGET = "forget"
-    ADD_ROWS = "add-rows"
-    ADD_SITE = "add-site"
-
-
 class _Unreachable(RunFailed):
-    """The SuperLink does not answer."""
+    """Flower's command could not reach the SuperLink, which may come back."""
 
 
 @dataclass(frozen=True)
@@ -58,61 +47,13 @@ class Finished:
     result: Mapping[str, Any]
 
     def product(self) -> Path:
-        """The file the job made."""
+        """Path of the model, predictions, evaluation or answer that the job wrote."""
         return self.folder / next(str(self.result[name]) for name in _PRODUCTS if name in self.result)
-
-
-def flower_run(
-    app: Annotated[Path, typer.Argument(help="Folder of `kernfed flower-app`.")],
-    job: Annotated[JobKind, typer.Argument(help="What the run does.")],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=VALUE of the app's configuration; may be repeated.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Copy the model, predictions or evaluation here.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds after which the run is given up and stopped.")] = 3600.0,
-    json: Json = False,
-) -> None:
-    """Run a job on a Flower deployment, show its progress, and say how it ended."""
-    from kernfed.files import atomic_path
-
-    given = {"job": job.value, **parse_settings(app, settings or [])}
-    _check(app, given)
-    try:
-        finished = run_app(app, given, timeout=timeout)
-    except RunFailed as error:
-        note(f"kernfed: {error}")
-        raise typer.Exit(1) from None
-    product = finished.product()
-    if out is not None:
-        with atomic_path(out, private=product.suffix == ".kfd") as temporary:
-            shutil.copyfile(product, temporary)
-    result = finished.result
-    missing = [f"site {site} is missing: {reason}" for site, reason in result.get("missing", {}).items()]
-    text = (
-        f"run {finished.run}: {job} with {_taking_part(result)} in {format_seconds(result['seconds'])}, "
-        f"{format_bytes(result['bytes_up'])} left the sites; wrote {out or product}"
-    )
-    emit({"run": finished.run, "folder": finished.folder, **result, "out": out or product}, json, *missing, text)
-
-
-def _check(app: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse what no run can do, before one is started; files may be on another machine, and are then not opened."""
-    from kernfed.jobs.run import Job, check_job
-
-    job = Job.from_settings({**_config(app), **settings}, "check")
-    check_job(job, files=Path(str(job.settings["model"])).is_file())
-
-
-def _taking_part(result: Mapping[str, Any]) -> str:
-    """How many sites took part, and of how many where some are missing."""
-    sites = result["sites"]
-    here = [site for site in sites if site not in result.get("missing", {})]
-    return f"{len(sites)} site(s)" if len(here) == len(sites) else f"{len(here)} of {len(sites)} site(s)"
 
 
 def parse_settings(app: Path, given: list[str]) -> dict[str, Any]:
     """NAME=VALUE words as values of the type that the app's configuration gives each."""
-    usual = _config(app)
+    usual = read_config(app)
     settings: dict[str, Any] = {}
     for word in given:
         name, sign, text = word.partition("=")
@@ -127,10 +68,10 @@ def parse_settings(app: Path, given: list[str]) -> dict[str, Any]:
 
 
 def run_app(
-    app: Path, settings: Mapping[str, Any], *, timeout: float = 3600.0, report: Callable[[str], None] = note
+    app: Path, settings: Mapping[str, Any], *, timeout: float = 3600.0, report: Callable[[str], None]
 ) -> Finished:
     """Start a run of ``app`` with these settings, relay its log, and return its results once it has succeeded."""
-    results = Path({**_config(app), **settings}["results"])
+    results = Path({**read_config(app), **settings}["results"])
     deadline = time.monotonic() + timeout
     run = _start(app, settings)
     try:
@@ -194,8 +135,8 @@ def _stop(app: Path, run: str) -> str:
     except RunFailed as error:
         return f"kernfed: run {run} may go on ({error}); stop it: {_by_hand(app, 'stop', run)}"
     if done.returncode:
-        told = " ".join((done.stderr or done.stdout).split())[:200]
-        return f"kernfed: run {run} may go on ({told}); stop it: {_by_hand(app, 'stop', run)}"
+        printed = " ".join((done.stderr or done.stdout).split())[:200]
+        return f"kernfed: run {run} may go on ({printed}); stop it: {_by_hand(app, 'stop', run)}"
     return f"kernfed: run {run} is stopped; what sites have done for it stays at the sites"
 
 
@@ -215,22 +156,18 @@ def _reason(details: str) -> str:
 
 
 def predict_with_flower(
-    app: Path, model: Path, rows: Any, *, site: str = "", timeout: float = 3600.0, report: Callable[[str], None] = note
-) -> tuple[dict[str, Any], Mapping[str, Any]]:
-    """Predictions of a model for rows (n, p) by the sites of a deployment, and what ``result.json`` says.
+    app: Path, model: Path, rows: Any, *, site: str = "", timeout: float = 3600.0, report: Callable[[str], None]
+) -> Predicted:
+    """Predictions of a model for rows (n, p) by the sites of a deployment.
 
-    The columns are prediction, probability, site, batch and score, each (n,), as far as the model has them. ``site`` is
-    the one whose own predictor answers, of a personalised model. Runs on the SuperLink's machine, where the rows are
-    left beside the results for as long as the run lasts.
+    ``site`` is the one whose predictor answers, of a personalised model. Runs on the SuperLink's machine, where
+    the rows are left beside the results for as long as the run lasts.
     """
-    import numpy as np
     import pyarrow.parquet as pq
 
-    from kernfed.federation import load
-
     loaded = load(model)  # a model that is whole waits for no site by name
-    sites = ",".join(loaded.sites) if getattr(loaded, "hold", "machines") == "sites" else ""
-    results = Path(_config(app)["results"])
+    sites = ",".join(loaded.sites) if asks_sites(loaded) else ""
+    results = Path(read_config(app)["results"])
     results.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="batch-", dir=results) as folder:
         queries = Path(folder) / "queries.npy"
@@ -245,22 +182,18 @@ def predict_with_flower(
         finished = run_app(app, settings, timeout=timeout, report=report)
     table = pq.read_table(finished.product())
     columns = {name: np.array(table[name].to_pylist()) for name in table.column_names if name != "row"}
-    return columns, finished.result
+    return Predicted(columns, dict(finished.result.get("missing", {})), is_regressor(loaded))
 
 
 def encrypted_with_flower(
-    app: Path, model: Path, rows: Any, keys: bytes, *, timeout: float = 3600.0, report: Callable[[str], None] = note
+    app: Path, model: Path, rows: Any, keys: bytes, *, timeout: float = 3600.0, report: Callable[[str], None]
 ) -> tuple[bytes, Mapping[str, Any]]:
     """An encrypted answer to rows (n, p) of the sites of a deployment, and what ``result.json`` says.
 
     ``keys`` are the packed public keys of whoever can read it. They and the rows are left beside the results, on the
     SuperLink's machine, for as long as the run lasts; the secret key does not leave this process.
     """
-    import numpy as np
-
-    from kernfed.federation import load
-
-    results = Path(_config(app)["results"])
+    results = Path(read_config(app)["results"])
     results.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="batch-", dir=results) as folder:
         queries, public = Path(folder) / "queries.npy", Path(folder) / "public.keys"
@@ -280,7 +213,7 @@ def encrypted_with_flower(
 # Flower's command ------------------------------------------------------------------------------------------------
 
 
-def _config(app: Path) -> dict[str, Any]:
+def read_config(app: Path) -> dict[str, Any]:
     """Configuration of an app that ``kernfed flower-app`` wrote."""
     place = app / "pyproject.toml"
     if not place.is_file():
@@ -300,11 +233,11 @@ def _start(app: Path, settings: Mapping[str, Any]) -> str:
         place = Path(folder) / "run.toml"
         place.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
         done = _flwr(app, "run", str(app.resolve()), "--run-config", str(place), "--format", "json")
-    told = _json(done.stdout)
-    if done.returncode or not told.get("success") or not told.get("run-id"):
-        reason = told.get("error-message") or done.stderr.strip() or done.stdout.strip()
+    printed = _json(done.stdout)
+    if done.returncode or not printed.get("success") or not printed.get("run-id"):
+        reason = printed.get("error-message") or done.stderr.strip() or done.stdout.strip()
         raise RunFailed(f"the run could not be started: {reason}")
-    return str(told["run-id"])
+    return str(printed["run-id"])
 
 
 def _status(app: Path, run: str) -> tuple[str, str]:
@@ -312,11 +245,11 @@ def _status(app: Path, run: str) -> tuple[str, str]:
     done = _flwr(app, "list", "--run-id", run, "--format", "json")
     runs = _json(done.stdout).get("runs")
     if done.returncode or not runs:
-        told = done.stderr.strip() or done.stdout.strip()
-        if any(word in told.lower() for word in _AWAY):
-            raise _Unreachable(told)
+        printed = done.stderr.strip() or done.stdout.strip()
+        if any(word in printed.lower() for word in _AWAY):
+            raise _Unreachable(printed)
         raise RunFailed(
-            f"nothing is known of run {run}: {told}; a SuperLink that was restarted without its --database has "
+            f"nothing is known of run {run}: {printed}; a SuperLink that was restarted without its --database has "
             "forgotten its runs"
         )
     return str(runs[0]["status"]), str(runs[0].get("status-details", ""))
@@ -362,7 +295,7 @@ def _executable() -> str:
 
 
 def _environment(app: Path) -> dict[str, str]:
-    """Environment of this process, with telemetry off and the app's own connection unless another is set."""
+    """Environment of this process, with telemetry off and the app's connection unless another is set."""
     usual = {"FLWR_HOME": str(app.resolve() / "home")}
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     return {**usual, **os.environ, **quiet}

@@ -15,8 +15,8 @@ from oracles.federation import Data, sites_data
 pytest.importorskip("flwr", reason="needs the extra flower: pip install -e '.[flower]' in a clone of kernfed")
 
 from federation.flower_grid import over_files
-from kernfed.jobs.flower import serve
-from kernfed.jobs.run import Job, job_settings, run_job
+from kernfed.jobs.learning import USUAL_LEARNER, Learning
+from kernfed.jobs.run import Job, job_settings, run_job, serve
 
 
 @pytest.fixture
@@ -25,7 +25,19 @@ def data(rng: np.random.Generator) -> Data:
 
 
 def job(folder: Path, run: str, **settings: Any) -> Job:
-    return Job.from_settings({"results": str(folder), **{k.replace("_", "-"): v for k, v in settings.items()}}, run)
+    given = {"learner": "folding", **{k.replace("_", "-"): v for k, v in settings.items()}}
+    return Job.from_settings({"results": str(folder), **given}, run)
+
+
+def test_a_job_learns_as_the_command_does_unless_a_learner_is_named(data: Data, tmp_path: Path) -> None:
+    options = {"results": str(tmp_path), "weight": "1", "measure": "distance", "batch-size": "8", "components": 20}
+    with Federation.local(data) as federation:
+        run_job(federation, Job.from_settings(options, "1"))
+        expected = Learning(values={name: value for name, value in options.items() if name != "results"}).make()
+        expected.fit(federation).save(tmp_path / "expected.kfd")
+    assert (tmp_path / "1" / "model.kfd").read_bytes() == (tmp_path / "expected.kfd").read_bytes()
+    assert type(expected) is kernfed.FusionLearner
+    assert job_settings()["learner"] == USUAL_LEARNER == "fusion"
 
 
 def test_a_job_may_ask_for_privacy(data: Data, tmp_path: Path) -> None:
@@ -178,7 +190,7 @@ def test_jobs_with_personal(data: Data, tmp_path: Path, settings: dict[str, Any]
         ({"embedding": "linear"}, "embedding must be one of"),
         ({"components": -1}, "components must be >= 1"),
         ({"gains": "perhaps"}, "gains must be one of"),
-        ({"regularization": "much"}, "regularization must be a number"),
+        ({"regularization": "much"}, "regularization must be auto or a number"),
         ({"batch-size": 8}, "batch-size is for learner folding or fusion, not for personal; leave it out"),
         ({"bandwidth": "wide"}, "bandwidth must be median or a number"),
         ({"task": "rank"}, "task must be one of"),

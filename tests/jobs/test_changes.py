@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 import kernfed as kf
 from kernfed.cli import app
-from kernfed.cli.flower_app import flower_app
 from kernfed.data import write_table
 from kernfed.errors import InputError
 from kernfed.federation import Federation, FoldingLearner, RidgeLearner
+from kernfed.jobs.flower_app import write_app
 from kernfed.jobs.run import Job, check_job, run_job
 from oracles.federation import Data, sites_data
 
@@ -126,7 +126,7 @@ def test_a_model_that_cannot_be_changed(data: Data, folder: Path) -> None:
 
 
 def test_the_command_refuses_before_a_run_is_started(folder: Path) -> None:
-    flower_app(folder / "app", address="127.0.0.1:1")
+    write_app(folder / "app", address="127.0.0.1:1")
     words = ["flower-run", str(folder / "app"), "add-site", "--set", f"model={folder / 'model.kfd'}", "--set", "site=a"]
     done = CliRunner().invoke(app, words)
     assert (done.exit_code, "'a' takes part already" in done.stderr) == (2, True), done.stderr

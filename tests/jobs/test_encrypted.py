@@ -12,17 +12,18 @@ pytest.importorskip("flwr", reason="needs the extra flower: pip install -e '.[fl
 
 from federation.flower_grid import over_files
 from kernfed import load
-from kernfed.cli import app, flower_run
-from kernfed.cli.flower_app import flower_app
+from kernfed.cli import app
 from kernfed.errors import InputError
 from kernfed.federation import Federation
+from kernfed.jobs import flower_run
 from kernfed.jobs import run as jobs
+from kernfed.jobs.flower_app import write_app
 from kernfed.jobs.run import Job, run_job
 from kernfed.secure import KeyHolder, classify
 from kernfed.secure.protocol import pack_keys
 from oracles.federation import Data, sites_data
 
-LEARNER = {"measure": "rms", "batch-size": "8", "partition": "order", "scale": "none"}
+LEARNER = {"learner": "folding", "measure": "rms", "batch-size": "8", "partition": "order", "scale": "none"}
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_what_cannot_be_asked_is_refused(data: Data, tmp_path: Path, monkeypatch
 def test_the_command_asks_a_flower_app(data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run itself is done here, by the function that Flower calls, with the settings that Flower is given."""
     place, rows = tmp_path / "app", tmp_path / "rows.npy"
-    flower_app(place)
+    write_app(place)
     queries = data["b"][0][:5]
     np.save(rows, queries)
     handed: list[bytes] = []
@@ -90,9 +91,9 @@ def test_the_command_asks_a_flower_app(data: Data, tmp_path: Path, monkeypatch: 
         expected = load(path).connect(federation).predict(queries, secure="plain").tolist()
 
         def run_here(where: Path, settings: Any, **_: Any) -> flower_run.Finished:
-            assert set(settings) <= set(flower_run._config(where))
+            assert set(settings) <= set(flower_run.read_config(where))
             handed.append(Path(settings["keys"]).read_bytes())
-            folder = run_job(federation, Job.from_settings({**flower_run._config(where), **settings}, "9"))
+            folder = run_job(federation, Job.from_settings({**flower_run.read_config(where), **settings}, "9"))
             return flower_run.Finished("9", folder, json.loads((folder / "result.json").read_text()))
 
         monkeypatch.setattr(flower_run, "run_app", run_here)

@@ -1,16 +1,12 @@
-"""``kernfed flower-app``: a Flower app that runs kernfed's learners, with what a secure deployment of it needs."""
+"""The files of a Flower app that runs kernfed's learners, with what a secure deployment of it needs."""
 
 import json
 import subprocess
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from kernfed.cli.console import Json, emit
 from kernfed.errors import InputError
-
-EXAMPLE = "Example: kernfed flower-app app --address 127.0.0.1:9092"
+from kernfed.jobs.run import COMMON, job_settings
+from kernfed.site.fields import describe, settings_by_name
 
 _PYPROJECT = """\
 [project]
@@ -30,7 +26,7 @@ fab-include = ["kernfed_app/*.py"]
 serverapp = "kernfed_app.server_app:app"
 clientapp = "kernfed_app.client_app:app"
 
-# What a run does unless it is told otherwise; `kernfed flower-run` and `flwr run -c` change it.
+# What a run does unless something else is set; `kernfed flower-run` and `flwr run -c` change it.
 [tool.flwr.app.config]
 {config}
 """
@@ -41,7 +37,7 @@ _SERVER_APP = '''\
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from kernfed.jobs.flower import serve
+from kernfed.jobs.run import serve
 
 app = ServerApp()
 
@@ -182,35 +178,6 @@ options.num-supernodes = {nodes}
 """
 
 
-def flower_app(
-    folder: Annotated[Path, typer.Argument(help="Folder to write; it must not exist or be empty.")],
-    address: Annotated[str, typer.Option(help="HOST:PORT at which the SuperLink will be.")] = "127.0.0.1:9092",
-    results: Annotated[
-        Path | None, typer.Option(help="Folder for results on the SuperLink's machine; default inside the app.")
-    ] = None,
-    simulate: Annotated[
-        int, typer.Option(help="Number of virtual sites, for Flower's simulation on one machine.", min=0)
-    ] = 0,
-    renew: Annotated[
-        bool, typer.Option("--renew", help="Of an app that is there, make the server's next certificate, and no more.")
-    ] = False,
-    json: Json = False,
-) -> None:
-    """Write a Flower app that trains and predicts with kernfed, and scripts for its certificates and keys."""
-    if renew:
-        told = renew_certificates(folder)
-        emit({"folder": folder, "told": told}, json, told, "Next: restart the SuperLink, which reads it when it starts")
-        return
-    written = write_app(folder, address, results, simulate)
-    following = ", Many virtual sites on one machine" if simulate else f"; first {folder}/make-certificates.sh"
-    emit(
-        {"folder": folder, "files": written},
-        json,
-        *(f"{folder / name}" for name in written),
-        f"Next: the operator's guide, docs/operator.md{following}",
-    )
-
-
 def write_app(
     folder: Path, address: str = "127.0.0.1:9092", results: Path | None = None, simulate: int = 0
 ) -> list[str]:
@@ -254,21 +221,17 @@ def renew_certificates(folder: Path) -> str:
     script.write_text(_CERTIFICATES, encoding="utf-8")
     done = subprocess.run([script.resolve(), "--renew"], capture_output=True, text=True, check=False)
     if done.returncode:
-        told = done.stderr.strip() or done.stdout.strip()
-        raise InputError(f"the certificates in {folder} cannot be renewed: {told}")
+        printed = done.stderr.strip() or done.stdout.strip()
+        raise InputError(f"the certificates in {folder} cannot be renewed: {printed}")
     return done.stdout.strip()
 
 
 def _configuration(results: Path) -> str:
-    """Lines with every setting of a job, those of learners with what they are."""
-    from kernfed.jobs.run import COMMON, job_settings
-    from kernfed.site.fields import describe, settings_by_name
-
-    common = [f"{name} = {_toml(value)}" for name, value in {**COMMON, "results": str(results)}.items()]
-    own = [
-        f"# {describe(owners)}\n{name} = {_toml(job_settings()[name])}" for name, owners in settings_by_name().items()
-    ]
-    return "\n".join([*common, "# Of learners. Empty text and 0 stand for the default.", *own])
+    """Lines with every setting of a job, each below what it is for."""
+    values = {**job_settings(), "results": str(results)}
+    common = [f"# {setting.help}\n{setting.name} = {_toml(values[setting.name])}" for setting in COMMON]
+    learners = [f"# {describe(owners)}\n{name} = {_toml(values[name])}" for name, owners in settings_by_name().items()]
+    return "\n".join([*common, "# Of learners. Empty text and 0 stand for the default.", *learners])
 
 
 def _toml(value: str | int | float) -> str:
