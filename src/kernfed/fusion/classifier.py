@@ -202,7 +202,7 @@ def _dump_classifier(model: FusionClassifier) -> Record:
         "settings": settings,
         "prior": prior_to_values(model.prior, model.classes_),
         "classes": labels_to_values(model.classes_),
-        "columns": list(getattr(model, "feature_names_in_", ())),
+        "columns": list(model.column_names),
         "weight": model.weight_,
         "temperature": model.temperature_,
     }

@@ -172,7 +172,7 @@ def _unscaled(record: Record) -> Record:
 
 
 def _feature_names(model: Any) -> list[str]:
-    return list(getattr(model, "feature_names_in_", []))
+    return list(model.column_names)
 
 
 def _remember_columns(model: Any, record: Record) -> None:
