@@ -133,7 +133,7 @@ def _after(
 
 def _accuracy(model: Any, digits: Any) -> float:
     """Share of right labels; of a personalised model, the median over its sites."""
-    if hasattr(model, "for_site"):
+    if model.is_personal:
         return float(np.median([_accuracy(model.for_site(site), digits) for site in model.sites]))
     return float((model.predict(digits.x_test) == digits.y_test).mean())
 

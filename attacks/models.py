@@ -108,7 +108,7 @@ def _outside(local: Callable[..., kf.Federation]) -> dict[str, Any]:
 def ask(model: Any, queries: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
     """Everything that a model says of queries, and of itself; machines at sites say nothing here."""
     told: list[npt.NDArray[Any]] = [np.array([str(model), repr(model)])]
-    for one in [model.for_site(site) for site in model.sites] if hasattr(model, "for_site") else [model]:
+    for one in [model.for_site(site) for site in model.sites] if model.is_personal else [model]:
         if getattr(one, "hold", "") == "sites":
             told.append(one.holds)
             continue

@@ -254,7 +254,7 @@ def learners(liars: int) -> dict[str, Any]:
 
 def accuracy(model: Any, table: Table, honest: Sequence[str]) -> float:
     """Share of right labels; of a personalised model, the mean over honest sites of the median class of answers."""
-    if hasattr(model, "for_site"):
+    if model.is_personal:
         own = [model.for_site(site).predict(table.X_test) == table.y_test for site in model.sites if site in honest]
         return float(np.mean(own))
     return float((model.predict(table.X_test) == table.y_test).mean())
@@ -304,7 +304,7 @@ def harm_row(
 
 def named_sites(model: Any, federation: Federation) -> tuple[str, ...]:
     """Whom the influence names; nobody where a kind of model has none."""
-    if hasattr(model, "for_site"):
+    if model.is_personal:
         return ()
     influence = kf.evaluate(model, federation, influence=True).influence
     assert influence is not None

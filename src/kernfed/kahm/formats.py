@@ -141,7 +141,7 @@ def unscaled(record: Record) -> Record:
 
 def feature_names(model: Any) -> list[str]:
     """Names of the columns of X, [] without."""
-    return list(getattr(model, "feature_names_in_", []))
+    return list(model.column_names)
 
 
 def remember_columns(model: Any, record: Record) -> None:

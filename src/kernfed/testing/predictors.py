@@ -21,12 +21,12 @@ NOTHING_ASIDE = (
 
 def is_regressor(model: Any) -> bool:
     """Whether a model predicts values, not labels: it has no classes."""
-    return not as_model(model).is_classifier
+    return not (model.is_classifier if isinstance(model, Model) else len(getattr(model, "classes_", ())))
 
 
 def is_personal(model: Any) -> bool:
     """Whether a model has a predictor for each of its sites, and none for all."""
-    return as_model(model).is_personal
+    return isinstance(model, Model) and model.is_personal
 
 
 def predictor_for(model: Any, site: str, option: str) -> Any:
@@ -34,7 +34,7 @@ def predictor_for(model: Any, site: str, option: str) -> Any:
 
     ``option`` is how the user names it, for what is refused.
     """
-    sites = _listed(as_model(model).sites)
+    sites = _listed(model.sites) if isinstance(model, Model) else ""
     if not is_personal(model):
         if site:
             told = f" of the sites {sites}" if sites else ""
@@ -71,6 +71,7 @@ def site_predictors(model: Any, sites: Iterable[str]) -> tuple[dict[str, Any], d
     It is the model itself at all of them unless it is personalised. Where no site has one the model is refused.
     """
     if not is_personal(model):
+        as_model(model)  # refuses what does not predict
         return dict.fromkeys(sites, model), {}
     _check_predicts(model)
     predictors: dict[str, Any] = {}

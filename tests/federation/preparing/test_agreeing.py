@@ -61,7 +61,7 @@ def test_learners_see_numbers_and_models_take_raw_rows(federation, frame, tmp_pa
         assert again.preparation == preparation
         if isinstance(learner, kf.FoldingLearner) and learner.hold == "sites":
             again = again.connect(federation)
-        predictor = again.for_site("north") if hasattr(again, "for_site") else again
+        predictor = again.for_site("north") if again.is_personal else again
         prepared, _ = preparation.apply(frame)
         np.testing.assert_array_equal(predictor.predict(frame[:50]), predictor.predict(prepared[:50]))
         with pytest.raises(DataError, match="column 'bmi' missing"):
