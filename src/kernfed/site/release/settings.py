@@ -66,9 +66,9 @@ MECHANISM = Setting(
 def read_mechanism(text: str, name: str) -> Any:
     """The mechanism that a JSON object of ``mechanism_to_values`` names."""
     try:
-        values = read_json(text, name)
+        values = read_json(text)
     except InputError as error:
-        raise InputError(f"{error}; it is a JSON object with a mechanism and its parameters") from None
+        raise InputError(f"{name} must be a JSON object with a mechanism and its parameters: {error}") from None
     return privacy.mechanism_from_values(values)
 
 
@@ -112,9 +112,9 @@ def declared_classes(given: Given) -> tuple[Any, ...]:
     text, shown = str(given.get("classes")), given.shown("classes")
     if text.lstrip().startswith("["):
         try:
-            return tuple(read_json(text, shown))
+            return tuple(read_json(text))
         except InputError as error:
-            raise InputError(f"{error}; it is A,B,... or a JSON list of labels") from None
+            raise InputError(f"{shown} must be A,B,... or a JSON list of labels: {error}") from None
     parts = [part.strip() for part in text.split(",")]
     words = any(isinstance(label, str) for label in given.classes or ())
     if not words and all(_is_whole(part) for part in parts):
