@@ -14,7 +14,7 @@ import numpy as np
 import kernfed as kf
 from kernfed.federation import Payload, Policy, Site, SiteStore
 from kernfed.federation.folding.machines import folding_handle, read_machines
-from kernfed.federation.folding.recipe import Recipe
+from kernfed.federation.folding.release import Recipe
 from kernfed.kahm.model import FoldingParameters
 from kernfed.site.protocol.message import Question, decode_reply, digest, encode_question
 from kernfed.site.release.permit import open_ledger

@@ -25,7 +25,7 @@ from timing import machine_facts
 
 from kernfed.federation import Payload, Policy, Site, SiteStore
 from kernfed.federation.folding.machines import fit_batches, folding_handle, machines_of_record, read_machines
-from kernfed.federation.folding.membership import attack_forgetting
+from kernfed.federation.folding.receipts import attack_forgetting
 from kernfed.files import content_digest, labels_to_values
 from kernfed.kahm.model import FoldingParameters
 from kernfed.kahm.model_file import pack_machines

@@ -35,7 +35,7 @@ PACKAGES = [
 #: The same for the folders and modules of ``federation``.
 FOLDERS = [
     {"engines", "program"},
-    {"asking", "learner", "shares"},
+    {"asking", "learner"},
     {"survey", "preparing"},
     {"summing"},
     {"folding", "ridge", "personal"},
@@ -44,7 +44,7 @@ FOLDERS = [
     {"estimator_files", "settings", "planning"},
 ]
 #: What answers, asks and plans, whatever is learned.
-CORE = {"engines", "program", "asking", "learner", "shares", "survey", "planning"}
+CORE = {"engines", "program", "asking", "learner", "survey", "planning"}
 #: Estimators are federations of one site.
 ESTIMATORS = {"estimators", "estimator_files"}
 PACKAGE_LEVEL = {name: level for level, layer in enumerate(PACKAGES) for name in layer}

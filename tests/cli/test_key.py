@@ -6,7 +6,7 @@ import tomllib
 from typer.testing import CliRunner
 
 from kernfed.cli import app
-from kernfed.federation.summing.party import helper_site, member_of
+from kernfed.federation.summing.tasks import helper_site, member_of
 from kernfed.site.policy import Policy
 
 

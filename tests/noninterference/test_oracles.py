@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernfed.errors import Refused
-from kernfed.federation.summing.party import TERMS
+from kernfed.federation.summing.tasks import TERMS
 from kernfed.secure.committee.fixed import Layout
 from kernfed.secure.committee.terms import RunTerms
 from kernfed.site.data import SiteData

@@ -8,7 +8,7 @@ import pytest
 
 from kernfed.federation import Payload, Policy, Site, SiteStore
 from kernfed.federation.folding.machines import folding_handle
-from kernfed.federation.folding.recipe import Recipe
+from kernfed.federation.folding.release import Recipe
 from kernfed.files import labels_to_values
 from kernfed.kahm.model import FoldingParameters
 from kernfed.privacy import RecordGaussian, RecordMoments

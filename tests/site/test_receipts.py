@@ -12,8 +12,8 @@ import kernfed as kf
 from kernfed.base import threads
 from kernfed.federation import Payload, Policy, Site, SiteStore
 from kernfed.federation.folding.machines import fit_batches, folding_handle, read_machines
-from kernfed.federation.folding.membership import attack_forgetting
-from kernfed.federation.folding.recipe import Recipe
+from kernfed.federation.folding.receipts import attack_forgetting
+from kernfed.federation.folding.release import Recipe
 from kernfed.files import labels_to_values, to_record
 from kernfed.kahm.model import FoldingParameters
 from kernfed.privacy import RecordGaussian, RecordMoments
@@ -200,7 +200,7 @@ def test_another_machine_is_not_comparable_and_never_a_finding(changed: Site, mo
     monkeypatch.setattr(threads, "environment", lambda: other)
     assert {entry.verdict for entry in verified(changed).remade} == {SAME}  # the bits happen to be the same here
 
-    from kernfed.federation.folding import receipting
+    from kernfed.federation.folding import receipts as receipting
 
     def last_bit(*arguments: Any, **options: Any) -> Any:
         made = fit_batches(*arguments, **options)

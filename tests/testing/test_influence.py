@@ -11,8 +11,8 @@ import kernfed as kf
 from contracts.engines import Tampering, read_message, with_payload
 from kernfed.errors import InputError, NotConnected, TooFewReplies
 from kernfed.federation import Federation, LocalEngine, Payload, Policy
-from kernfed.federation.fusion.connection import recorded_learner
-from kernfed.federation.ridge.without import ask_site_sums
+from kernfed.federation.fusion.learner import recorded_learner
+from kernfed.federation.ridge.pooling import ask_site_sums
 from kernfed.files import to_record
 from kernfed.testing.influence import measure_influence
 

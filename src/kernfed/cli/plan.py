@@ -135,7 +135,7 @@ def _what_leaves(learner: Any, traffic: Iterable[Any], terms: Any) -> str:
 def _promises(learner: Any, terms: Any, sites: int) -> list[str]:
     """The guarantee of a release, in lines."""
     if getattr(learner, "sum", None) is not None and getattr(learner, "privacy", None) is not None:
-        from kernfed.federation.summing.promised import promised_line
+        from kernfed.federation.summing.released import promised_line
 
         return [
             "All sites together would release a sum, once, of which nobody sees a part:",

@@ -310,7 +310,7 @@ def key(
     The private half stays in the store, in sum.key, readable by its owner only. A member of a committee whose store was
     restored from a backup may have forgotten what it answered: --drop-runs keeps it from answering the same run twice.
     """
-    from kernfed.federation.summing.party import ONCE, identity_at
+    from kernfed.federation.summing.tasks import ONCE, identity_at
     from kernfed.files import private_folder
     from kernfed.secure.committee.member import drop_one_time_keys
 

@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from kernfed.federation.ridge.learner import RidgeLearner
     from kernfed.site.policy import Policy
     from kernfed.site.protocol.message import Payload, Refusal
-    from kernfed.site.protocol.replies import Replies
     from kernfed.site.protocol.schema import Schema, agree, check_classes
     from kernfed.site.protocol.task import Method, task
-    from kernfed.site.protocol.traffic import Traffic
+    from kernfed.site.protocol.traffic import Replies, Traffic
     from kernfed.site.rows import Rows
     from kernfed.site.site import Site
     from kernfed.site.store import SiteStore
@@ -48,7 +47,7 @@ _HOMES = {
     "PersonalLearner": "kernfed.federation.personal.learner",
     "Policy": "kernfed.site.policy",
     "Refusal": "kernfed.site.protocol.message",
-    "Replies": "kernfed.site.protocol.replies",
+    "Replies": "kernfed.site.protocol.traffic",
     "RidgeLearner": "kernfed.federation.ridge.learner",
     "Rows": "kernfed.site.rows",
     "Schema": "kernfed.site.protocol.schema",

@@ -26,10 +26,9 @@ from kernfed.site.protocol.message import (
     encode_bundle,
     encode_question,
 )
-from kernfed.site.protocol.replies import Replies, Total
-from kernfed.site.protocol.schema import Schema, agree, odd_sites
+from kernfed.site.protocol.schema import Schema, agree
 from kernfed.site.protocol.task import connector, summer
-from kernfed.site.protocol.traffic import Traffic
+from kernfed.site.protocol.traffic import Replies, Total, Traffic
 
 #: Bytes of all replies from which on they are checked in threads: starting these takes a millisecond.
 _CHECKED_IN_THREADS = 1_000_000
@@ -404,35 +403,6 @@ def _parts(carried: bytes | Refusal | None, count: int, site: str) -> Sequence[b
         reason = f"the reply of site {site!r} has {len(parts)} parts, and {count} were asked for"
         return [Refusal("bad reply", reason)] * count
     return parts if len(parts) == count else parts * count
-
-
-def agreeing(replies: Replies, read: Callable[[Payload], Schema], min_replies: int | None) -> tuple[Replies, Schema]:
-    """Replies of the sites that describe their data alike, by the schemas ``read`` finds in them, and the common one.
-
-    Without ``min_replies`` all must: ``SchemaMismatch`` says who differs. With it, those that differ from most are
-    missing by name, as far as enough are left.
-    """
-    schemas = {site: read(payload) for site, payload in replies}
-    if min_replies is not None:
-        odd = odd_sites(schemas)
-        if len(schemas) - len(odd) >= max(1, min_replies):
-            replies = replies.without(odd)
-            schemas = {site: schema for site, schema in schemas.items() if site not in odd}
-    return replies, agree(schemas)
-
-
-def leave_out(task: str, replies: Replies, reasons: Mapping[str, str], min_replies: int | None) -> Replies:
-    """Replies without those that only a comparison of sites shows to be false; ``TooFewReplies`` where few are left.
-
-    Without ``min_replies`` all are needed.
-    """
-    if not reasons:
-        return replies
-    needed = len(replies) + len(replies.missing) if min_replies is None else min_replies
-    left = replies.without(reasons)
-    if len(left) < needed:
-        raise TooFewReplies(task, needed, left)
-    return left
 
 
 def _check_schema(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from kernfed.errors import TooFewReplies
 from kernfed.site.protocol.message import Payload
-from kernfed.site.protocol.replies import Replies
+from kernfed.site.protocol.traffic import Replies
 
 Result = TypeVar("Result")
 

@@ -1,7 +1,4 @@
-"""What sites say before a problem on features is posed to them, and who of them takes part in solving it.
-
-For every method that solves one problem over all sites: each has a survey of its own name, and this is its body.
-"""
+"""What a learner asks first, and how much one site may claim of all rows."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,17 +10,57 @@ from kernfed.base.checks import FloatArray, check_choice, check_count, check_num
 from kernfed.base.median import median_by_rows
 from kernfed.base.random import generator
 from kernfed.errors import InputError, Refused, SitesLost, TooFewReplies
-from kernfed.federation.asking import agreeing, leave_out
 from kernfed.federation.program import Ask, Meter, Program
-from kernfed.federation.shares import MAX_SHARE, outsized
 from kernfed.kernels import median_bandwidth
 from kernfed.kernels.features import MEDIAN_ROWS
 from kernfed.kernels.predictor import TASKS, FeatureProblem
 from kernfed.site.protocol.message import Payload
-from kernfed.site.protocol.replies import Replies
-from kernfed.site.protocol.schema import Schema, agree
+from kernfed.site.protocol.schema import Schema, agree, odd_sites
+from kernfed.site.protocol.traffic import Replies
 from kernfed.site.rows import Rows
 from kernfed.site.site import Site
+
+#: The largest share of all rows that one of three and more sites may have, unless told otherwise.
+MAX_SHARE = 0.9
+#: So many times the median over sites is no difference between data any more: a hundred times the unit, squared.
+_FAR = 1e4
+
+
+def outsized(rows: Mapping[str, float], max_share: float = MAX_SHARE) -> dict[str, str]:
+    """Why each site that claims more than ``max_share`` of all rows is not believed; with one or two sites nobody is.
+
+    A site of that share makes the result alone: what the others have is as good as nothing.
+
+    >>> outsized({"a": 10, "b": 20, "c": 970})["c"]
+    "site 'c' says that it has 970 of 1,000 rows; if that is true, give a max_share above 0.9"
+    """
+    check_number(max_share, "max_share", above=0, at_most=1)
+    having = {site: count for site, count in rows.items() if count > 0}
+    total = sum(having.values())
+    if len(having) < 3:
+        return {}
+    return {
+        site: f"site {site!r} says that it has {count:,.0f} of {total:,.0f} rows; "
+        f"if that is true, give a max_share above {max_share:g}"
+        for site, count in having.items()
+        if count > max_share * total
+    }
+
+
+def far_above(values: Mapping[str, float], name: str) -> dict[str, str]:
+    """Why each site whose ``name`` is far above the median over three and more sites is not believed.
+
+    For numbers that have no public bound. What is below 10,000 is never far above.
+    """
+    if len(values) < 3:
+        return {}
+    limit = _FAR * max(1.0, float(np.median(list(values.values()))))
+    return {
+        site: f"site {site!r} has {value:.3g} for the {name}, and the median over sites is {limit / _FAR:.3g}"
+        for site, value in values.items()
+        if not value <= limit
+    }
+
 
 #: Why a survey may be told where privacy is required.
 PUBLIC = "columns, the number of rows, and classes with theirs are public; the median distance is then not told"
@@ -132,6 +169,35 @@ class Participants:
         self.surveys = {site: survey for site, survey in self.surveys.items() if site not in self.missing}
         if len(self.surveys) < needed:
             raise TooFewReplies(lost.task, needed, lost.replies) from None
+
+
+def agreeing(replies: Replies, read: Callable[[Payload], Schema], min_replies: int | None) -> tuple[Replies, Schema]:
+    """Replies of the sites that describe their data alike, by the schemas ``read`` finds in them, and the common one.
+
+    Without ``min_replies`` all must: ``SchemaMismatch`` says who differs. With it, those that differ from most are
+    missing by name, as far as enough are left.
+    """
+    schemas = {site: read(payload) for site, payload in replies}
+    if min_replies is not None:
+        odd = odd_sites(schemas)
+        if len(schemas) - len(odd) >= max(1, min_replies):
+            replies = replies.without(odd)
+            schemas = {site: schema for site, schema in schemas.items() if site not in odd}
+    return replies, agree(schemas)
+
+
+def leave_out(task: str, replies: Replies, reasons: Mapping[str, str], min_replies: int | None) -> Replies:
+    """Replies without those that only a comparison of sites shows to be false; ``TooFewReplies`` where few are left.
+
+    Without ``min_replies`` all are needed.
+    """
+    if not reasons:
+        return replies
+    needed = len(replies) + len(replies.missing) if min_replies is None else min_replies
+    left = replies.without(reasons)
+    if len(left) < needed:
+        raise TooFewReplies(task, needed, left)
+    return left
 
 
 def ask_survey(

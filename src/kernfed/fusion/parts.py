@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Connection(Protocol):
-    """What a model needs of a federation; ``kernfed.federation.fusion.connection`` provides it."""
+    """What a model needs of a federation; ``kernfed.federation.fusion.learner`` provides it."""
 
     def forget(self, model: "FusionModel", site: str, rows: Sequence[int] | None, *, rechoose: bool) -> "FusionModel":
         """Model without a site, or without some of its rows."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from kernfed.base.checks import check_count
 from kernfed.errors import InputError, ProtocolError
-from kernfed.secure.committee.setting import Committee
+from kernfed.secure.committee.terms import Committee
 from kernfed.secure.message import Header, read_header
 from kernfed.secure.protocol import KeyHolder, Server, Setting, Site, check_rule, encode
 

@@ -14,8 +14,8 @@ from kernfed.base.checks import FloatArray, check_finite
 from kernfed.base.labels import ClassIndex
 from kernfed.base.model import as_model
 from kernfed.errors import InputError, Refused
-from kernfed.federation.asking import Federation, leave_out
-from kernfed.federation.shares import MAX_SHARE, outsized
+from kernfed.federation.asking import Federation
+from kernfed.federation.survey import MAX_SHARE, leave_out, outsized
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.left_out import temperature_losses
 from kernfed.kahm.model import FoldingModel

@@ -22,10 +22,10 @@ from kernfed.base.checks import FloatArray, check_count
 from kernfed.base.labels import ClassIndex
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError, Refused
-from kernfed.federation.asking import Federation, leave_out
-from kernfed.federation.shares import outsized
-from kernfed.federation.summing.party import TERMS, question_hash
+from kernfed.federation.asking import Federation
 from kernfed.federation.summing.released import gather_shares, guarantees, honest_sites, send_share
+from kernfed.federation.summing.tasks import TERMS, question_hash
+from kernfed.federation.survey import leave_out, outsized
 from kernfed.files import Record
 from kernfed.privacy.generator import Ints
 from kernfed.privacy.ledger import Ledger
@@ -34,11 +34,10 @@ from kernfed.privacy.record_sums import Places, RecordHistogram, left_out
 from kernfed.privacy.shared import SharedHistogram
 from kernfed.privacy.values import mechanism_to_values
 from kernfed.promise import Guarantee, Terms
-from kernfed.secure.committee.setting import read_setting
+from kernfed.secure.committee.terms import read_setting
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.task import task
-from kernfed.site.release.asked import check_kind, read_mechanism
-from kernfed.site.release.kept import warn_if_forgotten
+from kernfed.site.release.kept import check_kind, read_mechanism, warn_if_forgotten
 from kernfed.site.release.permit import releasing, statement
 from kernfed.site.rows import Rows
 from kernfed.site.site import Site

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from kernfed.base.checks import check_column_names
 from kernfed.data.preparation import prepared_rows
 from kernfed.errors import InputError, Refused
-from kernfed.federation.asking import Federation, leave_out
-from kernfed.federation.shares import MAX_SHARE, outsized
+from kernfed.federation.asking import Federation
+from kernfed.federation.survey import MAX_SHARE, leave_out, outsized
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.task import task

@@ -19,7 +19,7 @@ from kernfed.base.model import Model, as_model
 from kernfed.data.preparation import prepared_rows
 from kernfed.errors import InputError, NotConnected, Refused
 from kernfed.federation.asking import Federation
-from kernfed.federation.ridge.without import ask_site_sums
+from kernfed.federation.ridge.pooling import ask_site_sums
 from kernfed.files import labels_from_values, labels_to_values, to_record
 from kernfed.ridge.model import RidgeModel
 from kernfed.site.protocol.message import Payload

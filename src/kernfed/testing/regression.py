@@ -11,8 +11,8 @@ import numpy.typing as npt
 from kernfed.base.checks import check_column_names, check_count, check_number
 from kernfed.data.preparation import prepared_rows
 from kernfed.errors import InputError, Refused
-from kernfed.federation.asking import Federation, leave_out
-from kernfed.federation.shares import MAX_SHARE, outsized
+from kernfed.federation.asking import Federation
+from kernfed.federation.survey import MAX_SHARE, leave_out, outsized
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.task import task
 from kernfed.site.rows import check_site_rows

@@ -7,7 +7,7 @@ import pytest
 import kernfed as kf
 from kernfed.errors import InputError, MissingSites
 from kernfed.federation import Federation, FoldingLearner, Payload, Policy
-from kernfed.federation.folding.choosing import choice_question
+from kernfed.federation.folding.tasks import choice_question
 from kernfed.kahm.choice import candidates
 from kernfed.kahm.model import FoldingParameters
 from kernfed.privacy import ElementLaplace, RecordGaussian
@@ -127,7 +127,7 @@ def test_a_choice_that_cannot_be_is_refused(data: Data, change: dict[str, Any]) 
 
 
 def test_a_site_that_says_what_cannot_be_is_not_heard(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernfed.federation.folding import choosing
+    from kernfed.federation.folding import tasks as choosing
 
     honest = choosing._read_answer
 

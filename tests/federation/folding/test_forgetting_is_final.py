@@ -9,7 +9,7 @@ import pytest
 
 from kernfed.federation import Payload, Policy, Site, SiteStore
 from kernfed.federation.folding.machines import folding_handle
-from kernfed.federation.folding.recipe import Recipe
+from kernfed.federation.folding.release import Recipe
 from kernfed.kahm.model import FoldingParameters
 from kernfed.privacy import RecordGaussian
 from kernfed.ridge.parameters import RidgeParameters

@@ -15,9 +15,9 @@ import kernfed
 from contracts.engines import lying
 from kernfed.errors import FileFormatError, LedgerNotKept, MissingSites, TooFewReplies
 from kernfed.federation import Federation, FoldingLearner, Payload, Policy, RidgeLearner, SiteStore, evaluate
-from kernfed.federation.folding import released as private_tasks
+from kernfed.federation.folding import release as private_tasks
 from kernfed.federation.folding.machines import divide, fit_batches, folding_handle, read_machines
-from kernfed.federation.folding.recipe import Recipe
+from kernfed.federation.folding.release import Recipe
 from kernfed.federation.personal.learner import PersonalLearner
 from kernfed.federation.planning import planned_traffic
 from kernfed.kahm.model import FoldingParameters

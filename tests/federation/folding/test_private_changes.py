@@ -9,7 +9,7 @@ import pytest
 from kernfed.errors import StaleModel, TooFewReplies
 from kernfed.federation import Federation, FoldingLearner, Payload, Policy
 from kernfed.federation.folding.machines import fit_batches, read_machines
-from kernfed.federation.folding.recipe import Recipe
+from kernfed.federation.folding.release import Recipe
 from kernfed.files import labels_to_values
 from kernfed.kahm.model import FoldingModel
 from kernfed.kahm.model_file import pack_machines

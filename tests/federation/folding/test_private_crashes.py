@@ -17,7 +17,7 @@ COMMON = textwrap.dedent(
     from kernfed.federation.folding.questions import scores_question
     from kernfed.site.protocol.message import Payload, Question, decode_reply, encode_question
     from kernfed.site.release.permit import open_ledger
-    from kernfed.federation.folding.recipe import Recipe
+    from kernfed.federation.folding.release import Recipe
     from kernfed.site.release.kept import FOLDER
     from kernfed.kahm.model import FoldingParameters
     from kernfed.privacy import RecordGaussian, RecordMoments

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 import kernfed
 from kernfed.errors import InputError, LedgerNotKept, TooFewReplies
 from kernfed.federation import Fault, Federation, FoldingLearner, Policy
-from kernfed.federation.summing.party import identity_at
+from kernfed.federation.summing.tasks import identity_at
 from kernfed.privacy import RecordGaussian, RecordMoments
 from kernfed.secure import Committee
 from kernfed.site.release.permit import charges

@@ -7,8 +7,8 @@ import kernfed as kf
 from contracts.engines import lying
 from kernfed.errors import InputError, MissingSites, UnprotectedClasses
 from kernfed.federation import Federation, LocalEngine, Payload, RidgeLearner
-from kernfed.federation.fusion.connection import recorded_learner
-from kernfed.federation.ridge.without import ask_site_sums
+from kernfed.federation.fusion.learner import recorded_learner
+from kernfed.federation.ridge.pooling import ask_site_sums
 from kernfed.files import load
 from kernfed.fusion import combination
 from kernfed.ridge.leave_one_out import TEMPERATURES

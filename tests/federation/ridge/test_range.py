@@ -9,7 +9,7 @@ import pytest
 from contracts.engines import lying
 from kernfed.errors import FileFormatError, InputError, MissingSites
 from kernfed.federation import Federation, LocalEngine, Payload, Policy, RidgeLearner
-from kernfed.federation.ridge.ranges import common_range, read_range
+from kernfed.federation.ridge.plausible import common_range, read_range
 from kernfed.files import Record, from_record, load, save, to_record
 from kernfed.privacy import RecordRidge
 from kernfed.ridge import METHODS

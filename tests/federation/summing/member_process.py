@@ -8,7 +8,7 @@ With WRITE it is killed, by itself and without any goodbye, before its so maniet
 import os
 import sys
 
-from kernfed.federation.summing.party import helper_site
+from kernfed.federation.summing.tasks import helper_site
 from kernfed.site.policy import Policy
 
 

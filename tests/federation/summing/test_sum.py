@@ -15,7 +15,7 @@ from kernfed.data.preparation_plans import CategoryPlan
 from kernfed.errors import InputError, PolicyError, TooFewReplies
 from kernfed.federation import Fault, Federation, Payload, Policy, Site, SiteStore
 from kernfed.federation.engines.local import LocalEngine, question_for
-from kernfed.federation.summing.party import generation_of, helper_site, identity_at, preparation_of
+from kernfed.federation.summing.tasks import generation_of, helper_site, identity_at, preparation_of
 from kernfed.secure import Committee
 from kernfed.site.protocol.message import Question, decode_question, decode_reply, encode_question
 

@@ -8,9 +8,17 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from kernfed.errors import InputError, StoreError
 from kernfed.secure.committee.contribution import contribute
-from kernfed.secure.committee.keys import Identity, is_signed, keep_identity, make_one_time, read_identity
-from kernfed.secure.committee.masks import add_stream
-from kernfed.secure.committee.sealing import about, open_box, seal
+from kernfed.secure.committee.keys import (
+    Identity,
+    about,
+    add_stream,
+    is_signed,
+    keep_identity,
+    make_one_time,
+    open_box,
+    read_identity,
+    seal,
+)
 from kernfed.secure.committee.terms import RunTerms
 
 

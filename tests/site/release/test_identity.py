@@ -10,7 +10,7 @@ from kernfed.data.preparation import Preparation
 from kernfed.data.preparation_plans import CategoryPlan
 from kernfed.federation import Payload, Policy, Site
 from kernfed.federation.folding.machines import folding_handle
-from kernfed.federation.folding.recipe import Recipe
+from kernfed.federation.folding.release import Recipe
 from kernfed.kahm.model import FoldingParameters
 from kernfed.privacy import RecordGaussian, RecordMoments
 from kernfed.site.protocol.message import Question, decode_reply, encode_question

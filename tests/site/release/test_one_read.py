@@ -13,7 +13,7 @@ import pytest
 from kernfed.errors import InputError
 from kernfed.federation import Payload, Policy, Site, SiteStore
 from kernfed.federation.folding.machines import folding_handle
-from kernfed.federation.folding.recipe import Recipe
+from kernfed.federation.folding.release import Recipe
 from kernfed.kahm.model import FoldingParameters
 from kernfed.privacy import Ledger, PureEvent, RandomizedLabels, RecordGaussian, RecordMoments, RecordRidge
 from kernfed.privacy.values import mechanism_to_values

@@ -11,7 +11,7 @@ import pytest
 
 from kernfed.errors import Refused
 from kernfed.federation import Policy, Site, SiteStore
-from kernfed.federation.folding.recipe import noise_deviation
+from kernfed.federation.folding.release import noise_deviation
 from kernfed.files import Record
 from kernfed.kernels.features import FourierFeatures
 from kernfed.privacy import (

@@ -18,7 +18,7 @@ from kernfed.data.preparation import Preparation
 from kernfed.data.preparation_plans import CategoryPlan
 from kernfed.federation import Payload, Policy, Site, SiteStore
 from kernfed.federation.folding.machines import folding_handle
-from kernfed.federation.folding.recipe import Recipe
+from kernfed.federation.folding.release import Recipe
 from kernfed.files import Record
 from kernfed.kahm.model import FoldingParameters
 from kernfed.kernels.features import FourierFeatures

@@ -6,10 +6,9 @@ from kernfed.site.protocol.task import Method
 METHOD = Method(
     name="folding",
     tasks={
-        "kernfed.federation.folding.fitting": ("folding_schema", "folding_fit"),
-        "kernfed.federation.folding.choosing": ("folding_choose",),
+        "kernfed.federation.folding.tasks": ("folding_schema", "folding_choose", "folding_fit"),
         "kernfed.federation.folding.scoring": ("scores", "machines", "released_machines"),
-        "kernfed.federation.folding.changes": ("forget_model", "forget_rows", "add_rows"),
+        "kernfed.federation.folding.generations": ("forget_model", "forget_rows", "add_rows"),
         "kernfed.federation.folding.secure": ("secure_scores",),
         "kernfed.federation.folding.shared": ("folding_shares",),
     },
@@ -17,7 +16,7 @@ METHOD = Method(
     formats=FORMATS,
     connects={"FoldingModel": "kernfed.federation.folding.connection:connect_folding"},
     keeps="kernfed.federation.folding.generations:kept_models",
-    receipts="kernfed.federation.folding.receipting:BOOK",
+    receipts="kernfed.federation.folding.receipts:BOOK",
     learner="kernfed.federation.folding.learner:FoldingLearner",
     jobs="kernfed.federation.settings:FOLDING",
 )

@@ -1,4 +1,4 @@
-"""What a ``FoldingModel`` does with the federation behind it: answer queries, forget and take in sites and rows."""
+"""What a FoldingModel does with the federation behind it: answer queries, forget and take in sites and rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray, check_column_names, check_count
 from kernfed.base.warn import warn
-from kernfed.errors import InputError, MissingSites, TooFewReplies
+from kernfed.errors import InputError, MissingSites, TemporaryStores, TooFewReplies, UnprotectedClasses
 from kernfed.federation.asking import Federation, warn_missing
 from kernfed.federation.folding.questions import (
     Training,
@@ -21,15 +21,34 @@ from kernfed.federation.folding.questions import (
     raise_if_unusable,
     scores_question,
 )
+from kernfed.federation.folding.scoring import KEEP_MACHINES
 from kernfed.federation.folding.secure import secure_predict
-from kernfed.federation.folding.warn import warn_if_temporary
 from kernfed.federation.program import Ask, Program
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.folding import ABSENT
-from kernfed.kahm.model import FoldingModel, Member, SiteScores, place_classes
+from kernfed.kahm.model import TRUST, FoldingModel, Member, SiteScores, place_classes
 from kernfed.site.protocol.message import Payload
-from kernfed.site.protocol.replies import Replies
 from kernfed.site.protocol.schema import Schema, agree, label_kind, odd_sites
+from kernfed.site.protocol.traffic import Replies
+
+
+def warn_if_exposed(model: FoldingModel) -> None:
+    """Warn where "kth" was asked for and does not protect all classes; called by ``fit``."""
+    reason = model.exposure()
+    if reason is not None:
+        advice = "choose k=2 and more" if model.parameters.k == 1 else TRUST
+        warn(f"{reason}: {advice}; model.unprotected_ lists them", UnprotectedClasses)
+
+
+def warn_if_temporary(engine: Any, model: FoldingModel, path: Any) -> None:
+    """Warn where a model was saved whose sites, in this process, remember nothing after it; called by ``save``."""
+    lost = sorted(set(getattr(engine, "temporary_sites", ())) & set(model.sites))
+    if lost:
+        warn(
+            f"{path} refers to machines in temporary stores of {len(lost)} site(s), such as {lost[0]!r}, and "
+            f"no later process can use it: {KEEP_MACHINES}",
+            TemporaryStores,
+        )
 
 
 def member_of(payload: Payload) -> Member:

@@ -6,15 +6,15 @@ from typing import Any
 
 from kernfed.base.checks import check_choice, check_count
 from kernfed.errors import InputError
-from kernfed.federation.asking import Federation, agreeing, warn_missing
-from kernfed.federation.folding.choosing import ask_choice
-from kernfed.federation.folding.connection import FoldingConnection, member_of
+from kernfed.federation.asking import Federation, warn_missing
+from kernfed.federation.folding.connection import FoldingConnection, member_of, warn_if_exposed
 from kernfed.federation.folding.machines import folding_handle
 from kernfed.federation.folding.questions import Training, ask_schemas, ask_training, collect_machines
-from kernfed.federation.folding.recipe import Recipe
-from kernfed.federation.folding.warn import warn_if_exposed
+from kernfed.federation.folding.release import Recipe
+from kernfed.federation.folding.tasks import ask_choice
 from kernfed.federation.learner import Learner
 from kernfed.federation.program import Program
+from kernfed.federation.survey import agreeing
 from kernfed.files import labels_from_values
 from kernfed.kahm.choice import AUTO, Candidate, candidates, usual
 from kernfed.kahm.members import Trusted, check_trusted, deciding
@@ -22,8 +22,8 @@ from kernfed.kahm.model import TRUST, FoldingModel, FoldingParameters, place_cla
 from kernfed.kahm.spectrum import check_subspace_dim
 from kernfed.kernels.rows import Scaling
 from kernfed.site.protocol.message import Payload
-from kernfed.site.protocol.replies import Replies
 from kernfed.site.protocol.schema import Schema, check_classes
+from kernfed.site.protocol.traffic import Replies
 from kernfed.site.release.kept import warn_if_forgotten
 
 HOLDS = ("sites", "machines")
@@ -205,7 +205,7 @@ class FoldingLearner(Learner):
         """One set of machines from what sites release together."""
         from kernfed.federation.folding.shared import fit_shared  # the committee's cryptography, where it is used
         from kernfed.federation.summing.released import honest_sites
-        from kernfed.secure.committee.setting import read_setting
+        from kernfed.secure.committee.terms import read_setting
 
         setting = read_setting(self.sum)
         if setting is None or recipe is None:

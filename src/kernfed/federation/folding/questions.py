@@ -16,8 +16,8 @@ from kernfed.kahm.model import FoldingModel, FoldingParameters
 from kernfed.kahm.model_file import unpack_machines
 from kernfed.promise import Terms
 from kernfed.site.protocol.message import Payload
-from kernfed.site.protocol.replies import Replies
 from kernfed.site.protocol.schema import Schema
+from kernfed.site.protocol.traffic import Replies
 
 #: Queries per message, in numbers: memory stays bounded and every message far below what transports allow.
 _NUMBERS_PER_MESSAGE = 8_000_000

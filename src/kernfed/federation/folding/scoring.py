@@ -12,13 +12,15 @@ from kernfed.base.checks import check_rows
 from kernfed.base.labels import ClassIndex
 from kernfed.errors import Refused
 from kernfed.federation.folding.machines import SiteMachines, bank_of, read_machines
-from kernfed.federation.folding.warn import KEEP_MACHINES
 from kernfed.files import labels_to_values
 from kernfed.kahm.model_file import pack_machines
 from kernfed.site.authorise import check_mechanism, check_record
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.task import task
 from kernfed.site.site import Site
+
+#: What to do so that a model whose machines are at the sites can be used later.
+KEEP_MACHINES = "train with Federation.local(..., store=DIR) and name the same folder later, or with hold='machines'"
 
 
 @task("scores", leaves="scores", under_privacy="released", queries=True, locked=False)

@@ -17,9 +17,10 @@ import numpy.typing as npt
 from kernfed.base.checks import FloatArray
 from kernfed.base.labels import ClassIndex
 from kernfed.errors import InputError, ProtocolError, Refused
-from kernfed.federation.asking import Federation, leave_out, warn_missing
+from kernfed.federation.asking import Federation, warn_missing
 from kernfed.federation.folding.questions import raise_if_unusable, scores_question
 from kernfed.federation.folding.scoring import scores
+from kernfed.federation.survey import leave_out
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.kahm.folding import ABSENT
 from kernfed.kahm.model import FoldingModel
@@ -28,8 +29,8 @@ from kernfed.secure import Site as EncryptingSite
 from kernfed.secure.message import unpack
 from kernfed.site.authorise import check_scheme
 from kernfed.site.protocol.message import Payload
-from kernfed.site.protocol.replies import Replies
 from kernfed.site.protocol.task import task
+from kernfed.site.protocol.traffic import Replies
 from kernfed.site.site import Site
 
 

@@ -13,7 +13,7 @@ from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError, Refused
 from kernfed.federation.asking import Federation
 from kernfed.federation.folding.machines import SiteMachines, divide, fit_batches, folding_handle
-from kernfed.federation.folding.recipe import Recipe
+from kernfed.federation.folding.release import Recipe
 from kernfed.federation.program import Program
 from kernfed.federation.summing.released import gather_shares, promised, send_share
 from kernfed.files import labels_from_values, labels_to_values
@@ -24,12 +24,12 @@ from kernfed.privacy.generator import Ints
 from kernfed.privacy.shared import SharedMoments
 from kernfed.privacy.values import mechanism_to_values
 from kernfed.promise import Terms
-from kernfed.secure.committee.setting import Committee
+from kernfed.secure.committee.terms import Committee
 from kernfed.site.protocol.message import Payload
-from kernfed.site.protocol.replies import Total
 from kernfed.site.protocol.schema import Schema, agree
 from kernfed.site.protocol.task import task
-from kernfed.site.release.asked import read_mechanism
+from kernfed.site.protocol.traffic import Total
+from kernfed.site.release.kept import read_mechanism
 from kernfed.site.rows import Rows
 from kernfed.site.site import Site
 

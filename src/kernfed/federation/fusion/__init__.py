@@ -12,8 +12,8 @@ METHOD = Method(
             ("KAHMClassifier", "FusionClassifier", "FusionRegressor"), "kernfed.federation.estimator_files"
         ),
     },
-    connects={"FusionModel": "kernfed.federation.fusion.connection:connect_fusion"},
-    receipts="kernfed.federation.fusion.receipting:BOOK",
+    connects={"FusionModel": "kernfed.federation.fusion.learner:connect_fusion"},
+    receipts="kernfed.federation.fusion.tasks:BOOK",
     learner="kernfed.federation.fusion.learner:FusionLearner",
     jobs="kernfed.federation.settings:FUSION",
 )

@@ -1,23 +1,144 @@
-"""Machines and a head in one fit: what each would learn alone, and the weight between them."""
+"""Machines and a head in one fit, and what a fusion does with the federation behind it."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from kernfed.base.checks import check_choice, check_number
 from kernfed.errors import InputError, KernfedError, SitesLost, TooFewReplies
 from kernfed.federation.asking import Federation
+from kernfed.federation.folding.connection import connect_folding
 from kernfed.federation.folding.learner import HOLDS, FoldingLearner
-from kernfed.federation.fusion.connection import FusionConnection
-from kernfed.federation.fusion.released import released_head
-from kernfed.federation.fusion.weighing import LeftOut, choose_visit, choose_weight, weigh, with_left_out_rows
+from kernfed.federation.folding.questions import collect_machines
+from kernfed.federation.fusion.weighing import (
+    LeftOut,
+    choose_visit,
+    choose_weight,
+    usual_weight,
+    weigh,
+    with_left_out_rows,
+)
 from kernfed.federation.learner import Learner
 from kernfed.federation.program import Program, together
 from kernfed.federation.ridge.learner import RidgeLearner
 from kernfed.federation.ridge.methods import Progress
 from kernfed.fusion.model import FusionModel
 from kernfed.fusion.parts import VISITS
+from kernfed.kahm.bank import Bank
+from kernfed.kahm.machine import recover_rows
 from kernfed.kahm.model import FoldingModel
 from kernfed.ridge.model import RidgeModel
+
+
+def released_head(
+    federation: Federation, machines: FoldingModel, ridge: RidgeLearner, weight: float | None
+) -> FusionModel:
+    """Machines of released rows with a head of the same rows; the usual weight unless one is given."""
+    banks = machines.banks_
+    lost: dict[str, str] = {}
+    if banks is None:
+        banks, lost = federation.run(collect_machines(machines, machines.sites, min_replies=0))
+    model = FusionModel(machines, None, missing_=machines.missing_)
+    if not banks:
+        return replace(model, headless_=lost, temperature_=machines.temperature_)
+    released = {site: _rows_of(machines, site, bank) for site, bank in banks.items()}
+    with Federation.local(released, seed=federation.seed) as local:
+        head = ridge.fit(local)
+    head = replace(head, privacy=machines.privacy)
+    chosen, temperature, choice = usual_weight(weight, head)
+    return replace(model, ridge=head, weight_=chosen, temperature_=temperature, choice_=choice, headless_=dict(lost))
+
+
+def _rows_of(machines: FoldingModel, site: str, bank: Bank) -> tuple[Any, Any]:
+    """Rows that a site's machines contain, in the units of queries, and their labels."""
+    labels = np.asarray(machines.members_[site].held(machines.classes_))
+    scale = machines.parameters.scale
+    rows = [recover_rows(machine) for machine in bank.machines]
+    rows = rows if scale is None else [scale.restore(own) for own in rows]
+    y = np.repeat(labels[bank.groups], [len(own) for own in rows])
+    return np.concatenate(rows), y
+
+
+@dataclass(frozen=True)
+class FusionConnection:
+    """Changes a ``FusionModel`` with the sites of a federation; ``learner`` is what made it, where that is known."""
+
+    federation: Federation
+    learner: Any = None
+
+    def forget(self, model: FusionModel, site: str, rows: Sequence[int] | None, *, rechoose: bool) -> FusionModel:
+        """Both parts without ``site``, or without some of its rows; machines first, which deletes the rows there."""
+        machines = _machines(model).forget(site, rows)
+        if rechoose:
+            if self.learner is None:
+                raise InputError("a model from a file does not know its learner: forget, then fit a FusionLearner anew")
+            return self._rechosen(machines)
+        return self._again(model, machines)
+
+    def add_site(self, model: FusionModel, site: str, data: Any) -> FusionModel:
+        """Both parts with another site."""
+        return self._again(model, _machines(model).add_site(site, data))
+
+    def add_rows(self, model: FusionModel, site: str, X: Any, y: Any, ids: Any) -> FusionModel:
+        """Both parts with further rows at a site."""
+        return self._again(model, _machines(model).add_rows(site, X, y, ids))
+
+    def _again(self, model: FusionModel, machines: FoldingModel) -> FusionModel:
+        """The head of the sites that have machines now, with the choices that the model recorded."""
+        if model.privacy is not None:
+            raise InputError("the head of a private fusion is made of what was released then; fit the learner again")
+        if model.ridge is None:
+            return replace(model, folding=machines, conformal_=None)
+        taking_part = self.federation.only([site for site in machines.sites if site not in model.headless_])
+        head = recorded_learner(model.ridge).fit(taking_part)
+        head = replace(head, temperature_=model.ridge.temperature_, prior=model.ridge.prior)
+        exchanges, holders = head.choices_.exchanges, head.choices_.holders
+        head = replace(head, choices_=replace(model.ridge.choices_, exchanges=exchanges, holders=holders))
+        return replace(model, folding=machines, ridge=head, conformal_=None)
+
+    def _rechosen(self, machines: FoldingModel) -> FusionModel:
+        assert self.learner is not None
+        fitted: FusionModel = self.learner.fit(self.federation.only(machines.sites))
+        return replace(fitted, fused=self)
+
+
+def _machines(model: FusionModel) -> FoldingModel:
+    if model.folding is None:
+        raise InputError("this model is a head alone: fit the learner again without these rows")
+    return model.folding
+
+
+def recorded_learner(head: RidgeModel) -> RidgeLearner:
+    """The learner that makes ``head`` again from other rows: every choice is the one that was recorded."""
+    p, choices = head.parameters, head.choices_
+    weights: Any = None
+    if p.class_weights is not None:
+        weights = "balanced" if choices.balanced else dict(zip(p.classes, p.class_weights, strict=True))
+    return RidgeLearner(
+        head.method,
+        rounds=max(10, len(head.history_)),
+        n_components=p.n_components,
+        bandwidth=p.bandwidth,
+        regularization=head.regularization_,
+        task=p.task,
+        class_weight=weights,
+        features=p.features,
+        head=head.head,
+        scale=choices.scale if p.features == "given" else None,
+        fit_intercept=p.fit_intercept,
+        aggregate=choices.aggregate,
+    )
+
+
+def connect_fusion(federation: Federation, model: FusionModel) -> FusionModel:
+    """The model answered by the sites of a federation."""
+    machines = model.folding
+    if machines is not None:
+        machines = connect_folding(federation, machines)
+    return replace(model, folding=machines, fused=FusionConnection(federation))
+
 
 TASKS = ("classify", "regress")
 #: A head with the sums that it was made of, or why nobody could make one.

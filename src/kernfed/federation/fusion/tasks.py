@@ -1,10 +1,6 @@
-"""What sites do so that machines and a head can be weighed: rows that neither saw travel as queries, labels stay.
+"""What sites answer so that machines and a head can be weighed: left-out rows travel as queries, labels stay."""
 
-Rows of a site are left out of its own machines by fitting these again; the head leaves a row out in closed form. Only
-sums over the rows leave the site afterwards.
-"""
-
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +12,15 @@ from kernfed.base.random import generator
 from kernfed.base.threads import single_blas_thread
 from kernfed.errors import Refused
 from kernfed.federation.folding.machines import SiteMachines, bank_of
+from kernfed.federation.folding.receipts import trace as trace_machines
 from kernfed.federation.folding.scoring import machines_of
 from kernfed.files import labels_from_values, labels_to_values
 from kernfed.fusion.combination import FusionLosses, VisitCounts, fused_values, left_out_values, probabilities
+from kernfed.fusion.model import FusionModel
 from kernfed.kahm.left_out import LeftOutRows
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.task import task
+from kernfed.site.receipts import ReceiptBook, Trace
 from kernfed.site.site import Site
 
 #: Rows that a site lets travel for one choice, at most.
@@ -119,3 +118,12 @@ def fusion_visits(site: Site, payload: Payload) -> Payload:
     counts = VisitCounts.of(head, fused, rows.numbers)
     table = np.stack([counts.stay, counts.alone, counts.together])
     return Payload({"counts": table, "rows": np.array([counts.rows], dtype=np.int64)})
+
+
+def trace(model: Any, site: str) -> Trace | None:
+    """What the machines of the model refer to; its head is made of the rows, too."""
+    machines = trace_machines(model.folding, site) if isinstance(model, FusionModel) else None
+    return None if machines is None else replace(machines, head=model.ridge is not None)
+
+
+BOOK = ReceiptBook(trace=trace, elsewhere=("weight of machines against a head",))

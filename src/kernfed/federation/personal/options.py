@@ -12,7 +12,7 @@ from kernfed.federation.survey import ASKED_TASKS, Bandwidth, Participants, chec
 from kernfed.personal.gradient import check_simplex
 from kernfed.personal.statistics import FEATURES, Problem
 from kernfed.personal.weights import KERNELS, EmbeddingKernel, check_columns, penalty_constants
-from kernfed.site.release.asked import check_kind
+from kernfed.site.release.kept import check_kind
 
 RULES = ("auto", "means", "printed", "local", "grand_mean")
 

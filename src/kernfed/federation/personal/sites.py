@@ -11,8 +11,7 @@ from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation
 from kernfed.federation.program import Ask, Program
-from kernfed.federation.shares import far_above
-from kernfed.federation.survey import Survey, ask_all, check_arrays
+from kernfed.federation.survey import Survey, ask_all, check_arrays, far_above
 from kernfed.kernels import MeanEmbedding
 from kernfed.personal.gradient import Slopes, descend, minimise, n_parameters, weighted_risks
 from kernfed.personal.groups import Halves
@@ -20,7 +19,7 @@ from kernfed.personal.prior import Gain, SitePrior
 from kernfed.personal.statistics import Coordinates, Problem, SiteStatistics
 from kernfed.personal.weights import EmbeddingKernel
 from kernfed.site.protocol.message import Payload
-from kernfed.site.protocol.replies import Replies
+from kernfed.site.protocol.traffic import Replies
 
 #: Bytes of questions that differ by site, held at once.
 _ASKED_AT_ONCE = 2**27

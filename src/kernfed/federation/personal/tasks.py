@@ -1,14 +1,4 @@
-"""What sites do for a ``PersonalLearner``, each from its rows; ``releasing`` has what they do under privacy.
-
-"personal_survey"      schema, whether labels are classes or values, and the median distance of rows
-"personal_statistics"  moments of features and targets, and the mean embedding of all rows or of two halves
-"personal_forms"       q_tk of Q-aggregation against everybody's embedding: B numbers
-"personal_gain"        errors alone and together on the site's own rows
-"personal_gradient"    losses and gradients of the site's mean loss at the parameters of all targets
-
-The store keeps nothing of these. What a site computes with rows for the steps of a training stays in its memory, until
-other rows or another problem come, or rows are forgotten.
-"""
+"""What sites answer for personal models: statistics, embeddings, gains, released embeddings."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -17,17 +7,24 @@ from typing import Any
 import numpy as np
 
 from kernfed.base.checks import FloatArray, check_count, check_number
-from kernfed.errors import Refused
+from kernfed.errors import InputError, Refused
 from kernfed.federation.survey import PUBLIC, answer_survey, check_rows_of, read_targets
+from kernfed.files import Record
 from kernfed.personal.fit import row_penalty, site_statistics
 from kernfed.personal.gradient import LogisticRisk
 from kernfed.personal.prior import SitePrior, cross_fitted_gain
 from kernfed.personal.statistics import Coordinates, Problem
 from kernfed.personal.weights import EmbeddingKernel
+from kernfed.privacy.ledger import Ledger
+from kernfed.privacy.record_sums import RecordEmbedding
 from kernfed.site.protocol.message import Payload, digest
 from kernfed.site.protocol.task import task
+from kernfed.site.receipts import ReceiptBook
+from kernfed.site.release.kept import check_task, read_mechanism
+from kernfed.site.release.permit import releasing, statement
 from kernfed.site.rows import Rows
 from kernfed.site.site import Site
+from kernfed.statistics.bounds import check_bandwidth, saturate
 
 _CACHE = "personal"
 
@@ -193,3 +190,42 @@ def _risk(problem: Problem, rows: Rows, values: Mapping[str, Any]) -> Any:
     if problem.task == "regress":
         return NetworkRisk(module, features, np.asarray(rows.y, dtype=np.float64))
     return NetworkRisk(module, features, problem.numbers(rows.y), "cross-entropy")
+
+
+@task("personal_release", leaves="released", under_privacy="released")
+def release_embedding(site: Site, payload: Payload) -> Payload:
+    """Noisy mean embedding (D,) of the compared columns, rows, and the noise in each number; released once."""
+    mechanism = read_mechanism(payload.values["privacy"], RecordEmbedding)
+    problem, kernel = read_problem(payload.values), read_kernel(payload.values)
+    _check_bounded(site, problem, kernel, mechanism)
+    check_task(site, problem.task)
+    with releasing(site, mechanism) as permit:
+        rows = check_rows_of(site, problem, permit.rows())
+        compared = kernel.rows(saturate(rows.X), saturate(read_targets(problem, rows)))
+
+        def compute(ledger: Ledger) -> Record:
+            embedding = mechanism.release(compared, ledger=ledger, ids=rows.people)
+            return Record({"vector": embedding.vector}, {"n": embedding.n, "noise": embedding.noise})
+
+        record = permit.once(rows, compute, key=digest(kernel.to_values()))
+    facts = np.array([float(record.values["n"]), float(record.values["noise"])])
+    promised = statement(site, *mechanism.guarantees(problem.width))
+    return Payload({"vector": record.arrays["vector"], "facts": facts}, {"privacy": promised})
+
+
+def _check_bounded(site: Site, problem: Problem, kernel: EmbeddingKernel, mechanism: RecordEmbedding) -> None:
+    """Refuse a comparison that does not fit the problem, or would not be finite for every row, before there is any."""
+    site.allow(features=mechanism.features.n_components, numbers=problem.n_features)
+    if (kernel.width, kernel.targets) != (problem.width, problem.n_targets):
+        raise Refused("bad question", f"the kernel must be of {problem.width} columns and {problem.n_targets} targets")
+    try:
+        check_bandwidth(kernel.bandwidth)
+        check_bandwidth(kernel.target_bandwidth)
+    except InputError as error:
+        raise Refused("bad question", f"the columns asked for cannot be compared: {error}") from None
+    compared = kernel.rows(np.zeros((1, kernel.width)), np.zeros((1, kernel.targets))).shape[1]
+    if mechanism.features.width != compared:
+        raise Refused("bad question", f"privacy must be of the {compared} compared columns")
+
+
+BOOK = ReceiptBook(elsewhere=("weights of sites in each other's personal models",))

@@ -16,8 +16,7 @@ from kernfed.federation.ridge.methods import Progress, run
 from kernfed.federation.ridge.options import RidgeOptions, check_options
 from kernfed.federation.ridge.pooling import check_majority, counted_classes, counted_rows
 from kernfed.federation.ridge.system import Recorder, Sites
-from kernfed.federation.shares import MAX_SHARE
-from kernfed.federation.survey import Bandwidth, Participants, ask_survey
+from kernfed.federation.survey import MAX_SHARE, Bandwidth, Participants, ask_survey
 from kernfed.ridge.heterogeneity import Heterogeneity
 from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.parameters import RidgeChoices, RidgeParameters

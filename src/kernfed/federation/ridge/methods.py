@@ -13,10 +13,9 @@ from kernfed.errors import MissingSites, SitesLost
 from kernfed.federation.program import Program
 from kernfed.federation.ridge.choice import choose_strength, path_of_rounds
 from kernfed.federation.ridge.options import RidgeOptions
+from kernfed.federation.ridge.plausible import Range
 from kernfed.federation.ridge.pooling import Pooled, ask_gradient, ask_pooled, class_counts, class_holders
-from kernfed.federation.ridge.private import solve_released
-from kernfed.federation.ridge.ranges import Range
-from kernfed.federation.ridge.summed import solve_shares, sum_pooled
+from kernfed.federation.ridge.sums import solve_released, solve_shares, sum_pooled
 from kernfed.federation.ridge.system import Recorder, RidgeSystem, Sites
 from kernfed.promise import Terms
 from kernfed.ridge.heterogeneity import Heterogeneity, measure_heterogeneity

@@ -18,9 +18,9 @@ from kernfed.ridge.parameters import (
     check_path,
     fourier_components,
 )
-from kernfed.secure.committee.setting import Committee, read_setting
+from kernfed.secure.committee.terms import Committee, read_setting
 from kernfed.site.protocol.schema import Schema
-from kernfed.site.release.asked import check_kind
+from kernfed.site.release.kept import check_kind
 
 ClassWeight = str | Mapping[Any, float] | None
 SCALES = ("auto", "columns", "entries")

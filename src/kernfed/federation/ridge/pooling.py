@@ -1,7 +1,4 @@
-"""Sums of all sites' rows for one problem or several at once: one exchange, added up in order of names.
-
-Or, under the aggregate "median", put together so that a few wrong sites move them little: ``kernfed.ridge.robust``.
-"""
+"""Sums of all sites, and the head without some of them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,20 +11,22 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray
-from kernfed.errors import InputError
+from kernfed.errors import InputError, SitesLost
+from kernfed.federation.asking import Federation
 from kernfed.federation.program import Program
-from kernfed.federation.ridge.ranges import Range, common_range, range_values, read_range
+from kernfed.federation.ridge.plausible import Range, common_range, range_values, read_range
 from kernfed.federation.ridge.system import Sites
-from kernfed.federation.shares import far_above
-from kernfed.federation.survey import Survey
+from kernfed.federation.survey import Survey, ask_survey, far_above
 from kernfed.kernels import Moments
-from kernfed.ridge.leave_one_out import LeftOut, Spectrum, effective_rows
+from kernfed.ridge.leave_one_out import LeftOut, Spectrum, column_penalty, effective_rows
 from kernfed.ridge.logistic import LogisticSums
+from kernfed.ridge.model import RidgeModel
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.ridge.robust import FEWEST_SITES, Part, capped, robust_sums, typical_errors
+from kernfed.ridge.solvers import minimise
 from kernfed.ridge.sums import Means, moved
 from kernfed.site.protocol.message import Payload
-from kernfed.site.protocol.replies import Replies
+from kernfed.site.protocol.traffic import Replies
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,3 +264,84 @@ def unprefixed(arrays: Mapping[str, npt.NDArray[Any]], place: int) -> dict[str, 
     """Arrays of one of several problems, which are named with its number and a dot before."""
     start = f"{place}."
     return {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
+
+
+#: How far weights that are made again may be from those of the model, relative to their norm.
+_SAME = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class SiteSums:
+    """What each site tells of the rows that a head is made of."""
+
+    head: RidgeModel
+    sites: Sites
+    parts: Mapping[str, Part]
+
+    @property
+    def counts(self) -> dict[str, FloatArray]:
+        """Rows (C,) of every class at each site, as surveyed; none to regress."""
+        classes = self.head.parameters.classes
+        told: dict[str, FloatArray] = {}
+        for site in self.sites.names:
+            schema = self.sites.surveys[site].schema
+            own = dict(zip(schema.classes, schema.counts, strict=True))
+            told[site] = np.array([own.get(label, 0) for label in classes], dtype=np.float64)
+        return told if classes else {}
+
+    def without(self, left_out: Sequence[str]) -> RidgeModel:
+        """The head of the rows of all other sites, with every choice that the head recorded."""
+        others = [self.parts[site] for site in sorted(self.parts) if site not in left_out]
+        if not others:
+            raise InputError("a head needs one site at least")
+        head = self.head
+        pooled = pool_parts(self.sites, others)
+        by_columns = head.parameters.features == "given" and head.choices_.scale == "columns"
+        penalty = column_penalty(pooled.moments, pooled.mass) if by_columns else None
+        weights = minimise(pooled.moments, pooled.mass, head.regularization_, penalty).weights
+        intercept = None if pooled.means is None else pooled.means.intercept(weights)
+        return replace(head, weights_=weights, intercept_=intercept)
+
+
+def ask_site_sums(federation: Federation, head: RidgeModel, *, timeout: float = 600.0) -> SiteSums:
+    """Let sites tell again the sums that ``head`` was made of, from which it must come out as it is."""
+    sums = SiteSums(head, *_ask_parts(federation, head, timeout))
+    if head.method == "exact" and head.head == "squared":
+        _check_same(head, sums.without(()))
+    return sums
+
+
+def _ask_parts(federation: Federation, head: RidgeModel, timeout: float) -> tuple[Sites, dict[str, Part]]:
+    taking_part = federation.only([site for site in federation.sites if site not in head.missing_])
+    try:
+        survey = ask_survey(
+            "ridge_survey",
+            head.parameters.task,
+            seed=taking_part.seed,
+            median=False,
+            min_replies=None,
+            max_share=1.0,
+        )
+        surveyed = taking_part.run(survey, timeout=timeout)
+        how = head.choices_.aggregate
+        sites = Sites(taking_part, surveyed.names, head.parameters, timeout, surveyed.surveys, aggregate=how)
+        parts: dict[str, Part] = {}
+
+        def read(site: str, payload: Payload) -> None:
+            parts[site] = read_part(sites, site, payload.arrays)
+
+        question = Payload(values={"parameters": head.parameters.to_values()})
+        taking_part.run(sites.ask("ridge_moments", question, read), timeout=timeout)
+    except SitesLost as lost:
+        raise InputError(f"sites can be left out of a head where all tell their sums again: {lost}") from None
+    return sites, parts
+
+
+def _check_same(head: RidgeModel, again: RidgeModel) -> None:
+    """Refuse sums that are not those of the head: rows changed since, or a site tells other sums than it did."""
+    distance = float(np.linalg.norm(again.weights_ - head.weights_))
+    if distance > _SAME * float(np.linalg.norm(head.weights_)):
+        raise InputError(
+            "the sums that sites tell now do not make this head: rows have changed since it was made, other sites take "
+            "part, or one tells others than it did then; fit the learner again, and look at the influence at once"
+        )

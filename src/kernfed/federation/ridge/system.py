@@ -16,21 +16,23 @@ from kernfed.federation.asking import Federation
 from kernfed.federation.program import Meter, Program
 from kernfed.federation.ridge.plausible import (
     Expected,
+    Range,
     SiteStart,
     check_inverse,
     check_product,
     check_same_hessian,
+    common_range,
+    range_values,
+    read_range,
     unlike_others,
 )
-from kernfed.federation.ridge.ranges import Range, common_range, range_values, read_range
-from kernfed.federation.shares import far_above
-from kernfed.federation.survey import Survey, ask_all, check_arrays
+from kernfed.federation.survey import Survey, ask_all, check_arrays, far_above
 from kernfed.ridge.model import RidgeRound
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.ridge.solvers import average
 from kernfed.ridge.sums import Means, problem_values
 from kernfed.site.protocol.message import Payload, digest
-from kernfed.site.protocol.replies import Replies
+from kernfed.site.protocol.traffic import Replies
 
 
 @dataclass(frozen=True)

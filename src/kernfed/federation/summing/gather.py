@@ -1,4 +1,4 @@
-"""What asks for a sum: sites for their masked vectors, members for their signatures and for the sums of the masks."""
+"""What asks for a masked sum: keys of the parties, their masked vectors, signatures, sums of the masks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,22 +7,86 @@ from typing import Any
 import numpy as np
 
 from kernfed.base.checks import check_count
-from kernfed.errors import InputError, KernfedError
+from kernfed.errors import InputError, KernfedError, TooFewReplies
 from kernfed.federation.asking import Federation
 from kernfed.federation.program import Ask, Program
-from kernfed.federation.summing.opening import seats_and_roster
-from kernfed.federation.summing.party import TERMS, question_hash
+from kernfed.federation.summing.tasks import TERMS, question_hash
 from kernfed.secure.committee.contribution import Contribution
 from kernfed.secure.committee.coordinator import MaskedTotal
 from kernfed.secure.committee.fixed import Layout, Words, fit_layout
-from kernfed.secure.committee.keys import SIGNATURE
+from kernfed.secure.committee.keys import SIGNATURE, OneTimeKey, check_key
 from kernfed.secure.committee.member import MaskSums
 from kernfed.secure.committee.reports import as_bytes
-from kernfed.secure.committee.setting import Committee, read_setting
-from kernfed.secure.committee.terms import ANSWERS, QUORUM, RunTerms
-from kernfed.site.protocol.message import Payload
-from kernfed.site.protocol.replies import Replies, Total
+from kernfed.secure.committee.terms import ANSWERS, QUORUM, Committee, RunTerms, Seat, read_setting
+from kernfed.site.protocol.message import Payload, Refusal
 from kernfed.site.protocol.task import find_task
+from kernfed.site.protocol.traffic import Replies, Total
+
+#: Keys that a member is asked for at once; when they are used up it is asked again.
+_AT_ONCE = 8
+
+
+def seats_and_roster(
+    federation: Federation, setting: Committee, sites: Sequence[str], needed: int
+) -> Program[tuple[tuple[Seat, ...], dict[str, str], Mapping[str, Refusal], int]]:
+    """Members with a key for one run each, keys of the sites that can be asked, who is missing, and exchanges made."""
+    missing: dict[str, Refusal] = {}
+    exchanges = 0
+    candidates = list(setting.members or (*federation.helpers, *federation.sites))
+    if len(candidates) < setting.size:
+        raise InputError(
+            f"a committee of {setting.size} members is needed, and there are {len(candidates)} sites and helpers; let "
+            "others help (Federation.local(..., helpers=...))"
+        )
+    members: list[str] = []
+    while len(members) < setting.size and candidates:
+        wanted = setting.size - len(members)
+        members, candidates = members + candidates[:wanted], candidates[wanted:]
+        exchanges += yield from _ask_keys(federation, members, sites, missing)
+        members = [member for member in members if _once(federation).get(member)]
+    if len(members) < setting.size:
+        raise TooFewReplies("sum_open", setting.size, Replies(dict.fromkeys(members, Payload()), missing))
+    known = federation.sum_keys["identity"]
+    roster = {site: known[site] for site in sites if site in known}
+    if len(roster) < needed:
+        raise TooFewReplies("sum_open", needed, Replies(dict.fromkeys(roster, Payload()), missing))
+    seats = tuple(Seat(name, known[name], _once(federation)[name].pop(0)) for name in sorted(members))
+    return seats, roster, {site: missing[site] for site in sites if site in missing}, exchanges
+
+
+def _once(federation: Federation) -> dict[str, list[OneTimeKey]]:
+    once: dict[str, list[OneTimeKey]] = federation.sum_keys.setdefault("once", {})
+    return once
+
+
+def _ask_keys(
+    federation: Federation, members: Sequence[str], sites: Sequence[str], missing: dict[str, Refusal]
+) -> Program[int]:
+    """Ask for whatever keys are not at hand; who does not tell theirs is ``missing``. Returns how many exchanges."""
+    identities, once = federation.sum_keys.setdefault("identity", {}), _once(federation)
+    empty = [member for member in members if not once.get(member) and member not in missing]
+    strangers = [site for site in sites if site not in identities and site not in missing]
+    counts = {**dict.fromkeys(strangers, 0), **dict.fromkeys(empty, _AT_ONCE)}
+    if not counts:
+        return 0
+    questions = {site: Payload(values={"count": count}) for site, count in counts.items()}
+    replies = yield Ask("sum_open", questions, min_replies=0, check=_check_keys)
+    for site, answer in replies:
+        identities[site] = answer.values["key"]
+        once.setdefault(site, []).extend(_keys_in(answer))
+    missing.update(replies.missing)
+    return 1
+
+
+def _keys_in(answer: Payload) -> list[OneTimeKey]:
+    return [OneTimeKey(public, signature) for public, signature in answer.values["once"]]
+
+
+def _check_keys(site: str, answer: Payload) -> None:
+    own: Any = check_key(answer.values["key"])
+    for key in _keys_in(answer):
+        key.check(own, site)
+
 
 Check = Callable[[str, Payload], None] | None
 

@@ -1,8 +1,4 @@
-"""Sums with noise in shares: what a site sends of its rows under differential privacy, and who gathers it.
-
-A site charges its ledger before it draws its share, so that a run which comes to nothing has been paid for. Nothing is
-kept for another run: the same share in two sums would be seen in their difference.
-"""
+"""Sums with noise in shares: what a site sends of its rows under differential privacy, and who gathers it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,21 +10,21 @@ from kernfed.errors import InputError, Refused
 from kernfed.federation.asking import Federation
 from kernfed.federation.program import Program
 from kernfed.federation.summing.gather import Noise, gather_masked
-from kernfed.federation.summing.party import check_unsent, read_own_terms, send
+from kernfed.federation.summing.tasks import check_unsent, read_own_terms, send
 from kernfed.privacy.generator import Ints, NoiseGenerator
 from kernfed.privacy.ledger import Ledger
+from kernfed.privacy.moments import RecordMoments
 from kernfed.privacy.names import mechanism_name
 from kernfed.privacy.noisy_sum import WORDS, sum_deviation
 from kernfed.privacy.release import RecordMechanism, charge
-from kernfed.privacy.shared import SharedSum
+from kernfed.privacy.shared import SharedMoments, SharedRidge, SharedSum
 from kernfed.promise import Guarantee
 from kernfed.secure.committee.fixed import Block, Layout
 from kernfed.secure.committee.reports import UNTOLD
-from kernfed.secure.committee.setting import Committee
-from kernfed.secure.committee.terms import RunTerms
+from kernfed.secure.committee.terms import Committee, RunTerms, read_setting
 from kernfed.site.authorise import check_mechanism, check_record
 from kernfed.site.protocol.message import Payload
-from kernfed.site.protocol.replies import Total
+from kernfed.site.protocol.traffic import Total
 from kernfed.site.release.permit import Permit, statement
 from kernfed.site.rows import Rows
 from kernfed.site.site import Site
@@ -184,3 +180,16 @@ def honest_sites(setting: Committee, sites: int, min_replies: int | None) -> int
             "honest or corrupt_sites of the Committee"
         )
     return honest
+
+
+def promised_line(learner: Any, sites: int) -> str:
+    """The guarantee of a record, where so many sites take part and all must report."""
+    setting = read_setting(learner.sum) or Committee()
+    honest = honest_sites(setting, sites, None)
+    shared: SharedSum
+    if isinstance(learner.privacy, RecordMoments):
+        shared = SharedMoments.of(learner.privacy, ("any",), honest)
+    else:
+        shared = SharedRidge.of(learner.privacy, 1, 1, honest)
+    public = getattr(learner, "classes", None) is None and getattr(learner, "task", "classify") == "classify"
+    return f"  {promised(shared, public_labels=public)[1]}"

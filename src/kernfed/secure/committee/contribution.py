@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from kernfed.errors import InputError
 from kernfed.secure.committee.fixed import Words
-from kernfed.secure.committee.keys import SIGNATURE, Identity
-from kernfed.secure.committee.masks import SEED, add_stream, draw_seed
+from kernfed.secure.committee.keys import SEED, SIGNATURE, Identity, about, add_stream, draw_seed, seal, sealed_size
 from kernfed.secure.committee.reports import (
     GENERATION,
     PREPARATION,
@@ -22,7 +21,6 @@ from kernfed.secure.committee.reports import (
     as_bytes,
     signed_words,
 )
-from kernfed.secure.committee.sealing import about, seal, sealed_size
 from kernfed.secure.committee.terms import RunTerms
 
 

@@ -1,20 +1,23 @@
-"""Who is who: long-lived keys for signatures (Ed25519), and keys for one run by which seeds are sealed (X25519).
-
-A key for one run is signed by its owner's long-lived key and deleted when the run is answered: whoever steals a
-long-lived key later opens nothing that was sealed before. Keys travel, and are pinned, as 64 hexadecimal digits.
-"""
+"""Parties of a committee as keys: masks, sealed boxes and signatures."""
 
 import os
 import re
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature
+import numpy as np
+from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from kernfed.errors import InputError, StoreError
 from kernfed.files import open_private, private_folder, sync_folder
+from kernfed.secure.committee.fixed import Words
 
 #: Bytes of a private key, and of a public one; of a signature.
 KEY, SIGNATURE = 32, 64
@@ -120,3 +123,65 @@ def write_secret(place: Path, secret: bytes) -> None:
         os.close(descriptor)
     part.replace(place)
     sync_folder(place.parent)
+
+
+#: Bytes of a seed.
+SEED = 32
+#: Words made at a time: they stay in the cache while they are added.
+_BLOCK = 1 << 15
+_ZEROS = bytes(8 * _BLOCK)
+
+
+def draw_seed() -> bytes:
+    """A new seed from the operating system."""
+    return secrets.token_bytes(SEED)
+
+
+def add_stream(total: Words, seed: bytes) -> None:
+    """Add the stream of ``seed`` to ``total`` (d,), in place and modulo 2^64."""
+    if len(seed) != SEED:
+        raise InputError(f"a seed must have {SEED} bytes, got {len(seed)}")
+    stream = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
+    for start in range(0, len(total), _BLOCK):
+        part = total[start : start + _BLOCK]
+        part += np.frombuffer(stream.update(_ZEROS[: 8 * len(part)]), dtype="<u8")
+
+
+_TAG = 16
+#: The key of a box is used once, so its nonce can be fixed.
+_NONCE = bytes(12)
+_PURPOSE = b"kernfed sealed seeds\0"
+
+
+def sealed_size(length: int) -> int:
+    """Bytes of a box with ``length`` bytes in it."""
+    return KEY + length + _TAG
+
+
+def about(run: str, sender: str, receiver: str, length: int) -> bytes:
+    """What a box is about, in one way only."""
+    parts = [run.encode(), sender.encode(), receiver.encode(), str(length).encode()]
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def seal(content: bytes, receiver: str, said: bytes) -> bytes:
+    """A box for whoever has the private half of the key ``receiver``; ``said`` is what it is ``about``."""
+    fresh = X25519PrivateKey.generate()
+    public = fresh.public_key().public_bytes_raw()
+    shared = fresh.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(receiver)))
+    return public + ChaCha20Poly1305(_box_key(shared, public, bytes.fromhex(receiver))).encrypt(_NONCE, content, said)
+
+
+def open_box(box: bytes, private: bytes, said: bytes) -> bytes:
+    """What is in a box; one that was made for somebody or something else, or altered, is refused."""
+    own = X25519PrivateKey.from_private_bytes(private)
+    try:
+        shared = own.exchange(X25519PublicKey.from_public_bytes(box[:KEY]))
+        key = _box_key(shared, box[:KEY], own.public_key().public_bytes_raw())
+        return ChaCha20Poly1305(key).decrypt(_NONCE, box[KEY:], said)
+    except (InvalidTag, ValueError):
+        raise InputError("sealed seeds do not open: they are of another run, sender or receiver, or altered") from None
+
+
+def _box_key(shared: bytes, fresh: bytes, receiver: bytes) -> bytes:
+    return HKDF(SHA256(), 32, salt=None, info=_PURPOSE + fresh + receiver).derive(shared)

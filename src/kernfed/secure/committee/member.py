@@ -21,10 +21,18 @@ from kernfed.errors import InputError
 from kernfed.files import Record, sync_folder
 from kernfed.secure.committee.contribution import box_size, digest_of
 from kernfed.secure.committee.fixed import Words
-from kernfed.secure.committee.keys import Identity, OneTimeKey, is_signed, make_one_time, write_secret
-from kernfed.secure.committee.masks import SEED, add_stream
+from kernfed.secure.committee.keys import (
+    SEED,
+    Identity,
+    OneTimeKey,
+    about,
+    add_stream,
+    is_signed,
+    make_one_time,
+    open_box,
+    write_secret,
+)
 from kernfed.secure.committee.reports import DIGEST, Bytes, Reports
-from kernfed.secure.committee.sealing import about, open_box
 from kernfed.secure.committee.terms import QUORUM, RunTerms
 
 #: Where a member keeps what it stood for, its last answers, and the sets of tasks without noise.

@@ -5,5 +5,5 @@ from kernfed.site.protocol.task import Method
 METHOD = Method(
     name="release",
     forgets=("kernfed.site.release.kept:drop_releases",),
-    receipts="kernfed.site.release.receipting:BOOK",
+    receipts="kernfed.site.release.kept:BOOK",
 )

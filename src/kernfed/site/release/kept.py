@@ -1,23 +1,70 @@
-"""What a site's store keeps of releases under differential privacy, and what has to be known without making one.
-
-Learners without privacy import this and nothing heavier. ``private`` makes releases.
-"""
+"""Releases that a site has made: what was asked for, what is kept, and what receipts say of it."""
 
 import hashlib
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray
 from kernfed.base.warn import warn
-from kernfed.errors import FileFormatError, LedgerNotKept
-from kernfed.files import Record
+from kernfed.errors import FileFormatError, InputError, LedgerNotKept, Refused
+from kernfed.files import Record, content_digest
+from kernfed.privacy.names import mechanism_name
+from kernfed.privacy.release import Mechanism
+from kernfed.privacy.values import mechanism_from_values, mechanism_to_values, of_public_class
+from kernfed.promise import Terms
 from kernfed.site.protocol.message import digest
+from kernfed.site.receipts import Kept, ReceiptBook
 from kernfed.site.rows import Rows
 from kernfed.site.site import Site
+
+Kind = TypeVar("Kind", bound=Mechanism)
+
+
+def check_kind(privacy: Any, kind: str, shown: str) -> None:
+    """Refuse a setting ``privacy`` that is not the mechanism of this name, which is ``shown`` in the error."""
+    try:
+        name = mechanism_name(privacy)
+    except InputError:
+        name = ""
+    if name != kind:
+        raise InputError(f"privacy must be None or kernfed.privacy.{shown}, got {privacy!r:.80}")
+
+
+def read_mechanism(values: Any, kind: type[Kind]) -> Kind:
+    """The mechanism in a question, or a refusal where it is of another kind."""
+    try:
+        mechanism = mechanism_from_values(values)
+        if not isinstance(mechanism, kind):
+            raise InputError(f"this learner takes {kind.__name__}, got {values['kind']!r}")
+    except (ValueError, RecursionError) as error:
+        raise Refused("bad question", f"the privacy asked for cannot be followed: {error}") from None
+    return mechanism
+
+
+def check_task(site: Site, task: str) -> None:
+    """Refuse, where privacy is required, to take as classes what the site declares to be targets.
+
+    Whether targets are among given classes would tell of them, so this is decided before any of them is looked at.
+    """
+    if task == "classify":
+        site.check_labels_are_classes()
+
+
+def terms_of(mechanism: Mechanism, width: int, task: str) -> Terms:
+    """What sites are asked to promise for a release of ``width`` columns, with targets where ``task`` is to regress.
+
+    To classify, classes and their numbers of rows are public: what is hidden is which row of its class one is.
+    """
+    asked, promised = mechanism_to_values(mechanism), mechanism.guarantees(width)
+    protects = "rows and targets" if task == "regress" else "rows"
+    if task == "classify":
+        promised = of_public_class(promised)
+    return Terms(asked, None, protects, *promised, request={"mechanism": asked, "labels": None})
+
 
 _log = logging.getLogger("kernfed.site")
 
@@ -128,3 +175,11 @@ def drop_releases(site: Site, leaving: frozenset[int]) -> None:
             site.store.delete(FOLDER, name)
         elif len(kept) < len(known):
             write_rows(site, name, kept)
+
+
+def describe(name: str, record: Record) -> Kept:
+    """A release: rows by themselves, or all together. The id of a forgotten row may be in it, of a blank one."""
+    return Kept(name, 0, content_digest(dict(record.values), record.arrays))
+
+
+BOOK = ReceiptBook(FOLDER, describe)

@@ -7,7 +7,7 @@ from kernfed import privacy  # loads what is used of it when it is used
 from kernfed.base.checks import check_choice, check_number
 from kernfed.base.plain import read_json
 from kernfed.errors import InputError
-from kernfed.secure.committee.setting import SECURE
+from kernfed.secure.committee.terms import SECURE
 from kernfed.site.fields import Given, Setting
 
 #: What every mechanism takes, and what each takes beside it. A setting that would do nothing is refused.

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from kernfed.errors import InputError
 from kernfed.federation.folding.machines import FOLDER as FOLDING
-from kernfed.federation.summing.party import TERMS, question_hash
+from kernfed.federation.summing.tasks import TERMS, question_hash
 from kernfed.secure.committee.fixed import Layout
 from kernfed.secure.committee.reports import as_bytes
 from kernfed.secure.committee.terms import RunTerms

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kernfed.base.random import generator
-from kernfed.federation.summing.party import TERMS
+from kernfed.federation.summing.tasks import TERMS
 from kernfed.privacy.names import ROW_MECHANISMS
 from kernfed.site.policy import Policy
 from kernfed.site.protocol.message import Payload, Question, Reply, encode_question

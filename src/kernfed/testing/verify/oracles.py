@@ -12,7 +12,7 @@ import numpy as np
 
 from kernfed.data.columns import RawColumn
 from kernfed.errors import KernfedError
-from kernfed.federation.summing.party import TERMS
+from kernfed.federation.summing.tasks import TERMS
 from kernfed.secure.committee.fixed import fit_layout
 from kernfed.site.protocol.message import Payload, Reply
 from kernfed.site.protocol.task import find_task

@@ -21,8 +21,8 @@ from kernfed.federation.engines.local import LocalEngine
 from kernfed.federation.folding.learner import FoldingLearner
 from kernfed.federation.personal.learner import PersonalLearner
 from kernfed.federation.ridge.learner import RidgeLearner
-from kernfed.federation.summing.party import TERMS, question_hash
 from kernfed.federation.summing.released import noise_values, share_layout
+from kernfed.federation.summing.tasks import TERMS, question_hash
 from kernfed.files import labels_to_values, to_record
 from kernfed.kernels.features import FourierFeatures
 from kernfed.privacy import (

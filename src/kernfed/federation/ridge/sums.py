@@ -1,7 +1,8 @@
-"""Ridge regression from sums that nobody sees in parts: the very sums of all rows, or with noise in shares."""
+"""Sums of a head that travel masked, with noise of each site, or with noise in shares."""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,16 @@ from kernfed.base.checks import FloatArray
 from kernfed.errors import InputError, Refused
 from kernfed.federation.program import Program
 from kernfed.federation.ridge.pooling import Pooled
-from kernfed.federation.ridge.releasing import check_bounded
 from kernfed.federation.ridge.system import Sites
 from kernfed.federation.ridge.tasks import allow_problem, read_parameters
 from kernfed.federation.summing.gather import gather_sum
 from kernfed.federation.summing.released import gather_shares, honest_sites, promised, send_share
 from kernfed.federation.survey import check_arrays, check_rows_of, read_targets
+from kernfed.files import Record
 from kernfed.kernels import Moments
+from kernfed.kernels.features import FourierFeatures
 from kernfed.privacy.generator import Ints
+from kernfed.privacy.ledger import Ledger
 from kernfed.privacy.noisy_sum import sum_deviation
 from kernfed.privacy.record_sums import RecordRidge, RidgeRelease
 from kernfed.privacy.shared import SharedRidge
@@ -27,13 +30,14 @@ from kernfed.promise import Terms
 from kernfed.ridge.leave_one_out import rule
 from kernfed.ridge.parameters import RidgeParameters
 from kernfed.ridge.sums import Means, row_means, weighted_moments
-from kernfed.secure.committee.setting import Committee
-from kernfed.site.protocol.message import Payload
+from kernfed.secure.committee.terms import Committee
+from kernfed.site.protocol.message import Payload, digest
 from kernfed.site.protocol.task import task
-from kernfed.site.release.asked import check_task, read_mechanism
+from kernfed.site.release.kept import check_task, read_mechanism, terms_of
+from kernfed.site.release.permit import releasing, statement
 from kernfed.site.rows import Rows
 from kernfed.site.site import Site
-from kernfed.statistics.bounds import check_scale, saturate
+from kernfed.statistics.bounds import check_features, check_scale, saturate
 
 # At a site ---------------------------------------------------------------------------------------------------------
 
@@ -225,3 +229,79 @@ def solve_shares(
     release = RidgeRelease(moments, needed, terms.element, terms.record, True, ())
     used = rule(float(np.trace(moments.second)) / moments.n, moments.n) if regularization is None else regularization
     return release.coefficients(used), terms.with_told(told), used
+
+
+def solve_released(
+    sites: Sites, mechanism: RecordRidge, regularization: float | None
+) -> Program[tuple[FloatArray, Terms, float]]:
+    """Weights (M, C) from the sums that all sites release, the terms of these releases, and the regularisation.
+
+    Without one it is that of the rule, ``tr(C) / n``, of the released sums alone.
+    """
+    M, C = sites.parameters.n_features, sites.parameters.n_targets
+    terms = terms_of(mechanism, sites.parameters.width, sites.parameters.task)
+    expected = {"second": (M, M), "cross": (M, C), "scalars": (2,)}
+
+    def read(site: str, payload: Payload) -> tuple[Moments, float]:
+        check_arrays(payload, expected)
+        terms.check_told(payload.values["privacy"])
+        rows, needed = map(float, payload.arrays["scalars"])
+        if rows < 1 or needed < 0:
+            raise InputError(f"expected rows and a regularisation, got {rows} and {needed}")
+        sites.expected[site].check_rows(int(rows))
+        joint = np.zeros((M + C, M + C))
+        joint[:M, :M], joint[:M, M:] = payload.arrays["second"], payload.arrays["cross"]
+        joint[M:, :M] = joint[:M, M:].T
+        return Moments(int(rows), M, np.zeros(M + C), joint), needed
+
+    question = Payload(values={"parameters": sites.parameters.to_values(), "privacy": dict(terms.mechanism)})
+    replies = yield from sites.ask("ridge_release", question, read)
+    parts, regularizations = zip(*(read(*reply) for reply in replies.items()), strict=True)
+    # Noise of independent releases adds up as the root of squares, and so does what has to be added against it.
+    needed = math.sqrt(sum(part**2 for part in regularizations))
+    pooled = RidgeRelease(sum(parts, Moments.zero(M, C)), needed, terms.element, terms.record, True, ())
+    told = {site: payload.values["privacy"] for site, payload in replies.items()}
+    chosen = rule(float(np.trace(pooled.moments.second)) / pooled.moments.n, pooled.moments.n)
+    used = chosen if regularization is None else regularization
+    return pooled.coefficients(used), terms.with_told(told), used
+
+
+@task("ridge_release", leaves="released", under_privacy="released")
+def release_sums(site: Site, payload: Payload) -> Payload:
+    """Noisy ``X'X`` (M, M) and ``X'y`` (M, C), rows, and the regularisation that the noise asks for; released once."""
+    mechanism = read_mechanism(payload.values["privacy"], RecordRidge)
+    parameters = read_parameters(payload.values)
+    if parameters.class_weights is not None or parameters.fit_intercept:
+        raise Refused("bad question", "rows are released without weights of classes, and without an intercept")
+    features = parameters.feature_map()
+    check_bounded(site, parameters, features)
+    check_task(site, parameters.task)
+    with releasing(site, mechanism) as permit:
+        rows = check_rows_of(site, parameters, permit.rows())
+        site.allow(numbers=len(rows.y) * (parameters.n_features + parameters.n_targets))
+        targets = read_targets(parameters, rows)
+
+        def compute(ledger: Ledger) -> Record:
+            mapped = rows.X if features is None else features.transform(saturate(rows.X))
+            sums = mechanism.release(mapped, targets, ledger=ledger, ids=rows.people)
+            scalars = np.array([float(sums.moments.n), sums.regularization])
+            return Record({"second": sums.moments.second, "cross": sums.moments.cross, "scalars": scalars})
+
+        record = permit.once(rows, compute, key=_problem_key(parameters))
+    return Payload(record.arrays, {"privacy": statement(site, *mechanism.guarantees(parameters.width))})
+
+
+def check_bounded(site: Site, parameters: RidgeParameters, features: FourierFeatures | None) -> None:
+    """Refuse features that are too many, or that would not be finite for every row, before there is any."""
+    columns = parameters.n_features + parameters.n_targets
+    site.allow(features=parameters.n_features, numbers=4 * columns**2)  # sums, their noise, and two copies on the way
+    if features is not None:
+        try:
+            check_features(features)
+        except InputError as error:
+            raise Refused("bad question", f"the features asked for cannot be had: {error}") from None
+
+
+def _problem_key(parameters: RidgeParameters) -> str:
+    """Digest of what the sums depend on: everything but the regularisation."""
+    return digest(replace(parameters, regularization=(1.0,)).to_values())
