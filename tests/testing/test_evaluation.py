@@ -10,9 +10,8 @@ from kernfed.errors import TooFewReplies
 from kernfed.federation import Fault, Payload, Policy
 from kernfed.files import to_record
 from kernfed.testing.evaluation import evaluate_rows
-from kernfed.testing.outcomes import BINS, Evaluation, Outcome, count_outcomes
+from kernfed.testing.outcomes import BINS, Evaluation, Outcome, RegressionEvaluation, _check, count_outcomes, error_sums
 from kernfed.testing.predictors import is_regressor
-from kernfed.testing.regression import RegressionEvaluation, _check, error_sums
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ import pytest
 from scipy.stats import norm
 
 from kernfed.errors import InputError
-from kernfed.testing.harm import LEAST_GAIN, LEVEL, Influence, Influences, judge, ownership
-from kernfed.testing.loss_sums import LossSums
+from kernfed.testing.harm import LEAST_GAIN, LEVEL, Influence, Influences, LossSums, judge, ownership
 
 SITES = tuple(f"s{number}" for number in range(6))
 

@@ -7,7 +7,7 @@ from kernfed.errors import InputError
 from kernfed.federation import Federation, FoldingLearner, RidgeLearner, calibrate, evaluate
 from kernfed.privacy import RecordMoments
 from kernfed.privacy.shared_moments import SharedMoments, release_together
-from kernfed.testing.auditing import audit_mechanism
+from kernfed.testing.audit import audit_mechanism
 from kernfed.testing.evaluation import TOGETHER
 from oracles.federation import sites_data
 

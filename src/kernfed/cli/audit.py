@@ -104,7 +104,7 @@ def _refuse_with_model(given: Mapping[str, Any], others: Path | None) -> None:
 
 
 def _audit_release(learner: Any, inside: Any, outside: Any, options: Any) -> tuple["AuditReport", Any]:
-    from kernfed.testing.auditing import audit_mechanism
+    from kernfed.testing.audit import audit_mechanism
 
     with progress("attacking"):
         return audit_mechanism(learner, (inside.X, inside.y), (outside.X, outside.y), **options)
@@ -112,7 +112,7 @@ def _audit_release(learner: Any, inside: Any, outside: Any, options: Any) -> tup
 
 def _audit_file(model: Path, data: Path, others: Path, columns: Any, options: Any) -> "AuditReport":
     from kernfed.federation import load
-    from kernfed.testing.auditing import audit_model
+    from kernfed.testing.audit import audit_model
 
     _check_apart(data, others)
     loaded = load(model)

@@ -31,7 +31,7 @@ from kernfed.cli.tables import (
 from kernfed.errors import InputError
 
 if TYPE_CHECKING:
-    from kernfed.testing.comparing import Contender, Setting
+    from kernfed.testing.comparison import Contender, Setting
 
 EXAMPLE = """Example: kernfed compare --data patients.csv --label readmitted --site hospital --out compared.html"""
 #: Share of rows that everything is tested on.
@@ -65,7 +65,7 @@ def compare(
     A quarter of each site's rows is kept aside, and everything is tested on these. Others are tuned too: each by
     3-fold cross-validation over four settings, on at most 2,000 rows.
     """
-    from kernfed.testing.comparing import run_trial, trials
+    from kernfed.testing.comparison import run_trial, trials
 
     if out is not None and out.suffix.lower() not in (".png", ".html"):
         raise InputError(f"--out must end in .png or .html, got {out}")
@@ -125,7 +125,7 @@ def _setting(rows: Any, preparation: tuple[str, dict[str, str]], most_rows: int,
     from kernfed.base.random import generator
     from kernfed.data import RawTable
     from kernfed.federation import Federation
-    from kernfed.testing.comparing import Setting
+    from kernfed.testing.comparison import Setting
 
     every = np.arange(len(rows))
     order = generator(seed, "compare").permutation(len(rows))

@@ -57,8 +57,8 @@ def evaluate(
     from kernfed.federation import load
     from kernfed.testing.evaluation import evaluate_rows
     from kernfed.testing.influence import influence_rows
+    from kernfed.testing.outcomes import regression_rows
     from kernfed.testing.predictors import is_regressor
-    from kernfed.testing.regression import regression_rows
 
     loaded = load(model)
     if credentials is not None:

@@ -111,7 +111,7 @@ def predict_at_hub(
     abstain: float | None = None,
 ) -> dict[str, Any]:
     """Columns of the sites' answers for rows (n, p); with ``coverage`` or ``abstain`` they are asked twice."""
-    from kernfed.testing.conforming import sure_columns
+    from kernfed.testing.calibration import sure_columns
     from kernfed.testing.predictors import answer_columns
 
     if getattr(model, "hold", "machines") != "sites":

@@ -47,7 +47,7 @@ def predict(
 
     from kernfed.data import write_table
     from kernfed.federation import load
-    from kernfed.testing.conforming import sure_columns
+    from kernfed.testing.calibration import sure_columns
     from kernfed.testing.predictors import is_regressor, predictor_for
 
     if out is not None:

@@ -16,9 +16,8 @@ from kernfed.kahm.projection import project
 from kernfed.site.rows import check_site_rows
 from kernfed.testing.evaluation import evaluate_rows
 from kernfed.testing.influence import influence_rows
-from kernfed.testing.outcomes import Evaluation
+from kernfed.testing.outcomes import Evaluation, RegressionEvaluation, regression_rows
 from kernfed.testing.predictors import is_regressor
-from kernfed.testing.regression import RegressionEvaluation, regression_rows
 
 #: Queries on which the sum of memberships is looked at; all would double the time of a report.
 _CHECKED = 2000

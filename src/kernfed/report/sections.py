@@ -9,8 +9,7 @@ from kernfed.report.assurance import CONFIDENCE, all_bounds
 from kernfed.report.content import BYTES, MOST_OPEN, SHARE, Bars, PageTable, Section, figure_table, site_table, written
 from kernfed.report.evidence import TRAFFIC_KEYS, Evidence
 from kernfed.report.maps import confusion_map, error_tables, labels_map
-from kernfed.testing.outcomes import Evaluation
-from kernfed.testing.regression import RegressionEvaluation
+from kernfed.testing.outcomes import Evaluation, RegressionEvaluation
 
 
 def accuracy_section(evidence: Evidence) -> Section | None:

@@ -8,9 +8,8 @@ METHOD = Method(
         "kernfed.testing.held_out": ("held_out_queries",),
         "kernfed.testing.evaluation": ("evaluate_scores", "evaluate"),
         "kernfed.testing.influence": ("influence", "influence_scores"),
-        "kernfed.testing.regression": ("evaluate_regression",),
-        "kernfed.testing.calibrating": ("calibrate_scores", "calibrate_model"),
-        "kernfed.testing.conforming": ("conform", "conform_scores"),
-        "kernfed.testing.conforming_private": ("conform_release", "conform_shares"),
+        "kernfed.testing.outcomes": ("evaluate_regression",),
+        "kernfed.testing.calibration": ("calibrate_scores", "calibrate_model", "conform", "conform_scores"),
+        "kernfed.testing.noisy_coverage": ("conform_release", "conform_shares"),
     },
 )

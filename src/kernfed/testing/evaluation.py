@@ -28,7 +28,17 @@ from kernfed.site.rows import check_site_rows
 from kernfed.site.site import Site
 from kernfed.testing.held_out import ask_held_out, check_labels_alike, labelled_rows, row_scores
 from kernfed.testing.influence import influence_rows, measure_influence
-from kernfed.testing.outcomes import BINS, MOST_RANKED, RANKS, Evaluation, Outcome, count_outcomes
+from kernfed.testing.outcomes import (
+    BINS,
+    MOST_RANKED,
+    RANKS,
+    Evaluation,
+    Outcome,
+    RegressionEvaluation,
+    count_outcomes,
+    evaluate_regressor,
+    regression_rows,
+)
 from kernfed.testing.predictors import (
     NOTHING_ASIDE,
     is_regressor,
@@ -36,7 +46,6 @@ from kernfed.testing.predictors import (
     read_model,
     site_predictors,
 )
-from kernfed.testing.regression import RegressionEvaluation, evaluate_regressor, regression_rows
 
 #: More rows than this are a lie; sums of them stay exact.
 _MOST_ROWS = 2**40

@@ -28,9 +28,8 @@ from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.task import task
 from kernfed.site.rows import check_site_rows
 from kernfed.site.site import Site
-from kernfed.testing.harm import Influences, SiteSet, claimed_shares, judge, ownership
+from kernfed.testing.harm import Influences, LossSums, SiteSet, claimed_shares, judge, ownership
 from kernfed.testing.held_out import ask_held_out, check_labels_alike, class_numbers, labelled_rows
-from kernfed.testing.loss_sums import LossSums
 from kernfed.testing.predictors import NOTHING_ASIDE, is_regressor, read_model
 
 #: Pairs of machines are tried where the sites are no more, and pairs in heads, each of which is solved for.

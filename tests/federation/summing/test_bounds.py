@@ -14,7 +14,7 @@ from kernfed.privacy import RecordMoments
 from kernfed.secure.committee.fixed import Block, Layout
 from kernfed.site.protocol.message import decode_question, decode_reply
 from kernfed.site.protocol.task import find_task, methods, task_names
-from kernfed.testing.calibrating import FACTORS
+from kernfed.testing.calibration import FACTORS
 from kernfed.testing.evaluation import whole_question
 from oracles.federation import sites_data
 

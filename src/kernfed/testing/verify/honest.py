@@ -34,8 +34,7 @@ from kernfed.privacy import (
 from kernfed.site.policy import Policy
 from kernfed.site.protocol.message import Payload, Refusal, decode_question
 from kernfed.site.rows import Rows
-from kernfed.testing.calibrating import calibrate
-from kernfed.testing.conforming import conform
+from kernfed.testing.calibration import calibrate, conform
 from kernfed.testing.evaluation import evaluate
 from kernfed.testing.influence import measure_influence
 from kernfed.testing.verify.preparations import question, wide

@@ -1,11 +1,6 @@
-"""Coverage from rows that sites kept aside: histograms of their scores by class, added up over sites.
+"""Temperatures and coverages of models, from rows that sites keep aside."""
 
-A model that is whole travels to the sites, and counts come back; added up under masks where that is asked. Of a model
-whose machines stay at their sites the rows kept aside travel as queries, as in an evaluation, so that all machines
-score them; where sites do not allow that, no coverage is stated. Labels do not travel in either case.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.abstain import BINS, RATIO_BINS, Abstaining, Conformal, count_scores, probability_bins, read_counts
-from kernfed.base.checks import FloatArray, IntArray, check_column_names
+from kernfed.base.checks import FloatArray, IntArray, check_column_names, check_finite
 from kernfed.data.preparation import prepared_rows
 from kernfed.errors import InputError, NotConnected, Refused
 from kernfed.federation.asking import Federation, leave_out
 from kernfed.federation.shares import MAX_SHARE, outsized
 from kernfed.files import labels_from_values, labels_to_values
+from kernfed.kahm.calibration import temperature_losses
+from kernfed.kahm.model import FoldingModel
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.task import task
 from kernfed.site.rows import Rows, check_site_rows
@@ -33,8 +30,162 @@ from kernfed.testing.held_out import (
 )
 from kernfed.testing.predictors import NOTHING_ASIDE, is_regressor, model_questions, read_model
 
+#: Temperatures that are tried, as factors of the sites' own: eight octaves each way, in eighths.
+FACTORS = 2.0 ** (np.arange(-64, 65) / 8)
+
+
+#: How far beyond what the other sites would choose the temperature may go: an octave, in eighths.
+_REACH = 8
+#: More rows than this are a lie, and so are losses of one site above this, at any temperature.
+_MOST_ROWS, _LARGEST_LOSS = 2**40, 2.0**40
+_NOTHING = "no site kept rows aside to calibrate on, with labels that the model knows: make the sites with holdout=0.2"
+
+
+def calibrate(
+    model: FoldingModel,
+    federation: Federation,
+    *,
+    min_replies: int | None = None,
+    timeout: float = 600.0,
+    max_share: float = MAX_SHARE,
+    sum: Any = None,
+) -> FoldingModel:
+    """The same model with the temperature that makes the labels of the rows kept aside most likely.
+
+    Needs sites that keep rows aside (``Federation.local(..., holdout=0.2)``). Labels that the model does not know, and
+    classes without an answer, are left out. Predicted labels do not change; evaluate on other rows than these.
+
+    A site whose losses cannot be, or that claims above ``max_share`` of all rows, is missing. With three and more sites
+    none can drive the temperature further than an octave beyond what the others would choose by themselves. With
+    ``sum`` ("secure" or a ``kernfed.secure.Committee``, for machines held in the model) only the sum of all losses is
+    seen, and nobody can check or limit a site's own.
+    """
+    if not isinstance(model, FoldingModel):
+        raise InputError(f"only the probabilities of a FoldingModel have a temperature, got a {type(model).__name__}")
+    if model.privacy is not None:
+        raise InputError(
+            "this model promises differential privacy, and a temperature found on raw rows is not covered by it; its "
+            "sites have fitted one to what they released"
+        )
+    options: Any = {"min_replies": min_replies, "timeout": timeout}
+    temperatures = replace(model, calibrated_=None).temperature_ * FACTORS
+    if sum is not None:
+        return _calibrate_sum(model, federation, temperatures, sum, options)
+    scored: dict[str, FloatArray] = {}
+    if model.connection is not None:
+        scored, _ = ask_held_out(model, federation, model.scores, options)
+        values = {"classes": labels_to_values(model.classes_)}
+        questions: Any = {
+            site: Payload({"scores": own, "temperatures": temperatures}, values) for site, own in scored.items()
+        }
+        name = "calibrate_scores"
+    else:
+        question, _ = model_questions(model, federation.sites)
+        assert isinstance(question, Payload)
+        questions = Payload({**question.arrays, "temperatures": temperatures}, question.values)
+        name = "calibrate_model"
+
+    def check(site: str, payload: Payload) -> None:
+        _check(payload, 1 / temperatures)
+        if site in scored:
+            _check_scored(payload, scored[site], temperatures)
+
+    replies = federation.ask(name, questions, check=check, **options)
+    claimed = {site: int(payload.arrays["rows"]) for site, payload in replies}
+    replies = leave_out(name, replies, outsized(claimed, max_share), min_replies)
+    if not any(claimed[site] for site, _ in replies):
+        raise InputError(_NOTHING)
+    losses = [payload.arrays["losses"] for site, payload in replies if claimed[site]]
+    return replace(model, calibrated_=float(temperatures[_best(losses)]))
+
+
+def _calibrate_sum(
+    model: FoldingModel, federation: Federation, temperatures: FloatArray, committee: Any, options: Any
+) -> FoldingModel:
+    question = whole_question(model, federation)
+    payload = Payload({**question.arrays, "temperatures": temperatures}, question.values)
+    arrays = {"losses": (FACTORS.shape, _LARGEST_LOSS), "rows": ((), float(_MOST_ROWS))}
+    total = federation.sum("calibrate_model", payload, arrays, committee=committee, **options)
+    if not total.arrays["rows"] > 0:
+        raise InputError(_NOTHING)
+    return replace(model, calibrated_=float(temperatures[int(np.argmin(total.arrays["losses"]))]))
+
+
+def _best(losses: Sequence[FloatArray]) -> int:
+    """Which temperature is best for the losses (129,) of all sites, as far as no site by itself decides it.
+
+    The best of their sum, at most an octave beyond the second smallest and second largest of those that sites would
+    choose alone, with a log-normal prior of deviation 1 around their usual one.
+    """
+    best = int(np.argmin(np.sum(losses, axis=0)))
+    if len(losses) < 3:
+        return best
+    own = sorted(int(np.argmin(loss + np.log(FACTORS) ** 2 / 2)) for loss in losses)
+    return int(np.clip(best, max(0, own[1] - _REACH), min(len(FACTORS) - 1, own[-2] + _REACH)))
+
+
+def _check_scored(payload: Payload, scores: FloatArray, temperatures: FloatArray) -> None:
+    """Refuse losses of more rows than were sent, or larger than any labels of these have at their scores (n, C)."""
+    if payload.arrays["rows"] > len(scores):
+        raise InputError(
+            f"the losses must be of the {len(scores):,} rows that were asked, got {payload.arrays['rows']}"
+        )
+    finite = np.isfinite(scores)
+    worst = np.argmax(np.where(finite, scores, -np.inf), axis=1) if len(scores) else np.zeros(0, dtype=np.intp)
+    limits = temperature_losses(scores, worst, temperatures)
+    if (payload.arrays["losses"] > limits * (1 + 1e-9) + 1e-9).any():
+        raise InputError("no labels of the rows that were asked have such losses")
+
+
+def _check(payload: Payload, rates: FloatArray) -> None:
+    """Refuse what is not a loss at every temperature: it is convex in ``rates``, the inverse temperatures."""
+    losses, rows = payload.arrays["losses"], payload.arrays["rows"]
+    if losses.shape != FACTORS.shape or rows.shape != () or not np.isfinite(losses).all() or (losses < 0).any():
+        raise InputError(f"expected {len(FACTORS)} losses of at least 0, got {losses.shape}")
+    if rows.dtype.kind != "i" or not 0 <= rows <= _MOST_ROWS:
+        raise InputError(f"expected a number of rows, got {rows}")
+    share = (rates[1:-1] - rates[2:]) / (rates[:-2] - rates[2:])
+    chords = losses[2:] + share * (losses[:-2] - losses[2:])
+    if (losses[1:-1] > chords + 1e-9 * (1 + np.maximum(losses[:-2], losses[2:]))).any():
+        raise InputError("a loss must be convex in the inverse temperature")
+
+
+@task("calibrate_scores", leaves="counts")
+def calibrate_scores(site: Site, payload: Payload) -> Payload:
+    """Losses of scores of the held-out rows, in their order, at every temperature."""
+    scores, classes = payload.arrays["scores"], labels_from_values(payload.values["classes"])
+    rows = labelled_rows(site, classes)
+    if scores.shape != (len(rows.y), len(classes)) or np.isnan(scores).any():
+        raise Refused("bad question", f"expected scores for {len(rows.y)} rows, got {scores.shape}")
+    return _losses(rows, classes, scores, payload)
+
+
+@task("calibrate_model", leaves="counts", additive=True)
+def calibrate_model(site: Site, payload: Payload) -> Payload:
+    """Losses of a model that came with the question, on the held-out rows, at every temperature."""
+    arrays = {name: array for name, array in payload.arrays.items() if name != "temperatures"}
+    model = read_model(site, arrays, payload.values["model"], len(site.held_out().y))
+    if not isinstance(model, FoldingModel) or model.banks_ is None:
+        raise Refused("bad question", f"a {type(model).__name__} has no temperature to find here")
+    rows = labelled_rows(site, model.classes_)
+    scores = row_scores(model.scores, rows.X, 0.0)  # absent classes score infinity
+    return _losses(rows, model.classes_, scores, payload)
+
+
+def _losses(rows: Rows, classes: Any, scores: Any, payload: Payload) -> Payload:
+    temperatures = payload.arrays["temperatures"]
+    if temperatures.shape != FACTORS.shape or not (temperatures > 0).all():
+        raise Refused("bad question", f"expected {len(FACTORS)} temperatures above 0, got {temperatures.shape}")
+    check_finite(temperatures, "temperatures")
+    place = {label: number for number, label in enumerate(classes.tolist())}
+    numbers = np.array([place.get(label, -1) for label in rows.y.tolist()], dtype=np.intp)
+    known = numbers >= 0
+    losses = temperature_losses(scores[known], numbers[known], temperatures)
+    return Payload({"losses": losses, "rows": np.asarray(int(known.sum()))})
+
+
 #: More rows than this are a lie; sums of them stay exact.
-_MOST_ROWS = 2**40
+_MOST_ASIDE = 2**40
 
 Counts = Mapping[str, tuple[IntArray, IntArray]]
 
@@ -103,7 +254,7 @@ def conform(
 def _with_noise(
     model: Any, federation: Federation, mechanism: Any, committee: Any, max_share: float, options: Any
 ) -> Any:
-    from kernfed.testing.conforming_private import conform_privately  # loads what accounts for noise
+    from kernfed.testing.noisy_coverage import conform_privately  # loads what accounts for noise
 
     return conform_privately(model, federation, mechanism, committee, max_share, options)
 
@@ -230,7 +381,7 @@ def _conform_scores(model: Any, federation: Federation, options: Any) -> tuple[C
 
 def _conform_sum(model: Any, federation: Federation, committee: Any, options: Any) -> Conformal:
     """Counts of all sites together, of which nobody sees any site's own."""
-    count, most = len(model.classes_), float(_MOST_ROWS)
+    count, most = len(model.classes_), float(_MOST_ASIDE)
     arrays = {
         "counts": ((count + 1, BINS), most),
         "nearest": ((count, RATIO_BINS), most),
@@ -251,8 +402,8 @@ def _checker(classes: int, sent: Mapping[str, int] | None = None) -> Any:
     def check(site: str, payload: Payload) -> None:
         counts = read_counts(payload.arrays["counts"], (classes + 1, BINS))
         nearest = read_counts(payload.arrays["nearest"], (classes, RATIO_BINS))
-        if counts.sum() > _MOST_ROWS:
-            raise InputError(f"a site keeps at most {_MOST_ROWS:,} rows aside")
+        if counts.sum() > _MOST_ASIDE:
+            raise InputError(f"a site keeps at most {_MOST_ASIDE:,} rows aside")
         if counts[-1, :-1].any():
             raise InputError("rows with unknown labels are in the last bin")
         if nearest.any() and (nearest.sum(axis=1) != counts[:-1].sum(axis=1)).any():

@@ -12,8 +12,8 @@ import kernfed as kf
 from kernfed.kahm.calibration import softmin, temperature_losses
 from kernfed.site.policy import Policy
 from kernfed.site.protocol.message import Payload
-from kernfed.testing import calibrating
-from kernfed.testing.calibrating import FACTORS
+from kernfed.testing import calibration as calibrating
+from kernfed.testing.calibration import FACTORS
 from kernfed.testing.evaluation import evaluate_rows
 from oracles.federation import sites_data
 

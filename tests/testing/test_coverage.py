@@ -12,7 +12,7 @@ from kernfed.errors import InputError, NotConnected, TooFewReplies
 from kernfed.kahm.calibration import softmin
 from kernfed.site.policy import Policy
 from kernfed.site.protocol.message import Payload
-from kernfed.testing import conforming
+from kernfed.testing import calibration as conforming
 
 SITES = ("s0", "s1", "s2", "s3")
 

@@ -19,7 +19,7 @@ from kernfed.report.coverage import coverage_section
 from kernfed.site.policy import Policy
 from kernfed.site.protocol.message import Payload
 from kernfed.site.release.permit import charges, open_ledger
-from kernfed.testing.conforming_private import row_places
+from kernfed.testing.noisy_coverage import row_places
 
 SITES = ("s0", "s1", "s2", "s3")
 NOISE = RecordHistogram(3.0, 1e-5)
