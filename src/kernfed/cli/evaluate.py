@@ -55,9 +55,8 @@ def evaluate(
     left out of the model once, and those without which the others are better off are named.
     """
     from kernfed.federation import load
-    from kernfed.testing.evaluation import evaluate_rows
+    from kernfed.testing.evaluation import evaluate_rows, regression_rows
     from kernfed.testing.influence import influence_rows
-    from kernfed.testing.outcomes import regression_rows
     from kernfed.testing.predictors import is_regressor
 
     loaded = load(model)

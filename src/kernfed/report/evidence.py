@@ -14,9 +14,9 @@ from kernfed.fusion.model import FusionModel
 from kernfed.kahm.model import FoldingModel
 from kernfed.kahm.projection import project
 from kernfed.site.rows import check_site_rows
-from kernfed.testing.evaluation import evaluate_rows
+from kernfed.testing.evaluation import evaluate_rows, regression_rows
 from kernfed.testing.influence import influence_rows
-from kernfed.testing.outcomes import Evaluation, RegressionEvaluation, regression_rows
+from kernfed.testing.outcomes import Evaluation, RegressionEvaluation
 from kernfed.testing.predictors import is_regressor
 
 #: Queries on which the sum of memberships is looked at; all would double the time of a report.

@@ -20,6 +20,7 @@ from kernfed.base.chain import ChainedLines
 from kernfed.errors import StoreError
 from kernfed.site.policy import Policy
 from kernfed.site.protocol.message import Payload, Question, Reply
+from kernfed.site.protocol.task import shown_name
 from kernfed.site.store import SiteStore
 
 #: The folder of the journal in a store, and the file of its privacy ledger.
@@ -50,7 +51,7 @@ class Journal:
             "event": "asked",
             "asked_by": None if connected is None else connected[:_LONGEST],
             "on_behalf_of": given.caller[:_LONGEST],
-            "task": given.task[:_LONGEST],
+            "task": shown_name(given.task, given.payload)[:_LONGEST],
             "run": given.run[:_LONGEST],
             "id": given.id[:_LONGEST],
             "rows": rows_in(given.payload),

@@ -15,35 +15,34 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernfed.abstain import Abstaining, NoisyConformal, probability_bins, ratio_bins
-from kernfed.abstain.ladder import PLACES, odds_places, ratio_places
+from kernfed.abstain import NoisyConformal
 from kernfed.abstain.noisy import LARGEST_OF_SITE, read_sums
 from kernfed.base.checks import FloatArray, check_count
-from kernfed.base.threads import single_blas_thread
 from kernfed.errors import InputError, Refused
 from kernfed.federation.asking import Federation, leave_out
 from kernfed.federation.shares import outsized
-from kernfed.federation.summing.party import TERMS, question_hash
+from kernfed.federation.summing.party import question_hash
 from kernfed.federation.summing.released import gather_shares, guarantees, honest_sites, send_share
 from kernfed.files import Record
 from kernfed.privacy.generator import Ints
 from kernfed.privacy.histogram import Places, RecordHistogram, left_out
 from kernfed.privacy.ledger import Ledger
-from kernfed.privacy.limits import saturate
 from kernfed.privacy.shared_histogram import SharedHistogram
 from kernfed.privacy.shares import sum_deviation
 from kernfed.privacy.values import mechanism_to_values
 from kernfed.promise import Guarantee, Terms
 from kernfed.secure.committee.setting import read_setting
 from kernfed.site.protocol.message import Payload
-from kernfed.site.protocol.task import task
 from kernfed.site.release.asked import check_kind, read_mechanism
 from kernfed.site.release.kept import warn_if_forgotten
 from kernfed.site.release.permit import releasing, statement
 from kernfed.site.rows import Rows
 from kernfed.site.site import Site
-from kernfed.testing.evaluation import whole_question
-from kernfed.testing.predictors import is_regressor, read_model
+from kernfed.testing.exchange import Options, whole_question
+from kernfed.testing.held_out import MODEL, read_model, row_scores, way_of
+from kernfed.testing.outcomes import class_numbers
+from kernfed.testing.predictors import is_regressor
+from kernfed.testing.statistics import Coverage
 
 #: More rows than this at a site are a lie; sums of them stay exact.
 _MOST_ROWS = 2**36
@@ -51,75 +50,15 @@ _MOST_ROWS = 2**36
 # At a site ---------------------------------------------------------------------------------------------------------
 
 
-def _question(site: Site, payload: Payload) -> tuple[RecordHistogram, Any]:
-    """The mechanism and the model in a question, before any row is looked at."""
-    mechanism = read_mechanism(payload.values.get("privacy"), RecordHistogram)
-    site.check_labels_are_classes()
-    try:
-        arrays = {name: array for name, array in payload.arrays.items() if name != TERMS}
-        model = read_model(site, arrays, payload.values["model"], 1)
-        whole = isinstance(model, Abstaining) and getattr(model, "hold", "machines") == "machines"
-        if not whole or is_regressor(model):
-            raise InputError(f"a {type(model).__name__} has no sets of classes here")
-        if model.n_features_in_ != site.width:
-            raise InputError(f"the model is for {model.n_features_in_} columns, and the site has {site.width}")
-        if mechanism.strangers and not model.tells_strangers:
-            raise InputError("a model without machines tells no strangers")
-        with np.errstate(all="ignore"):
-            model.conforming(np.zeros((1, site.width)))  # what it cannot answer for any row is said before there is one
-    except (KeyError, TypeError, ValueError) as error:
-        raise Refused("bad question", f"the model asked about cannot be used: {error}") from None
-    return mechanism, model
-
-
-def _aside(site: Site) -> Rows:
-    rows = site.held_out()
-    if not len(rows.y):
-        raise Refused("empty", f"site {site.name!r} keeps no rows aside")
-    return rows
-
-
-def row_places(model: Any, X: FloatArray, y: npt.NDArray[Any]) -> tuple[Places, Places]:
-    """Places (n,) of rows X (n, p) by the odds of their labels y (n,), and by their strangeness; each row by itself."""
-    numbers = {label: number for number, label in enumerate(model.classes_.tolist())}
-    places = np.full(len(y), PLACES, dtype=np.intp)
-    strange = np.full(len(y), PLACES, dtype=np.intp)
-    with single_blas_thread(), np.errstate(all="ignore"):
-        for row, label in enumerate(y.tolist()):
-            try:
-                likely, far = model.conforming(X[row : row + 1])
-            except Exception:  # whatever a row does to a model, nobody is to notice it
-                continue
-            own = numbers.get(label)
-            if own is not None and math.isfinite(likely[0, own]):
-                places[row] = odds_places(probability_bins(likely[0, own : own + 1]))[0]
-            if far is not None and far[0] / model.distance_unit >= 0:
-                strange[row] = ratio_places(ratio_bins(far / model.distance_unit))[0]
-    return places, strange
-
-
-def _counted(model: Any, mechanism: RecordHistogram, rows: Rows) -> tuple[Places, Places | None]:
-    places, strange = row_places(model, saturate(rows.X), rows.y)
-    return places, strange if mechanism.strangers else None
-
-
-def _scored_by(payload: Payload) -> str:
-    """Digest of the model in a question, without what it says of its own privacy: that changes no score."""
-    return question_hash("conform_release", Payload(payload.arrays, {"model": _without(payload.values["model"])}))
-
-
-def _without(values: Any) -> Any:
-    if isinstance(values, Mapping):
-        return {name: _without(value) for name, value in values.items() if name != "privacy"}
-    return values
-
-
-@task("conform_release", leaves="released", under_privacy="released")
-def conform_release(site: Site, payload: Payload) -> Payload:
-    """Noisy histograms of the held-out rows, scored by a model that came with the question; released once."""
+def answer_with_noise(site: Site, payload: Payload) -> Payload:
+    """Noisy histograms of the held-out rows, scored by the model in a question: a release, or a share of one noise."""
     mechanism, model = _question(site, payload)
+    if way_of(payload) == "shared":
+        return _share(site, payload, mechanism, model)
     with releasing(site, mechanism) as permit:
-        rows = _aside(site)
+        rows = site.held_out()
+        if not len(rows.y):
+            raise Refused("empty", f"site {site.name!r} keeps no rows aside")
 
         def compute(ledger: Ledger) -> Record:
             made = mechanism.release(*_counted(model, mechanism, rows), ledger=ledger, ids=rows.people)
@@ -130,10 +69,8 @@ def conform_release(site: Site, payload: Payload) -> Payload:
     return Payload(record.arrays, {"privacy": statement(site, *mechanism.guarantees(site.width)), "rows": count})
 
 
-@task("conform_shares", leaves="masked", under_privacy="released")
-def conform_shares(site: Site, payload: Payload) -> Payload:
+def _share(site: Site, payload: Payload, mechanism: RecordHistogram, model: Any) -> Payload:
     """The site's share of the histograms of all sites' held-out rows, with its part of the noise, masked."""
-    mechanism, model = _question(site, payload)
     try:
         shared = SharedHistogram.of(mechanism, payload.values["honest"])
     except (KeyError, ValueError) as error:
@@ -147,15 +84,61 @@ def conform_shares(site: Site, payload: Payload) -> Payload:
         return shared.integers(left_out(places, pays), None if strange is None else left_out(strange, pays))
 
     options: Any = {"protects_labels": True, "aside": True}
-    sent = send_share(site, "conform_shares", payload, mechanism, shared, "histogram", integers, **options)
+    sent = send_share(site, "test_model", payload, mechanism, shared, "histogram", integers, **options)
     return Payload(sent.arrays, {**sent.values, "rows": count})
+
+
+def _question(site: Site, payload: Payload) -> tuple[RecordHistogram, Any]:
+    """The mechanism and the model in a question, before any row is looked at."""
+    mechanism = read_mechanism(payload.values.get("privacy"), RecordHistogram)
+    site.check_labels_are_classes()
+    try:
+        model = read_model(site, payload, 1)
+        statistic = Coverage.read(0 if is_regressor(model) else len(model.classes_), {}, {}, model)
+        if model.n_features_in_ != site.width:
+            raise InputError(f"the model is for {model.n_features_in_} columns, and the site has {site.width}")
+        if mechanism.strangers and not model.tells_strangers:
+            raise InputError("a model without machines tells no strangers")
+        with np.errstate(all="ignore"):
+            statistic.score(model, np.zeros((1, site.width)))  # what it cannot answer for any row is said before one
+    except (KeyError, TypeError, ValueError) as error:
+        raise Refused("bad question", f"the model asked about cannot be used: {error}") from None
+    return mechanism, model
+
+
+def row_places(model: Any, X: FloatArray, y: npt.NDArray[Any]) -> tuple[Places, Places]:
+    """Places (n,) of rows X (n, p) by the odds of their labels y (n,), and by their strangeness; each row by itself."""
+    statistic = Coverage(len(model.classes_))
+    scores = row_scores(statistic, model, X, alone=True)
+    with np.errstate(all="ignore"):
+        return statistic.places(scores, class_numbers(model.classes_, y))
+
+
+def _counted(model: Any, mechanism: RecordHistogram, rows: Rows) -> tuple[Places, Places | None]:
+    places, strange = row_places(model, rows.X, rows.y)
+    return places, strange if mechanism.strangers else None
+
+
+def _scored_by(payload: Payload) -> str:
+    """Digest of the model in a question, without what it says of its own privacy: that changes no score.
+
+    It names what a site's store has released, so that it stays what it was in earlier versions.
+    """
+    arrays = {name.removeprefix(MODEL): array for name, array in payload.arrays.items() if name.startswith(MODEL)}
+    return question_hash("conform_release", Payload(arrays, {"model": _without(payload.values["model"])}))
+
+
+def _without(values: Any) -> Any:
+    if isinstance(values, Mapping):
+        return {name: _without(value) for name, value in values.items() if name != "privacy"}
+    return values
 
 
 # Who asks ----------------------------------------------------------------------------------------------------------
 
 
 def conform_privately(
-    model: Any, federation: Federation, mechanism: Any, committee: Any, max_share: float, options: Any
+    model: Any, federation: Federation, mechanism: Any, committee: Any, max_share: float, options: Options
 ) -> Any:
     """The model with a coverage from noisy counts: of each site, or of all together where there is a ``committee``."""
     check_kind(mechanism, "record-histogram", "RecordHistogram(epsilon, delta)")
@@ -169,7 +152,7 @@ def conform_privately(
         raise InputError("strangers are told by machines, and this model has none: leave strangers=True out")
     bare.conforming(np.zeros((1, bare.n_features_in_)))  # raises here, and not at every site, what has no probabilities
     warn_if_forgotten(federation.engine)
-    question = whole_question(bare, federation)
+    question = whole_question(bare, federation, Coverage(len(bare.classes_), bare.tells_strangers))
     asked = Payload(question.arrays, {**question.values, "privacy": mechanism_to_values(mechanism)})
     gather = _gather_own if committee is None else _gather_sum
     counted, told = gather(bare, federation, asked, mechanism, (committee, max_share), options)
@@ -177,7 +160,7 @@ def conform_privately(
 
 
 def _gather_own(
-    model: Any, federation: Federation, question: Payload, mechanism: RecordHistogram, how: Any, options: Any
+    model: Any, federation: Federation, question: Payload, mechanism: RecordHistogram, how: Any, options: Options
 ) -> tuple[NoisyConformal, dict[str, Any]]:
     """Sums of the histograms that sites release by themselves."""
     terms = _terms(mechanism, mechanism.guarantees(model.n_features_in_), {})
@@ -189,9 +172,9 @@ def _gather_own(
         for name in names:
             read_sums(payload.arrays[name], LARGEST_OF_SITE)
 
-    replies = federation.ask("conform_release", question, check=check, **options)
+    replies = federation.ask("test_model", question, check=check, **options)
     claimed = {site: int(payload.values["rows"]) for site, payload in replies}
-    replies = leave_out("conform_release", replies, outsized(claimed, how[1]), options["min_replies"])
+    replies = leave_out("test_model", replies, outsized(claimed, how[1]), options["min_replies"])
     total = {name: np.sum([payload.arrays[name] for _, payload in replies], axis=0) for name in names}
     told = {site: payload.values["privacy"] for site, payload in replies}
     deviation = math.sqrt(len(told) * float(mechanism.law().variance))
@@ -201,7 +184,7 @@ def _gather_own(
 
 
 def _gather_sum(
-    model: Any, federation: Federation, question: Payload, mechanism: RecordHistogram, how: Any, options: Any
+    model: Any, federation: Federation, question: Payload, mechanism: RecordHistogram, how: Any, options: Options
 ) -> tuple[NoisyConformal, dict[str, Any]]:
     """The sum of all histograms, with one noise for all sites."""
     setting = read_setting(how[0])
@@ -219,7 +202,7 @@ def _gather_sum(
 
     asked = Payload(question.arrays, {**question.values, "honest": honest})
     total = gather_shares(
-        federation, "conform_shares", asked, shared, "histogram", setting, federation.sites, hear=hear, **options
+        federation, "test_model", asked, shared, "histogram", setting, federation.sites, hear=hear, **options
     )
     told = {site: heard[site].values["privacy"] for site in total.sites}
     deviation = sum_deviation(shared.arrays("histogram")["counts"].deviation, honest, len(total.sites))

@@ -2,29 +2,15 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kernfed.base.checks import FloatArray, IntArray, check_column_names, check_count, check_number
-from kernfed.data.preparation import prepared_rows
-from kernfed.errors import InputError, Refused
-from kernfed.federation.asking import Federation, leave_out
-from kernfed.federation.shares import MAX_SHARE, outsized
-from kernfed.site.protocol.message import Payload
-from kernfed.site.protocol.task import task
-from kernfed.site.rows import check_site_rows
-from kernfed.site.site import Site
+from kernfed.base.checks import FloatArray, IntArray
+from kernfed.errors import InputError
 from kernfed.testing.harm import Influences
-from kernfed.testing.predictors import (
-    NOTHING_ASIDE,
-    is_regressor,
-    model_questions,
-    read_model,
-    site_predictors,
-)
 
 #: Confidence bins of the calibration counts.
 BINS = 10
@@ -211,14 +197,24 @@ class Evaluation:
         return "\n".join(lines)
 
 
+def class_numbers(classes: npt.NDArray[Any], labels: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Numbers (n,) of labels among ``classes`` (C,), and C of those that are none of them."""
+    place = {label: number for number, label in enumerate(classes.tolist())}
+    return np.array([place.get(label, len(classes)) for label in labels.tolist()], dtype=np.intp)
+
+
 def count_outcomes(classes: npt.NDArray[Any], labels: npt.NDArray[Any], probabilities: FloatArray) -> Outcome:
     """Outcome of probabilities (n, C) for rows with true ``labels`` (n,)."""
     if not ((probabilities >= 0) & (probabilities <= 1 + 1e-6)).all():  # also refuses NaN, which weights of 1e300 make
         raise InputError("a model's probabilities must be between 0 and 1, and are not; its numbers are too large")
-    position = {label: number for number, label in enumerate(classes.tolist())}
-    truth = np.array([position.get(label, len(classes)) for label in labels.tolist()], dtype=np.intp)
+    return count_numbers(class_numbers(classes, labels), probabilities)
+
+
+def count_numbers(truth: npt.NDArray[np.intp], probabilities: FloatArray) -> Outcome:
+    """Outcome of probabilities (n, C) for rows with class numbers ``truth`` (n,), C for labels that are unknown."""
+    classes = probabilities.shape[1]
     predicted = probabilities.argmax(axis=1)
-    confusion = np.zeros((len(classes) + 1, len(classes)), dtype=np.int64)
+    confusion = np.zeros((classes + 1, classes), dtype=np.int64)
     np.add.at(confusion, (truth, predicted), 1)
     confidence = probabilities.max(axis=1) if len(probabilities) else np.zeros(0)
     bins = np.minimum((confidence * BINS).astype(np.intp), BINS - 1)
@@ -263,10 +259,6 @@ def _figures(outcome: Outcome) -> dict[str, Any]:
 
 def _plain(value: float) -> float | None:
     return None if np.isnan(value) else value
-
-
-#: More rows than this are a lie; sums of them stay exact.
-_MOST_ROWS = 2**40
 
 
 @dataclass(frozen=True)
@@ -330,8 +322,8 @@ class RegressionEvaluation:
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values; what is not defined is null."""
         told = {
-            "pooled": _told(self.pooled),
-            "sites": {site: _told(sums) for site, sums in self.sites.items()},
+            "pooled": _error_figures(self.pooled),
+            "sites": {site: _error_figures(sums) for site, sums in self.sites.items()},
             "missing": dict(self.missing),
         }
         return told if self.influence is None else {**told, "influence": self.influence.to_json()}
@@ -361,74 +353,10 @@ def error_sums(truth: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> ErrorSum
     )
 
 
-def evaluate_regressor(
-    model: Any,
-    federation: Federation,
-    *,
-    min_replies: int | None = None,
-    timeout: float = 600.0,
-    max_share: float = MAX_SHARE,
-) -> RegressionEvaluation:
-    """Errors of ``model`` at every site, on the rows it kept aside."""
-    questions, missing = model_questions(model, federation.sites)
-    replies = federation.ask("evaluate_regression", questions, check=_check, min_replies=min_replies, timeout=timeout)
-    claimed = {site: payload.values["rows"] for site, payload in replies}
-    replies = leave_out("evaluate_regression", replies, outsized(claimed, max_share), min_replies)
-    missing |= {site: refusal.reason for site, refusal in replies.missing.items()}
-    return _tested({site: ErrorSums(**payload.values) for site, payload in replies}, missing)
-
-
-def regression_rows(model: Any, holdout: Mapping[str, Any]) -> RegressionEvaluation:
-    """Errors on rows that are here: ``{site: (X, y)}``."""
-    predictors, missing = site_predictors(model, sorted(holdout))
-    tested = {}
-    for name, predictor in predictors.items():
-        X, y = holdout[name][:2]
-        X = prepared_rows(getattr(predictor, "preparation", None), X)
-        check_column_names(X, getattr(predictor, "feature_names_in_", ()), f"X of site {name!r}")
-        rows = check_site_rows(X, y, None, name)
-        tested[name] = error_sums(_numbers(rows.y, name), predictor.predict(rows.X))
-    return _tested(tested, missing)
-
-
-def _tested(sums: Mapping[str, ErrorSums], missing: Mapping[str, str]) -> RegressionEvaluation:
-    """The evaluation, unless nothing was tested at all; where no site answered, ``missing`` says why."""
-    if (sums or not missing) and not any(own.rows for own in sums.values()):
-        raise InputError(NOTHING_ASIDE)
-    return RegressionEvaluation(sums, missing)
-
-
-def _numbers(values: npt.NDArray[Any], site: str) -> npt.NDArray[Any]:
-    if values.dtype.kind not in "biuf":
-        raise InputError(f"a regressor is tested on numbers, y of site {site!r} is {values.dtype}")
-    return values
-
-
-def _check(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
-    sums = ErrorSums(**payload.values)
-    check_count(sums.rows, "rows", at_least=0, at_most=_MOST_ROWS)
-    for name in ("squared", "absolute", "spread"):
-        check_number(getattr(sums, name), name, at_least=0)
-    check_number(sums.mean, "mean")
-    if sums.absolute**2 > sums.rows * sums.squared * (1 + 1e-9):  # Cauchy-Schwarz
-        raise InputError(f"no {sums.rows:,} errors have squares of {sums.squared:g} and sizes of {sums.absolute:g}")
-
-
-def _told(sums: ErrorSums) -> dict[str, float | int | None]:
+def _error_figures(sums: ErrorSums) -> dict[str, float | int | None]:
     values = {
         "mean_squared_error": sums.mean_squared_error,
         "mean_absolute_error": sums.mean_absolute_error,
         "r2": sums.r2,
     }
     return {"rows": sums.rows, **{name: None if math.isnan(value) else value for name, value in values.items()}}
-
-
-@task("evaluate_regression", leaves="statistics")
-def evaluate_regression(site: Site, payload: Payload) -> Payload:
-    """Sums of errors of a model that came with the question, on the held-out rows."""
-    model = read_model(site, payload.arrays, payload.values["model"], len(site.held_out().y))
-    if not is_regressor(model):
-        raise Refused("bad question", f"a {type(model).__name__} that classifies has no errors to add up")
-    rows = site.held_out()
-    predicted = model.predict(rows.X) if len(rows.y) else np.zeros(0)
-    return Payload(values=asdict(error_sums(_numbers(rows.y, site.name), predicted)))

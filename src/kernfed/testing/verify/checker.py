@@ -20,7 +20,7 @@ from kernfed.privacy.names import ROW_MECHANISMS
 from kernfed.site.policy import Policy
 from kernfed.site.protocol import task as registry
 from kernfed.site.protocol.message import Payload, Question, Reply, encode_question
-from kernfed.site.protocol.task import find_task, task_names
+from kernfed.site.protocol.task import find_task, question_parts, shown_name, task_names
 from kernfed.site.rows import Rows
 from kernfed.testing.verify.crafted import cheaper, crafted, leaves, trainings, wrong_bytes
 from kernfed.testing.verify.honest import Facts, Recording, record_questions
@@ -39,8 +39,8 @@ _KEPT = 200
 class Check:
     """What came of asking pairs of sites: how often each task was asked, entered and followed, and what differed.
 
-    asked : questions by task. entered : those whose task was run. followed : those that were answered, or refused for
-    another reason than that they made no sense. answered : those that were answered.
+    asked : questions by task, or by part of one. entered : those whose task was run. followed : those that were
+    answered, or refused for another reason than that they made no sense. answered : those that were answered.
     """
 
     pairs: int = 0
@@ -107,7 +107,8 @@ def _ask_pair(
 ) -> None:
     for place, (task, payload) in enumerate(_story(recording, policy, number, draws)):
         identity = place if draws.integers(10) else 0  # now and then that of another question
-        question = Question("verify", f"{number}-{identity}", task, payload, f"caller {draws.integers(3)}")
+        wire = task.partition(":")[0]
+        question = Question("verify", f"{number}-{identity}", wire, payload, f"caller {draws.integers(3)}")
         try:
             data = encode_question(question)
         except ValueError:  # what cannot travel is no question
@@ -140,8 +141,9 @@ def _story(
     six is asked for under a hostile preparation, and again under another one.
     """
     machines = trainings(recording)
-    open_tasks = [name for name in task_names() if policy.allows(name) and _answers(name)]
-    shut_tasks = [name for name in task_names() if name not in open_tasks]
+    known = question_parts()
+    open_tasks = [name for name in sorted(known) if policy.allows(name) and known[name].under_privacy != "refused"]
+    shut_tasks = [name for name in sorted(known) if name not in open_tasks]
     for step in range(2):
         tasks = shut_tasks if not open_tasks or (shut_tasks and draws.integers(8) == 0) else open_tasks
         task = tasks[(2 * number + step) % len(tasks)]
@@ -152,7 +154,7 @@ def _story(
         payload = honest[draws.integers(len(honest))]
         training = machines.get(str(payload.values.get("handle")))
         before = [("folding_fit", training)] if task != "folding_fit" and training is not None else []
-        hostile = _releases(task) and policy.allows("prepare") and draws.integers(6) == 0
+        hostile = known[task].under_privacy == "released" and policy.allows("prepare") and draws.integers(6) == 0
         if hostile and TERMS not in payload.arrays:  # two releases: they must fit into a budget
             payload = cheaper(task, payload, 0.25) or payload
         luck = draws.integers(_GENTLE if hostile else 100)
@@ -186,27 +188,17 @@ def suits(policy: Policy, payload: Payload, machines: Mapping[str, Payload]) -> 
     return policy.labels != "targets" or private or ("task", "regress") in places
 
 
-def _releases(name: str) -> bool:
-    known = find_task(name)
-    return known is not None and known.under_privacy == "released"
-
-
-def _answers(name: str) -> bool:
-    known = find_task(name)
-    return known is not None and known.under_privacy != "refused"
-
-
 # While it runs ----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def counted_tasks(entered: Counter[str]) -> Iterator[None]:
-    """Count how often each task is run."""
+    """Count how often each task, or part of one, is run."""
     known: Mapping[str, registry.Task] = {name: task for name in task_names() if (task := find_task(name)) is not None}
 
     def counting(task: registry.Task) -> registry.Task:
         def run(site: object, payload: Payload) -> Payload:
-            entered[task.name] += 1
+            entered[shown_name(task.name, payload)] += 1
             return task.run(site, payload)
 
         return replace(task, run=run)

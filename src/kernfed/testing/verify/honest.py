@@ -33,6 +33,7 @@ from kernfed.privacy import (
 )
 from kernfed.site.policy import Policy
 from kernfed.site.protocol.message import Payload, Refusal, decode_question
+from kernfed.site.protocol.task import shown_name
 from kernfed.site.rows import Rows
 from kernfed.testing.calibration import calibrate, conform
 from kernfed.testing.evaluation import evaluate
@@ -95,12 +96,12 @@ class _Listening(LocalEngine):
         """Carry, and note the question to the site that is listened to."""
         if self.listened in sites:
             question = decode_question(data if isinstance(data, bytes) else data[self.listened])
-            self.heard.append((question.task, question.payload))
+            self.heard.append((shown_name(question.task, question.payload), question.payload))
         return super().carry(data, sites, timeout)
 
 
 def record_questions(facts: Facts, *, declared: tuple[Any, ...] = (), seed: int = 0) -> Recording:
-    """Payloads by task that learners send to a site of these facts, different ones only.
+    """Payloads by task, or by part of one, that learners send to a site of these facts, different ones only.
 
     ``declared`` are the classes of questions about private labels (default those of the facts).
     """

@@ -9,7 +9,7 @@ import numpy as np
 from kernfed.base.random import generator
 from kernfed.privacy.names import ROW_MECHANISMS
 from kernfed.site.policy import Policy
-from kernfed.site.protocol.task import Task, find_task, task_names
+from kernfed.site.protocol.task import Part, question_parts
 from kernfed.site.rows import Rows
 from kernfed.testing.verify.attacks import ATTACKS, run_attacks
 from kernfed.testing.verify.checker import Check, check_noninterference, quiet_sites
@@ -131,7 +131,7 @@ def inspect_site(
     target = Target(name, tried, chosen, recording, tuple(columns))
     with taped_mechanisms(), quiet_sites():
         outcomes = run_attacks(target, advance)
-    lines = tuple(_line(policy, find_task(task), recording) for task in task_names())
+    lines = tuple(_line(policy, part, recording) for _, part in sorted(question_parts().items()))
     return Inspection(name, len(rows.y), len(chosen.y), rows.X.shape[1], policy, lines, check, tuple(outcomes))
 
 
@@ -156,8 +156,7 @@ def some_rows(rows: Rows, policy: Policy, seed: int, most: int = MOST_ROWS) -> R
 # What each question tells -----------------------------------------------------------------------------------------
 
 
-def _line(policy: Policy, task: Task | None, recording: Recording) -> TaskLine:
-    assert task is not None
+def _line(policy: Policy, task: Part, recording: Recording) -> TaskLine:
     if not policy.allows(task.name):
         return TaskLine(task.name, "refused", "the policy does not name it")
     if not policy.require_privacy:
@@ -171,7 +170,7 @@ def _line(policy: Policy, task: Task | None, recording: Recording) -> TaskLine:
     return TaskLine(task.name, "released", _released(policy, task, recording))
 
 
-def _released(policy: Policy, task: Task, recording: Recording) -> str:
+def _released(policy: Policy, task: Part, recording: Recording) -> str:
     """By which mechanisms a task releases under this policy, and up to what."""
     kinds = {
         home[key]

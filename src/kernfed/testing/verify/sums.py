@@ -11,7 +11,7 @@ import numpy.typing as npt
 from kernfed.errors import InputError
 from kernfed.federation.summing.party import TERMS, question_hash
 from kernfed.federation.summing.released import noise_values, share_layout
-from kernfed.files import labels_to_values, to_record
+from kernfed.files import labels_to_values
 from kernfed.privacy.histogram import RecordHistogram
 from kernfed.privacy.moments import RecordMoments
 from kernfed.privacy.ridge import RecordRidge
@@ -30,6 +30,8 @@ from kernfed.secure.committee.reports import as_bytes
 from kernfed.secure.committee.terms import RunTerms, Seat
 from kernfed.site.policy import Policy
 from kernfed.site.protocol.message import Payload
+from kernfed.testing.exchange import model_question
+from kernfed.testing.statistics import Coverage
 
 
 def known_identity(name: str) -> Identity:
@@ -117,9 +119,11 @@ def _histogram_question(
     weights = np.linspace(-1.0, 1.0, parameters.n_features * parameters.n_targets)
     weights = weights.reshape(parameters.n_features, parameters.n_targets)
     model = RidgeModel(parameters, weights, "exact", temperature_=1.0)
-    record, shared = to_record(model), SharedHistogram.of(mechanism, honest)
-    values = {**_shared_values(mechanism, honest), "model": dict(record.values)}
-    return _asked("conform_shares", Payload(record.arrays, values), shared, "histogram", name, policy)
+    question = model_question(model, Coverage(len(classes), strangers=False))
+    payload = Payload(question.arrays, {**question.values, **_shared_values(mechanism, honest)})
+    shared = SharedHistogram.of(mechanism, honest)
+    _, asked = _asked("test_model", payload, shared, "histogram", name, policy)
+    return "test_model:coverage:shared", asked
 
 
 def _shared_values(mechanism: Any, honest: int) -> dict[str, Any]:
