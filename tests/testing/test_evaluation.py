@@ -198,8 +198,6 @@ def test_policy_and_missing_sites(sites):
         )
         refused = "allows describe, folding_fit, scores, machines, not 'test_model:outcomes'"
         with pytest.raises(TooFewReplies, match=refused):
-            TooFewReplies, match="allows describe, folding_fit, scores, machines, not 'test_model:outcomes'"
-        ):
             kf.evaluate(model, federation)
     with kf.Federation.local(sites, holdout=0.3) as federation:
         model = kf.FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
