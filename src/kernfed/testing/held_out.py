@@ -65,10 +65,12 @@ class HeldOutStatistic(ABC):
     Labels are class numbers from 0 to C, C for one that the model does not know; to regress they are values. Every
     statistic is total: rows without usable scores count with those of ``otherwise``.
 
-    name : in questions and policies. low, high : the range of usable scores. sent_as : the type that scores travel in.
+    name : in questions and policies. counted : the array of which the entries add up to the rows. low, high : the range
+    of usable scores. sent_as : the type that scores travel in.
     """
 
     name: ClassVar[str]
+    counted: ClassVar[str] = "rows"
     low: ClassVar[float] = 0.0
     high: ClassVar[float] = math.inf
     sent_as: ClassVar[type[np.floating[Any]]] = np.float64
@@ -96,9 +98,9 @@ class HeldOutStatistic(ABC):
     def sums(self, scores: FloatArray, labels: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
         """The sums over rows with usable scores (n, ...) and labels (n,)."""
 
-    @abstractmethod
     def rows(self, sums: Sums) -> int:
         """Rows that the sums are of."""
+        return int(sums[self.counted].sum())
 
     def parameters(self, *, model: bool) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:  # noqa: ARG002
         """Values and arrays of a question beside its ``model``, or beside scores, that ``read`` takes."""

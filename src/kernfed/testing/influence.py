@@ -26,7 +26,6 @@ from kernfed.testing.exchange import NOTHING_ASIDE, Options, ask_sites, rows_her
 from kernfed.testing.harm import Influences, LossSums, SiteSet, claimed_shares, judge, ownership
 from kernfed.testing.held_out import MOST_ROWS, Array, HeldOutStatistic, Sums
 from kernfed.testing.outcomes import class_numbers
-from kernfed.testing.predictors import is_regressor
 
 #: Pairs of machines are tried where the sites are no more, and pairs in heads, each of which is solved for.
 MOST_PAIRED, MOST_PAIRED_HEADS = 16, 10
@@ -38,45 +37,39 @@ _LARGEST_GAIN = 2.0
 _LARGEST_LOSS = 1e300
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """Sets that are left out, single sites first, and heads without these.
+def _judged(
+    statistic: "Losses",
+    sums: Mapping[str, LossSums],
+    counts: Mapping[str, FloatArray],
+    liars: int,
+    *,
+    head: bool,
+    missing: Mapping[str, str],
+) -> Influences:
+    """Influence of single sites, and of pairs of which neither is named and that harm more than both do alone.
 
-    counts : rows (C,) of every class at each site, as far as told.
+    counts : rows (C,) of every class at each site, as far as known. head : whether sites were left out of it, too.
     """
-
-    model: Any
-    sets: tuple[SiteSet, ...]
-    heads: tuple[RidgeModel, ...]
-    counts: Mapping[str, FloatArray]
-    liars: int
-
-    @property
-    def singles(self) -> int:
-        return sum(len(own) == 1 for own in self.sets)
-
-    def judged(self, told: Mapping[str, LossSums], missing: Mapping[str, str] | None = None) -> Influences:
-        """Singles, and pairs of which neither is named and that harm more than both do alone."""
-        if not any(sums.rows.sum() for sums in told.values()):
-            raise InputError(NOTHING_ASIDE)
-        shares, count = claimed_shares(self.counts), self.singles
-        asked: Any = {"liars": self.liars, "labels": not is_regressor(self.model)}
-        first, rest = ({name: _part(sums, *cut) for name, sums in told.items()} for cut in ((0, count), (count, None)))
-        apart = [ownership(self.counts, own) for own in self.sets]
-        sites = judge(first, self.sets[:count], shares, apart[:count], **asked)
-        usual = [found.gain for found in sites]
-        pairs = judge(rest, self.sets[count:], shares, apart[count:], usual=usual, **asked)
-        alone = {own.sites[0]: own for own in sites}
-        hidden = [
-            own
-            for own in pairs
-            if not any(alone[site].named for site in own.sites)
-            and own.gain > 2 * sum(max(0.0, alone[site].gain) for site in own.sites)
-        ]
-        worst = sorted(sites, key=lambda own: (-own.z, own.sites))
-        masked = sorted(hidden, key=lambda own: (-own.z, own.sites))
-        head = bool(self.heads) or _head_of(self.model) is None
-        return Influences(tuple(worst), tuple(masked), self.liars, head, missing or {})
+    if not any(tester.rows.sum() for tester in sums.values()):
+        raise InputError(NOTHING_ASIDE)
+    sets, single = statistic.sets, sum(len(left_out) == 1 for left_out in statistic.sets)
+    first, rest = (
+        {name: _part(tester, *cut) for name, tester in sums.items()} for cut in ((0, single), (single, None))
+    )
+    apart, shares = [ownership(counts, left_out) for left_out in sets], claimed_shares(counts)
+    asked: Any = {"liars": liars, "labels": statistic.classes > 0}
+    sites = judge(first, sets[:single], shares, apart[:single], **asked)
+    usual = [found.gain for found in sites]
+    pairs = judge(rest, sets[single:], shares, apart[single:], usual=usual, **asked)
+    alone = {found.sites[0]: found for found in sites}
+    hidden = [
+        pair
+        for pair in pairs
+        if not any(alone[site].named for site in pair.sites)
+        and pair.gain > 2 * sum(max(0.0, alone[site].gain) for site in pair.sites)
+    ]
+    worst, masked = (sorted(found, key=lambda one: (-one.z, one.sites)) for found in (sites, hidden))
+    return Influences(tuple(worst), tuple(masked), liars, head, missing)
 
 
 def measure_influence(
@@ -107,7 +100,7 @@ def measure_influence(
     statistic = Losses(len(_classes(model)), sets, heads, scale)
     told, missing = ask_sites(model, federation, statistic, options)
     by_site = {site: LossSums(**sums) for site, sums in told.items()}
-    return _Plan(model, sets, heads, counts, liars).judged(by_site, missing)
+    return _judged(statistic, by_site, counts, liars, head=head is None or bool(heads), missing=missing)
 
 
 def influence_rows(model: Any, holdout: Mapping[str, Any], *, liars: int = 0) -> Influences:
@@ -129,7 +122,7 @@ def influence_rows(model: Any, holdout: Mapping[str, Any], *, liars: int = 0) ->
         if len(rows.y):
             sums = statistic.sums(statistic.score(model, rows.X), class_numbers(model.classes_, rows.y))
             told[name] = LossSums(**sums)
-    return _Plan(model, sets, (), _class_counts(model), liars).judged(told)
+    return _judged(statistic, told, _class_counts(model), liars, head=_head_of(model) is None, missing={})
 
 
 def _check_model(model: Any) -> None:
@@ -282,10 +275,6 @@ class Losses(HeldOutStatistic):
         none = np.zeros((len(losses), 1), dtype=np.int64)
         sums = gains.sum(axis=1, keepdims=True), (gains**2).sum(axis=1, keepdims=True)
         return LossSums(np.array([len(truth)]), none, *sums, none[1:, 0])
-
-    def rows(self, sums: Sums) -> int:
-        """Rows with labels that the model knows."""
-        return int(sums["rows"].sum())
 
     def check_sums(self, sums: Sums) -> None:
         """Refuse sums that no rows can have."""

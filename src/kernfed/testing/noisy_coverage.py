@@ -10,7 +10,7 @@ such a row is in no set, as one of an unknown label, and neither another row's p
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,8 @@ from kernfed.testing.statistics import Coverage
 
 #: More rows than this at a site are a lie; sums of them stay exact.
 _MOST_ROWS = 2**36
+#: Histograms by odds and, where strangers are counted, by strangeness.
+_NAMES = ("counts", "nearest")
 
 # At a site ---------------------------------------------------------------------------------------------------------
 
@@ -154,61 +156,85 @@ def conform_privately(
     warn_if_forgotten(federation.engine)
     question = whole_question(bare, federation, Coverage(len(bare.classes_), bare.tells_strangers))
     asked = Payload(question.arrays, {**question.values, "privacy": mechanism_to_values(mechanism)})
-    gather = _gather_own if committee is None else _gather_sum
-    counted, told = gather(bare, federation, asked, mechanism, (committee, max_share), options)
-    return _with_charges(replace(model, conformal_=counted), told)
+    if committee is None:
+        found = _ask_releases(bare, federation, asked, mechanism, max_share, options)
+    else:
+        found = _ask_shares(federation, asked, mechanism, committee, options)
+    stated = {site: values["privacy"] for site, values in found.replies.items()}
+    rows = sum(int(values["rows"]) for values in found.replies.values())
+    counts, nearest = (found.sums[name].astype(np.int64) if name in found.sums else None for name in _NAMES)
+    assert counts is not None
+    about: Any = {"unit": bare.distance_unit, "prior": bare.prior, "missing": found.missing}
+    terms = found.terms.with_told(stated)
+    record = NoisyConformal(counts, nearest, found.deviation, rows, len(stated), terms, **about)
+    return _with_charges(replace(model, conformal_=record), stated)
 
 
-def _gather_own(
-    model: Any, federation: Federation, question: Payload, mechanism: RecordHistogram, how: Any, options: Options
-) -> tuple[NoisyConformal, dict[str, Any]]:
+class _NoisySums(NamedTuple):
+    """Histograms of all sites with noise of this deviation, its terms, the values of each site's reply, the missing."""
+
+    sums: Mapping[str, Ints]
+    deviation: float
+    terms: Terms
+    replies: Mapping[str, Mapping[str, Any]]
+    missing: Mapping[str, str]
+
+
+def _ask_releases(
+    model: Any,
+    federation: Federation,
+    question: Payload,
+    mechanism: RecordHistogram,
+    max_share: float,
+    options: Options,
+) -> _NoisySums:
     """Sums of the histograms that sites release by themselves."""
     terms = _terms(mechanism, mechanism.guarantees(model.n_features_in_), {})
-    names = ("counts", "nearest")[: mechanism.histograms]
+    names = _NAMES[: mechanism.histograms]
 
     def check(_: str, payload: Payload) -> None:
-        terms.check_told(payload.values["privacy"])
-        check_count(payload.values["rows"], "rows", at_most=_MOST_ROWS)
+        _check_values(terms, payload)
         for name in names:
             read_sums(payload.arrays[name], LARGEST_OF_SITE)
 
     replies = federation.ask("test_model", question, check=check, **options)
     claimed = {site: int(payload.values["rows"]) for site, payload in replies}
-    replies = leave_out("test_model", replies, outsized(claimed, how[1]), options["min_replies"])
-    total = {name: np.sum([payload.arrays[name] for _, payload in replies], axis=0) for name in names}
-    told = {site: payload.values["privacy"] for site, payload in replies}
-    deviation = math.sqrt(len(told) * float(mechanism.law().variance))
-    rows = sum(claimed[site] for site in told)
+    replies = leave_out("test_model", replies, outsized(claimed, max_share), options["min_replies"])
+    sums = {name: np.sum([payload.arrays[name] for _, payload in replies], axis=0) for name in names}
+    deviation = math.sqrt(len(replies) * float(mechanism.law().variance))
     missing = {site: refusal.reason for site, refusal in replies.missing.items()}
-    return _coverage(model, total, deviation, rows, terms.with_told(told), missing), told
+    return _NoisySums(sums, deviation, terms, {site: payload.values for site, payload in replies}, missing)
 
 
-def _gather_sum(
-    model: Any, federation: Federation, question: Payload, mechanism: RecordHistogram, how: Any, options: Options
-) -> tuple[NoisyConformal, dict[str, Any]]:
+def _ask_shares(
+    federation: Federation, question: Payload, mechanism: RecordHistogram, committee: Any, options: Options
+) -> _NoisySums:
     """The sum of all histograms, with one noise for all sites."""
-    setting = read_setting(how[0])
+    setting = read_setting(committee)
     if setting is None:
-        raise InputError(f"sum must be 'secure' or a kernfed.secure.Committee, got {how[0]!r}")
+        raise InputError(f"sum must be 'secure' or a kernfed.secure.Committee, got {committee!r}")
     honest = honest_sites(setting, len(federation.sites), options["min_replies"])
     shared = SharedHistogram.of(mechanism, honest)
     terms = _terms(mechanism, guarantees(shared), {"sum": {"honest": honest, "alone": shared.alone}})
-    heard: dict[str, Payload] = {}
+    replies: dict[str, Mapping[str, Any]] = {}
 
-    def hear(site: str, answer: Payload) -> None:
-        terms.check_told(answer.values["privacy"])
-        check_count(answer.values["rows"], "rows", at_most=_MOST_ROWS)
-        heard[site] = answer
+    def read(site: str, answer: Payload) -> None:
+        _check_values(terms, answer)
+        replies[site] = answer.values
 
     asked = Payload(question.arrays, {**question.values, "honest": honest})
     total = gather_shares(
-        federation, "test_model", asked, shared, "histogram", setting, federation.sites, hear=hear, **options
+        federation, "test_model", asked, shared, "histogram", setting, federation.sites, hear=read, **options
     )
-    told = {site: heard[site].values["privacy"] for site in total.sites}
     deviation = sum_deviation(shared.arrays("histogram")["counts"].deviation, honest, len(total.sites))
-    rows = sum(int(heard[site].values["rows"]) for site in total.sites)
     missing = {site: refusal.reason for site, refusal in total.missing.items()}
-    return _coverage(model, total.integers, deviation, rows, terms.with_told(told), missing), told
+    return _NoisySums(total.integers, deviation, terms, {site: replies[site] for site in total.sites}, missing)
+
+
+def _check_values(terms: Terms, payload: Payload) -> None:
+    """Refuse a reply that promises something else than was asked, or states a number of rows that cannot be."""
+    terms.check_told(payload.values["privacy"])
+    check_count(payload.values["rows"], "rows", at_most=_MOST_ROWS)
 
 
 def _terms(mechanism: RecordHistogram, promised: tuple[Guarantee, Guarantee], more: Mapping[str, Any]) -> Terms:
@@ -216,20 +242,11 @@ def _terms(mechanism: RecordHistogram, promised: tuple[Guarantee, Guarantee], mo
     return Terms(asked, None, "rows and targets", *promised, request={"mechanism": asked, "labels": None, **more})
 
 
-def _coverage(
-    model: Any, total: Mapping[str, Ints], deviation: float, rows: int, terms: Terms, missing: Mapping[str, str]
-) -> NoisyConformal:
-    counts, nearest = (total[name].astype(np.int64) if name in total else None for name in ("counts", "nearest"))
-    assert counts is not None
-    about: Any = {"unit": model.distance_unit, "prior": model.prior, "missing": missing}
-    return NoisyConformal(counts, nearest, deviation, rows, len(terms.spent), terms, **about)
-
-
-def _with_charges(model: Any, told: Mapping[str, Any]) -> Any:
-    """The model whose own terms, where it has some, know what the ledgers of its sites have come to by now."""
+def _with_charges(model: Any, stated: Mapping[str, Any]) -> Any:
+    """The model whose terms, where it has some, know what the ledgers of its sites have come to by now."""
     if model.privacy is None:
         return model
-    known = {site: pairs for site, pairs in told.items() if site in model.privacy.spent}
+    known = {site: pairs for site, pairs in stated.items() if site in model.privacy.spent}
     terms = model.privacy.with_told(known)
     parts = {name: part for name in ("folding", "ridge") if (part := getattr(model, name, None)) is not None}
     if parts:  # a fusion has the terms of its parts

@@ -36,6 +36,7 @@ class Outcomes(HeldOutStatistic):
     """Counts of an ``Outcome``, from probabilities (n, C)."""
 
     name = "outcomes"
+    counted = "confusion"
     high = 1.0 + 1e-6
 
     classes: int
@@ -66,10 +67,6 @@ class Outcomes(HeldOutStatistic):
     def sums(self, scores: FloatArray, labels: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
         """The counts of an ``Outcome``."""
         return {name: array for name, array in vars(count_numbers(labels, scores)).items() if array is not None}
-
-    def rows(self, sums: Sums) -> int:
-        """Rows of all classes, and of unknown ones."""
-        return int(sums["confusion"].sum())
 
     def check_sums(self, sums: Sums) -> None:
         """Refuse counts by class, by confidence and by probability that are not of the same rows."""
@@ -129,10 +126,6 @@ class Errors(HeldOutStatistic):
         values = np.clip(labels.astype(np.float64), -LARGEST_VALUE, LARGEST_VALUE)
         return {name: np.asarray(value) for name, value in vars(error_sums(values, scores)).items()}
 
-    def rows(self, sums: Sums) -> int:
-        """Rows that values were predicted for."""
-        return int(sums["rows"])
-
     def check_sums(self, sums: Sums) -> None:
         """Refuse sizes and squares of errors that contradict each other, by Cauchy-Schwarz."""
         told = self.error_sums(sums)
@@ -189,10 +182,6 @@ class Temperatures(HeldOutStatistic):
         losses = temperature_losses(scores[known], labels[known], self.temperatures)
         return {"losses": np.minimum(losses, float(MOST_ROWS)), "rows": np.asarray(int(known.sum()))}
 
-    def rows(self, sums: Sums) -> int:
-        """Rows with labels that the model knows."""
-        return int(sums["rows"])
-
     def check_sums(self, sums: Sums) -> None:
         """Refuse losses that are not convex in the inverse temperature."""
         losses, rates = sums["losses"], 1 / self.temperatures
@@ -221,6 +210,7 @@ class Coverage(HeldOutStatistic):
     """
 
     name = "coverage"
+    counted = "counts"
 
     classes: int
     strangers: bool = True
@@ -270,10 +260,6 @@ class Coverage(HeldOutStatistic):
         odds[known] = odds_places(probability_bins(likely[known]))
         strange[near] = ratio_places(ratio_bins(scores[near, -1]))
         return odds, strange
-
-    def rows(self, sums: Sums) -> int:
-        """Rows of all classes, and of unknown ones."""
-        return int(sums["counts"].sum())
 
     def check_sums(self, sums: Sums) -> None:
         """Refuse histograms that are not of the same rows."""
