@@ -94,12 +94,12 @@ def measure_influence(
     if head is not None:
         site_sums = ask_site_sums(federation, head, timeout=timeout)
         left_out = sets if len(names) <= MOST_PAIRED_HEADS else sets[: len(names)]
-        heads = tuple(site_sums.without(own) for own in left_out)
+        heads = tuple(site_sums.without(sites) for sites in left_out)
         counts = counts or site_sums.counts
     options: Options = {"min_replies": min_replies, "timeout": timeout}
     statistic = Losses(len(_classes(model)), sets, heads, scale)
-    told, missing = ask_sites(model, federation, statistic, options)
-    by_site = {site: LossSums(**sums) for site, sums in told.items()}
+    sums, missing = ask_sites(model, federation, statistic, options)
+    by_site = {site: LossSums(**tester) for site, tester in sums.items()}
     return _judged(statistic, by_site, counts, liars, head=head is None or bool(heads), missing=missing)
 
 
@@ -116,13 +116,13 @@ def influence_rows(model: Any, holdout: Mapping[str, Any], *, liars: int = 0) ->
         )
     sets = (*((name,) for name in model.sites), *_pairs(model, model.sites))
     statistic = Losses(len(model.classes_), sets)
-    told = {}
+    sums = {}
     for name in sorted(holdout):
         rows = rows_here(model, model.classes_, name, holdout)
         if len(rows.y):
-            sums = statistic.sums(statistic.score(model, rows.X), class_numbers(model.classes_, rows.y))
-            told[name] = LossSums(**sums)
-    return _judged(statistic, told, _class_counts(model), liars, head=_head_of(model) is None, missing={})
+            made = statistic.sums(statistic.score(model, rows.X), class_numbers(model.classes_, rows.y))
+            sums[name] = LossSums(**made)
+    return _judged(statistic, sums, _class_counts(model), liars, head=_head_of(model) is None, missing={})
 
 
 def _check_model(model: Any) -> None:
@@ -154,8 +154,8 @@ def _head_of(model: Any) -> RidgeModel | None:
 
 def _sites_of(model: Any, federation: Federation) -> tuple[str, ...]:
     """Sites that the model is made of; a head does not name them, so they are those that are not missing."""
-    own: tuple[str, ...] = getattr(model, "sites", ())
-    return own or tuple(site for site in federation.sites if site not in model.missing_)
+    named: tuple[str, ...] = getattr(model, "sites", ())
+    return named or tuple(site for site in federation.sites if site not in model.missing_)
 
 
 def _pairs(model: Any, names: Sequence[str]) -> list[SiteSet]:
@@ -167,20 +167,20 @@ def _pairs(model: Any, names: Sequence[str]) -> list[SiteSet]:
 
 
 def _class_counts(model: Any) -> dict[str, FloatArray]:
-    """Rows (C,) of every class at each site of machines, as they told when these were made; 0 of one that did not."""
+    """Rows (C,) of every class at each site of machines, as stated when these were made; 0 of one that did not."""
     machines = model.folding if isinstance(model, FusionModel) else model
     if not isinstance(machines, FoldingModel):
         return {}
     place = {label: number for number, label in enumerate(_classes(model).tolist())}
-    told: dict[str, FloatArray] = {}
+    counts: dict[str, FloatArray] = {}
     for site, member in machines.members_.items():
-        held, told[site] = member.held(machines.classes_), np.zeros(len(place))
+        held, counts[site] = member.held(machines.classes_), np.zeros(len(place))
         if len(member.counts) != len(held):
             continue
         for label, count in zip(held, member.counts, strict=True):
             if label in place:
-                told[site][place[label]] = count
-    return told
+                counts[site][place[label]] = count
+    return counts
 
 
 def _classes(model: Any) -> npt.NDArray[Any]:
@@ -278,14 +278,14 @@ class Losses(HeldOutStatistic):
 
     def check_sums(self, sums: Sums) -> None:
         """Refuse sums that no rows can have."""
-        told = LossSums(**sums)
-        slack = 1e-6 * (1 + told.rows)
-        most = _LARGEST_GAIN * told.rows + slack
-        if (told.right > told.rows).any() or (told.moved > told.rows.sum()).any():
+        made = LossSums(**sums)
+        slack = 1e-6 * (1 + made.rows)
+        most = _LARGEST_GAIN * made.rows + slack
+        if (made.right > made.rows).any() or (made.moved > made.rows.sum()).any():
             raise InputError("no more rows can be right, or change their label, than there are")
-        if (np.abs(told.gain) > most).any() or (told.square > _LARGEST_GAIN * most + slack).any():
+        if (np.abs(made.gain) > most).any() or (made.square > _LARGEST_GAIN * most + slack).any():
             raise InputError("no rows have such differences of losses")
-        if (told.gain**2 > told.rows * told.square + slack * most).any():  # Cauchy-Schwarz
+        if (made.gain**2 > made.rows * made.square + slack * most).any():  # Cauchy-Schwarz
             raise InputError("differences of losses and their squares contradict each other")
 
     def check_sent(self, sums: Sums, scores: FloatArray) -> None:
@@ -318,9 +318,11 @@ def _read_sets(values: Any) -> tuple[SiteSet, ...]:
     """The sets of sites that a question names: one site each, or two."""
     if not isinstance(values, list) or not 0 < len(values) <= _MOST_SETS:
         raise InputError(f"sets must be 1 to {_MOST_SETS:,} lists of sites")
-    if not all(isinstance(own, list) and 0 < len(own) <= 2 and all(isinstance(n, str) for n in own) for own in values):
+    if not all(
+        isinstance(sites, list) and 0 < len(sites) <= 2 and all(isinstance(n, str) for n in sites) for sites in values
+    ):
         raise InputError("a set is one site, or two")
-    return tuple(tuple(own) for own in values)
+    return tuple(tuple(sites) for sites in values)
 
 
 def _read_heads(head: RidgeModel | None, arrays: Sums) -> tuple[RidgeModel, ...]:
@@ -335,6 +337,6 @@ def _read_heads(head: RidgeModel | None, arrays: Sums) -> tuple[RidgeModel, ...]
     if (None if offsets is None else offsets.shape) != wanted or not finite:
         raise InputError("the intercepts must have the shape of the model's own")
     return tuple(
-        replace(head, weights_=own, intercept_=None if offsets is None else offsets[place])
-        for place, own in enumerate(weights)
+        replace(head, weights_=matrix, intercept_=None if offsets is None else offsets[place])
+        for place, matrix in enumerate(weights)
     )
