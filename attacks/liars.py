@@ -80,14 +80,14 @@ def _attack_tests(outcomes: Outcomes, rows: dict[str, Any], seed: int, liars: li
     for liar in liars:
         for factor in (10**6, 10**9, 2**60, -1):
             for task, model, honest in (
-                ("evaluate", ridge, accuracies[0]),
-                ("evaluate_scores", folding, accuracies[1]),
+                ("test_model", ridge, accuracies[0]),
+                ("test_scores", folding, accuracies[1]),
             ):
                 asked = _telling(engine, liar, {task: everything(factor)})
                 connected = model.connect(asked) if model is folding else model
                 outcomes.add("liar", "evaluate", *_moved(lambda m=connected, f=asked: _tested(m, f), liar, honest, 0.1))
         for factor in (1e9, 1e300, -1.0):
-            asked = _telling(engine, liar, {"calibrate_scores": everything(factor)})
+            asked = _telling(engine, liar, {"test_scores": everything(factor)})
 
             def calibrated(asked: Federation = asked) -> tuple[float, Any]:
                 return float(np.log2(kf.calibrate(folding.connect(asked), asked, min_replies=5).temperature_)), ()

@@ -72,7 +72,7 @@ MUTANTS = (
     # testing
     Mutant("an unknown label is class 0 of a coverage", "testing/held_out.py", "place.get(label, len(classes))", "place.get(label, 0)", "test_conforming test_influence"),
     Mutant("an unknown label is class 0 of an accuracy", "testing/outcomes.py", "position.get(label, len(classes))", "position.get(label, 0)", "test_evaluation"),
-    Mutant("an unknown label is class 0 of a temperature", "testing/calibrating.py", "place.get(label, -1)", "place.get(label, 0)", "test_calibrating"),
+    Mutant("an unknown label is class 0 of a temperature", "testing/statistics.py", "known = labels < self.classes", "known = labels < self.classes + 1", "test_calibration"),
     Mutant("F1 without its factor", "testing/outcomes.py", "2 * np.diagonal", "np.diagonal", "test_figures"),
     # kahm
     Mutant("a batch too many", "kahm/batches.py", "rows / batch_size + 0.5", "rows / batch_size + 1.5", "test_batches"),

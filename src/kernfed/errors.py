@@ -140,5 +140,9 @@ class UnprotectedClasses(KernfedWarning):
     """
 
 
+class RenamedTask(KernfedWarning):
+    """A policy has the name that a task had in an earlier version; it is read as that of today."""
+
+
 class TemporaryStores(KernfedWarning):
     """A saved model refers to machines that vanish with this process."""

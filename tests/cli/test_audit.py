@@ -167,7 +167,7 @@ def test_what_cannot_be_audited_is_one_sentence_before_any_attack(folder, monkey
     write_table(folder / "narrow.parquet", {**{f"p{i:02}": np.zeros(30) for i in range(15)}, "y": np.arange(30) % 3})
     monkeypatch.chdir(folder)
     for name in ("audit_mechanism", "audit_model"):
-        monkeypatch.setattr(f"kernfed.testing.auditing.{name}", lambda *_, **__: pytest.fail("attacked"))
+        monkeypatch.setattr(f"kernfed.testing.audit.{name}", lambda *_, **__: pytest.fail("attacked"))
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     done = run(*words(folder, *options), code=2)
     assert told in done.stderr
@@ -182,7 +182,7 @@ def test_columns_of_others_are_found_by_name(folder, tmp_path, monkeypatch):
         seen.update(inside=inside, outside=outside)
         raise ValueError("seen")
 
-    monkeypatch.setattr("kernfed.testing.auditing.audit_mechanism", look)
+    monkeypatch.setattr("kernfed.testing.audit.audit_mechanism", look)
     columns = {f"p{i:02}": np.full(30, float(i)) for i in reversed(range(16))}
     write_table(tmp_path / "turned.parquet", {**columns, "y": np.arange(30) % 3})
     run(

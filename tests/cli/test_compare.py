@@ -14,8 +14,8 @@ import kernfed as kf
 from hospital import LABEL, SITE, hospital_table
 from kernfed.cli import app
 from kernfed.errors import InputError
-from kernfed.testing import comparing
-from kernfed.testing.comparing import Setting, Trial, run_trial, trials
+from kernfed.testing import comparison as comparing
+from kernfed.testing.comparison import Setting, Trial, run_trial, trials
 
 TABLE = ("--label", LABEL, "--site", SITE)
 QUICK = ("always", "north alone", "ridge", "nearest neighbours")
@@ -41,8 +41,8 @@ def quick(monkeypatch):
     monkeypatch.setattr(
         comparing, "trials", lambda *a, **k: [one for one in every(*a, **k) if one.name.startswith(QUICK)]
     )
-    monkeypatch.setattr("kernfed.testing.contenders.FOLDS", 2)
-    monkeypatch.setattr("kernfed.testing.contenders._FOREST", {"n_estimators": [5]})
+    monkeypatch.setattr("kernfed.testing.comparison.FOLDS", 2)
+    monkeypatch.setattr("kernfed.testing.comparison._FOREST", {"n_estimators": [5]})
 
 
 @pytest.mark.usefixtures("quick")

@@ -460,16 +460,20 @@ def all_right(rows: int) -> Lie:
     """Counts of so many rows, all of them right."""
 
     def lie(payload: Payload) -> Payload:
-        confusion, calibration = payload.arrays["confusion"] * 0, payload.arrays["calibration"] * 0
-        confusion[3, 3] = rows
-        calibration[9] = [rows, rows, rows]
-        return Payload({"confusion": confusion, "calibration": calibration}, payload.values)
+        false = {name: array * 0 for name, array in payload.arrays.items()}
+        false["outcomes.confusion"][3, 3] = rows
+        false["outcomes.calibration"][9] = [rows, rows, rows]
+        false["outcomes.ranking"][:, 1, 0] = rows
+        false["outcomes.ranking"][3] = false["outcomes.ranking"][3, ::-1]
+        return Payload(false, payload.values)
 
     return lie
 
 
 def overflowing(payload: Payload) -> Payload:
-    return Payload({**payload.arrays, "confusion": payload.arrays["confusion"] + 2**62}, payload.values)
+    return Payload(
+        {**payload.arrays, "outcomes.confusion": payload.arrays["outcomes.confusion"] + 2**62}, payload.values
+    )
 
 
 @pytest.mark.parametrize(
@@ -481,13 +485,13 @@ def overflowing(payload: Payload) -> Payload:
         ("machines", all_right(10**9), "give a max_share"),
         ("ridge", overflowing, "a site tests on at most"),
         ("sites", overflowing, "a site tests on at most"),
-        ("ridge", scaled("calibration", 2.0), "counts by confidence are of"),
-        ("ridge", scaled("confusion", 2), "counts by confidence are of"),
+        ("ridge", scaled("outcomes.calibration", 2.0), "counts by confidence are of"),
+        ("ridge", scaled("outcomes.confusion", 2), "counts by confidence are of"),
     ],
 )
 def test_evaluate_does_not_believe_counts(tested: Any, kind: str, lie: Lie, reason: str) -> None:
     engine, models = tested
-    model, task = models[kind], "evaluate_scores" if kind == "sites" else "evaluate"
+    model, task = models[kind], "test_scores" if kind == "sites" else "test_model"
     honest = kf.evaluate(model, Federation(engine))
     liar = Federation(lying(engine, LIAR, lie, task))
     with pytest.raises(TooFewReplies, match=f"'{LIAR}': .*{reason}"):
@@ -507,12 +511,12 @@ def test_evaluate_of_values_does_not_believe_sums() -> None:
     model = RidgeLearner("conjugate", task="regress", features="given", regularization=1e-3).fit(Federation(engine))
     for lie, reason in (
         ({"rows": 10**9}, "give a max_share"),
-        ({"rows": 2**50}, "rows must be <="),
+        ({"rows": 2**50}, "a site tests on at most"),
         ({"absolute": 1e9, "squared": 1.0}, "no .* errors have squares of"),
     ):
-        liar = Federation(
-            lying(engine, "b", lambda p, lie=lie: Payload({}, {**p.values, **lie}), "evaluate_regression")
-        )
+        false = {f"errors.{name}": np.asarray(value) for name, value in lie.items()}
+        told = lambda p, false=false: Payload({**p.arrays, **false}, p.values)  # noqa: E731
+        liar = Federation(lying(engine, "b", told, "test_model"))
         with pytest.raises(TooFewReplies, match=f"'b': .*{reason}"):
             kf.evaluate(model, liar)
         assert list(kf.evaluate(model, liar, min_replies=2).missing) == ["b"]
@@ -524,7 +528,7 @@ def steep(sign: float, rows: int = 10) -> Lie:
     def lie(payload: Payload) -> Payload:
         rates = 2.0 ** (-np.arange(-64, 65) / 8)
         losses = 1e9 * rates if sign > 0 else 1e9 * (rates[0] - rates)
-        return Payload({"losses": losses, "rows": np.asarray(rows)}, payload.values)
+        return Payload({"temperatures.losses": losses, "temperatures.rows": np.asarray(rows)}, payload.values)
 
     return lie
 
@@ -536,19 +540,19 @@ def test_calibrate_no_site_drives_the_temperature_to_an_end(tested: Any, kind: s
     model = models[kind]
     honest = kf.calibrate(model, Federation(engine)).temperature_
     if kind == "sites":  # the scores are known here, and with them the losses that labels can make
-        liar = Federation(lying(engine, LIAR, steep(sign), "calibrate_scores"))
+        liar = Federation(lying(engine, LIAR, steep(sign), "test_scores"))
         with pytest.raises(TooFewReplies, match=f"'{LIAR}': .*no labels of the rows .* have such losses"):
             kf.calibrate(model, liar)
         found = kf.calibrate(model, liar, min_replies=3).temperature_
         assert 0.5 <= found / honest <= 2.0
         return
-    found = kf.calibrate(model, Federation(lying(engine, LIAR, steep(sign), "calibrate_model"))).temperature_
+    found = kf.calibrate(model, Federation(lying(engine, LIAR, steep(sign), "test_model"))).temperature_
     assert 0.2 <= found / honest <= 5.0  # the ends are factors of 256
-    many = Federation(lying(engine, LIAR, steep(sign, 10**9), "calibrate_model"))
+    many = Federation(lying(engine, LIAR, steep(sign, 10**9), "test_model"))
     with pytest.raises(TooFewReplies, match="give a max_share"):
         kf.calibrate(model, many)
     assert 0.5 <= kf.calibrate(model, many, min_replies=3).temperature_ / honest <= 2.0
-    bent = Federation(lying(engine, LIAR, scaled("losses", 50.0, 60), "calibrate_model"))
+    bent = Federation(lying(engine, LIAR, scaled("temperatures.losses", 50.0, 60), "test_model"))
     with pytest.raises(TooFewReplies, match="convex in the inverse temperature"):
         kf.calibrate(model, bent)
 

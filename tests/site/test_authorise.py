@@ -10,13 +10,17 @@ from kernfed.errors import InputError, Refused
 from kernfed.federation import Payload, Policy, Site, task
 from kernfed.site.protocol import task as declared
 from kernfed.site.protocol.message import Question, Reply, decode_reply, encode_question
-from kernfed.site.protocol.task import Task, find_task, methods, task_names
+from kernfed.site.protocol.task import Task, find_task, methods, question_parts, task_names
 
-EVERY = task_names()
+EVERY = question_parts()
 
 
 def ask(site: Site, name: str, caller: str = "local") -> Reply:
-    question = Question("run", "id", name, Payload(), caller)
+    """The reply to an empty question of a task, or to one that names a part of it, "task:statistic:way"."""
+    name, _, part = name.partition(":")
+    statistic, _, way = part.partition(":")
+    values = {"noisy": {"privacy": {}}, "shared": {"honest": 3}}.get(way, {})
+    question = Question("run", "id", name, Payload(values={"statistics": {statistic: {}}, **values}), caller)
     return decode_reply(site.answer(encode_question(question)), question, site.name)
 
 
@@ -42,7 +46,7 @@ def probed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 seen.append(f"{what} need the lock")
         return Payload()
 
-    for name in EVERY:
+    for name in task_names():
         known = find_task(name)
         assert known is not None
         monkeypatch.setitem(declared._tasks, name, replace(known, run=probe))
@@ -51,15 +55,14 @@ def probed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_there_are_tasks_of_every_method() -> None:
     assert len(EVERY) > 25
-    assert {"describe", "folding_fit", "scores", "ridge_start", "personal_survey", "evaluate_regression"} <= set(EVERY)
+    assert {"describe", "folding_fit", "scores", "ridge_start", "personal_survey", "test_model:errors"} <= set(EVERY)
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_every_task_is_refused_released_or_public_under_required_privacy(
     private_site: Site, probed: list[str], name: str
 ) -> None:
-    known = find_task(name)
-    assert known is not None
+    known = EVERY[name]
     reply = ask(private_site, name)
     if known.under_privacy == "refused":
         assert probed == []  # it was not run
@@ -77,14 +80,22 @@ def test_every_task_is_refused_released_or_public_under_required_privacy(
 @pytest.mark.parametrize("name", EVERY)
 def test_no_task_sees_rows_without_the_lock(probed: list[str], name: str) -> None:
     """Another process may forget a row while this one reads."""
-    known = find_task(name)
+    known = find_task(name.partition(":")[0])
     assert known is not None
     ask(Site("a", np.eye(3), np.arange(3), policy=Policy.open()), name)
     assert probed == (["rows", "held_out"] if known.locked else ["rows need the lock", "held_out need the lock"])
 
 
 @pytest.mark.parametrize(
-    "name", ["evaluate_regression", "evaluate", "held_out_queries", "calibrate_model", "machines", "ridge_moments"]
+    "name",
+    [
+        "test_model:errors",
+        "test_model:outcomes",
+        "held_out_queries",
+        "test_scores:influence",
+        "machines",
+        "ridge_moments",
+    ],
 )
 def test_raw_sums_counts_and_rows_do_not_leave_under_required_privacy(private_site: Site, name: str) -> None:
     refusal = ask(private_site, name).refusal
@@ -113,13 +124,14 @@ def test_a_release_opens_the_way_and_closes_it(private_site: Site, monkeypatch: 
 
 
 def test_the_order_is_caller_policy_privacy_task(probed: list[str]) -> None:
-    policy = Policy(("describe", "evaluate"), callers=("me",), require_privacy=True, max_record_epsilon=50.0)
+    policy = Policy(("describe", "test_model:outcomes"), callers=("me",), require_privacy=True, max_record_epsilon=50.0)
     site = Site("a", np.eye(3), np.arange(3), policy=policy)
     for name, caller, told in (
         ("nonsense", "you", "knows no task"),
         ("scores", "you", "not 'scores'"),
         ("describe", "you", "does not answer caller"),
-        ("evaluate", "me", "requires privacy"),
+        ("test_model:coverage", "you", "not 'test_model:coverage'"),
+        ("test_model:outcomes", "me", "requires privacy"),
     ):
         refusal = ask(site, name, caller).refusal
         assert refusal is not None

@@ -10,7 +10,6 @@ import kernfed as kf
 from kernfed.errors import InputError, TooFewReplies
 from kernfed.federation import Federation, FoldingLearner, Payload, Policy
 from kernfed.federation.folding.machines import folding_handle
-from kernfed.files import to_record
 from kernfed.kahm.model import FoldingParameters
 from kernfed.personal.statistics import Problem
 from kernfed.personal.weights import EmbeddingKernel
@@ -20,6 +19,8 @@ from kernfed.site import site as site_module
 from kernfed.site.protocol import message
 from kernfed.site.protocol.message import Question, decode_reply, encode_question
 from kernfed.site.site import Site
+from kernfed.testing.exchange import model_question
+from kernfed.testing.statistics import Errors, Outcomes
 from oracles.ridge_sites import class_sites
 
 SECONDS = 5.0
@@ -100,17 +101,16 @@ def test_folding_machines_of_too_many_rows_are_refused() -> None:
         assert "s0" in FoldingLearner(batch_size=10, measure="rms", partition="order", scale=None).fit(federation).sites
 
 
-@pytest.mark.parametrize("task", ["evaluate", "evaluate_regression"])
-def test_models_in_questions_are_bounded(task: str) -> None:
+@pytest.mark.parametrize("statistic", [Outcomes(3), Errors()])
+def test_models_in_questions_are_bounded(statistic: Outcomes | Errors) -> None:
     """A model of many features, and one of more numbers than the site holds at once."""
     wide = RidgeParameters(width=6, n_components=30_000, classes=(0, 1, 2))
-    record = to_record(RidgeModel(wide, np.zeros((30_000, 3)), "exact"))
+    question = model_question(RidgeModel(wide, np.zeros((30_000, 3)), "exact"), statistic)
     policy = Policy(tasks=("*",), max_numbers=50_000)
-    question = Payload(record.arrays, {"model": dict(record.values)})
     with Federation.local(class_sites(), policies={"s0": Policy.open(), "s1": policy}, holdout=0.3) as federation:
-        found = refusal(federation, task, question)
+        found = refusal(federation, "test_model", question)
         assert (found.code, "max_features" in found.reason) == ("limit", True)
-        small = federation.ask(task, question, sites=["s1"], min_replies=0).missing["s1"]
+        small = federation.ask("test_model", question, sites=["s1"], min_replies=0).missing["s1"]
         assert (small.code, "max_numbers" in small.reason) == ("limit", True)
 
 

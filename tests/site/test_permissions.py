@@ -41,7 +41,7 @@ def too_open(folder: Path) -> dict[str, str]:
 
 def test_everything_in_a_store(data: Data, tmp_path: Path) -> None:
     """After fits, answers, a release, rows forgotten and added, masked sums, and a question that waits."""
-    rules = Policy(("*",), queries_per_day=10**6, approve=("evaluate",))
+    rules = Policy(("*",), queries_per_day=10**6, approve=("test_model:outcomes",))
     mechanism = RecordMoments(20.0, 1e-5, 5, radius=8.0)
     with Federation.local(
         data, store=tmp_path / "deep" / "stores", holdout=0.2, policies=dict.fromkeys(data, rules)
@@ -52,7 +52,7 @@ def test_everything_in_a_store(data: Data, tmp_path: Path) -> None:
         model.forget("a", rows=[3]).add_rows("b", np.zeros((2, 5)), [0, 1], [70, 71])
         FoldingLearner("distance", privacy=mechanism, batch_size=10, rows_per_class=10, scale=None).fit(federation)
         RidgeLearner("exact", n_components=10, sum=Committee(corrupt=True)).fit(federation)
-        federation.ask("evaluate", Payload(), min_replies=0)
+        federation.ask("test_model", Payload(values={"statistics": {"outcomes": {}}}), min_replies=0)
     assert too_open(tmp_path / "deep") == {}
     names = {place.name for place in (tmp_path / "deep").rglob("*")}
     assert {"state.json", "lock", "head", "rows.safetensors", "ledger.jsonl", "secret.key", "approvals.json"} <= names

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from kernfed.errors import PolicyError
+from kernfed.errors import PolicyError, RenamedTask
 from kernfed.privacy.names import MECHANISMS
 from kernfed.site.policy import Policy
+from kernfed.site.protocol.task import known_parts, renamed_names
 
 
 def test_defaults_let_only_schema_and_scores_leave() -> None:
@@ -137,3 +138,28 @@ def test_a_policy_made_in_python_is_as_strict(settings: dict[str, Any]) -> None:
     """With tasks="scores" a substring would have passed as a task."""
     with pytest.raises(ValueError, match="must be"):
         Policy(**settings)
+
+
+def test_names_of_tests_in_earlier_versions_are_read_as_the_parts_that_they_became() -> None:
+    with pytest.warns(RenamedTask, match="'conform_release', which is 'test_model:coverage:noisy' now"):
+        policy = Policy(("describe", "conform_release"), approve=("conform_release",))
+    assert policy.tasks == ("describe", "test_model:coverage:noisy")
+    assert policy.approve == ("test_model:coverage:noisy",)
+    assert policy == Policy(("describe", "test_model:coverage:noisy"), approve=("test_model:coverage:noisy",))
+    for other in ("test_model", "test_model:coverage", "test_model:coverage:shared", "test_model:outcomes"):
+        assert not policy.allows(other)
+    assert set(renamed_names().values()) <= set(known_parts())
+
+
+def test_a_task_is_allowed_as_a_whole_or_by_part() -> None:
+    whole, part = Policy(("test_model",)), Policy(("test_model:outcomes",), approve=("test_model:outcomes",))
+    for name in known_parts():
+        assert whole.allows(name) is name.startswith("test_model:")
+        assert part.allows(name) is part.holds(name) is (name == "test_model:outcomes")
+    with pytest.raises(PolicyError, match="tasks must be some of"):
+        Policy(("test_model:everything",))
+    keys = dict.fromkeys("abc", "ab" * 32)
+    masked = Policy(("sum_masked",), masked=("test_model:outcomes",), committee=keys, roster=keys)
+    assert masked.masks("test_model:outcomes")
+    assert not masked.masks("test_model:coverage")
+    assert not masked.allows("test_model:outcomes")

@@ -7,12 +7,12 @@ import pytest
 
 import kernfed as kf
 from kernfed.errors import TooFewReplies
-from kernfed.federation import Fault, Payload, Policy
-from kernfed.files import to_record
+from kernfed.federation import Fault, Policy
 from kernfed.testing.evaluation import evaluate_rows
-from kernfed.testing.outcomes import BINS, Evaluation, Outcome, count_outcomes
+from kernfed.testing.exchange import model_question
+from kernfed.testing.outcomes import BINS, Evaluation, Outcome, RegressionEvaluation, count_outcomes, error_sums
 from kernfed.testing.predictors import is_regressor
-from kernfed.testing.regression import RegressionEvaluation, _check, error_sums
+from kernfed.testing.statistics import Errors, Outcomes
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_sites_count_what_the_caller_would_count(sites, hold):
         found = kf.evaluate(model, federation)
         kept = {name: federation.engine.site(name).held_out() for name in federation.sites}
         expected = evaluate_rows(model, {name: (rows.X, rows.y) for name, rows in kept.items()})
-        information = {entry.information for entry in federation.traffic if entry.task.startswith("evaluate")}
+        information = {entry.information for entry in federation.traffic if entry.task.startswith("test_")}
     assert set(found.sites) == set(sites)
     for name, outcome in found.sites.items():
         assert (outcome.confusion == expected.sites[name].confusion).all()
@@ -196,7 +196,8 @@ def test_policy_and_missing_sites(sites):
         model = kf.FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
             federation
         )
-        with pytest.raises(TooFewReplies, match="allows describe, folding_fit, scores, machines, not 'evaluate'"):
+        refused = "allows describe, folding_fit, scores, machines, not 'test_model:outcomes'"
+        with pytest.raises(TooFewReplies, match=refused):
             kf.evaluate(model, federation)
     with kf.Federation.local(sites, holdout=0.3) as federation:
         model = kf.FoldingLearner(hold="machines", measure="rms", batch_size=100, partition="order", scale=None).fit(
@@ -234,7 +235,7 @@ def test_the_number_of_questions_does_not_grow_with_the_sites(sites):
             "folding_fit": 0,
             "scores": 1,
             "held_out_queries": 1,
-            "evaluate_scores": 1,
+            "test_scores": 1,
         }
     )
 
@@ -243,7 +244,7 @@ def test_nobody_learns_the_probabilities_of_others_rows(sites):
     with kf.Federation.local(sites, holdout=0.3) as federation:
         model = kf.FoldingLearner(measure="rms", batch_size=100, partition="order", scale=None).fit(federation)
         kf.evaluate(model, federation)
-        sent = {entry.site: entry.bytes_down for entry in federation.traffic if entry.task == "evaluate_scores"}
+        sent = {entry.site: entry.bytes_down for entry in federation.traffic if entry.task == "test_scores"}
         for name, size in sent.items():
             own = 8 * len(federation.engine.site(name).held_out().ids) * len(model.classes_)
             assert own < size < own + 1000
@@ -288,7 +289,7 @@ def test_sums_of_sites_are_the_errors_of_the_pooled_rows(valued):
         model = kf.RidgeLearner("exact", task="regress", features="given", n_components=5).fit(federation)
         found = kf.evaluate(model, federation)
         kept = {name: federation.engine.site(name).held_out() for name in federation.sites}
-        information = {entry.information for entry in federation.traffic if entry.task.startswith("evaluate")}
+        information = {entry.information for entry in federation.traffic if entry.task.startswith("test_")}
         given = kf.evaluate(model, federation, holdout={name: (rows.X, rows.y) for name, rows in kept.items()})
     X, y = (np.concatenate([getattr(rows, part) for rows in kept.values()]) for part in ("X", "y"))
     for sums, rows, truth in [(found.pooled, X, y), *((found.sites[n], kept[n].X, kept[n].y) for n in kept)]:
@@ -331,20 +332,30 @@ def test_what_a_regressor_cannot_be_tested_on(valued, sites):
         assert "tested on numbers" in kf.evaluate(model, federation, min_replies=0).missing["site-0"]
     with kf.Federation.local(sites, holdout=0.3) as federation:
         classifier = kf.RidgeLearner("exact", features="given", n_components=5).fit(federation)
-        record = to_record(classifier)
-        question = Payload(record.arrays, {"model": dict(record.values)})
-        replies = federation.ask("evaluate_regression", question, min_replies=0)
+        replies = federation.ask("test_model", model_question(classifier, Errors()), min_replies=0)
         assert "that classifies has no errors" in replies.missing["site-0"].reason
 
 
 @pytest.mark.parametrize(
-    "lie", [{"rows": -1}, {"squared": -1.0}, {"spread": float("inf")}, {"mean": "much"}, {"more": 1}]
+    "lie",
+    [
+        {"rows": -1},
+        {"rows": 2.0},
+        {"squared": -1.0},
+        {"spread": float("inf")},
+        {"mean": float("nan")},
+        {"mean": "much"},
+        {"absolute": 2.0},
+        {"squared": [1.0]},
+    ],
 )
 def test_sums_that_cannot_be_are_refused(lie):
     sums = {"rows": 2, "squared": 1.0, "absolute": 1.0, "mean": 0.0, "spread": 1.0}
-    _check("a", Payload(values=sums))
-    with pytest.raises((ValueError, TypeError)):
-        _check("a", Payload(values={**sums, **lie}))
+    Errors().check({name: np.asarray(value) for name, value in sums.items()})
+    with pytest.raises(ValueError, match=r"must be|no 2 errors have"):
+        Errors().check({name: np.asarray(value) for name, value in {**sums, **lie}.items()})
+    with pytest.raises(ValueError, match="spread must be"):
+        Errors().check({name: np.asarray(value) for name, value in sums.items() if name != "spread"})
 
 
 def test_evaluation_prints_one_line_per_site():
@@ -375,7 +386,7 @@ def test_each_site_is_tested_by_its_own_predictor(rng, task):
         found = kf.evaluate(model, federation)
         kept = {name: federation.engine.site(name).held_out() for name in federation.sites}
         given = kf.evaluate(model, federation, holdout={name: (rows.X, rows.y) for name, rows in kept.items()})
-        sent = {(e.site, e.information): e.messages for e in federation.traffic if e.task.startswith("evaluate")}
+        sent = {(e.site, e.information): e.messages for e in federation.traffic if e.task.startswith("test_")}
     assert not found.missing
     assert set(found.sites) == set("abcd")
     for name, rows in kept.items():
@@ -482,9 +493,8 @@ def test_a_regressor_has_no_classes(valued, sites):
 def test_a_site_counts_only_for_a_model_that_predicts(rng):
     data = opposed(rng, "classify")
     with kf.Federation.local(data, holdout=0.3) as federation:
-        record = to_record(kf.PersonalLearner(gains=False).fit(federation))
-        whole = Payload(record.arrays, {"model": dict(record.values)})
-        assert set(federation.ask("evaluate", whole, min_replies=0).missing) == set(data)
+        whole = model_question(kf.PersonalLearner(gains=False).fit(federation), Outcomes(2))
+        assert set(federation.ask("test_model", whole, min_replies=0).missing) == set(data)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -0.5, 3.0])

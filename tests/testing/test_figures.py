@@ -5,8 +5,8 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score, f1_score, recall_score, roc_auc_score
 
 from kernfed.errors import InputError
-from kernfed.testing.evaluation import _check_ranking
 from kernfed.testing.outcomes import MOST_RANKED, Evaluation, count_outcomes
+from kernfed.testing.statistics import Outcomes
 
 
 def answers(rng, rows, classes, skill=1.5):
@@ -74,11 +74,11 @@ def test_the_alarm_is_for_probabilities_that_nobody_should_rely_on(rng):
 
 def test_counts_that_contradict_each_other_are_refused(rng):
     truth, likely = answers(rng, 40, 3)
-    outcome = count_outcomes(np.arange(3), truth, likely)
-    _check_ranking(outcome)
-    outcome.ranking[0, 0, 5] += 1
+    counts = vars(count_outcomes(np.arange(3), truth, likely))
+    Outcomes(3).check(counts)
+    counts["ranking"][0, 0, 5] += 1
     with pytest.raises(InputError, match="same rows"):
-        _check_ranking(outcome)
-    outcome.ranking[0, 0, 5] = -1
-    with pytest.raises(InputError, match="at least 0"):
-        _check_ranking(outcome)
+        Outcomes(3).check(counts)
+    counts["ranking"][0, 0, 5] = -1
+    with pytest.raises(InputError, match="ranking must be integers from 0"):
+        Outcomes(3).check(counts)

@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import norm
 
 from kernfed.errors import InputError
-from kernfed.testing.harm import LEAST_GAIN, LEVEL, Influence, Influences, judge, ownership
-from kernfed.testing.loss_sums import LossSums
+from kernfed.testing.harm import LEAST_GAIN, LEVEL, Influence, Influences, LossSums, judge, ownership
+from kernfed.testing.influence import Losses
 
 SITES = tuple(f"s{number}" for number in range(6))
 
@@ -26,6 +26,18 @@ def counted(rng: Any, sets: int = 6, rows: int = 40, classes: int = 3, harm: flo
     variants = values + 0.1 * rng.standard_normal((sets + 1, rows, classes))
     variants[1] += harm * np.eye(classes)[numbers]
     return numbers, softmax(variants)
+
+
+def label_sums(numbers: Any, likely: Any) -> LossSums:
+    """Sums of losses of class numbers (n,) and probabilities (1 + V, n, C)."""
+    sets, _, classes = likely.shape
+    return LossSums(**Losses(classes, ((),) * (sets - 1)).sums(likely.transpose(1, 0, 2), numbers))
+
+
+def checked(sums: Any, sets: int, classes: int) -> LossSums:
+    """Sums as a site may have told them."""
+    Losses(classes, ((),) * sets).check(sums)
+    return LossSums(**sums)
 
 
 def literal(rows: dict[str, tuple[Any, Any]], number: int, own: str, shares: Any, liars: int) -> tuple[float, float]:
@@ -60,7 +72,7 @@ def test_the_sums_say_what_the_rows_say(seed: int, liars: int) -> None:
     rng = np.random.default_rng(seed)
     rows = {name: counted(rng, rows=int(rng.integers(15, 60)), harm=0.2) for name in SITES}
     shares = rng.dirichlet(np.ones(3))
-    sums = {name: LossSums.of_labels(*own) for name, own in rows.items()}
+    sums = {name: label_sums(*own) for name, own in rows.items()}
     for number, own in enumerate(judge(sums, [(name,) for name in SITES], shares, liars=liars)):
         gain, z = literal(rows, number, SITES[number], shares, liars)
         assert own.sites == (SITES[number],)
@@ -74,7 +86,7 @@ def test_the_sums_say_what_the_rows_say(seed: int, liars: int) -> None:
 
 def test_who_harms_is_named_and_nobody_else() -> None:
     rng = np.random.default_rng(1)
-    told = {name: LossSums.of_labels(*counted(rng, harm=0.5)) for name in SITES}
+    told = {name: label_sums(*counted(rng, harm=0.5)) for name in SITES}
     told_by_others = judge(told, [(name,) for name in SITES], None)
     assert [own.named for own in told_by_others] == [True] + [False] * 5
     influences = Influences(told_by_others)
@@ -86,10 +98,10 @@ def test_who_harms_is_named_and_nobody_else() -> None:
 def test_rows_without_a_known_label_do_not_count() -> None:
     rng = np.random.default_rng(2)
     numbers, likely = counted(rng)
-    known = LossSums.of_labels(numbers, likely)
-    more = LossSums.of_labels(np.append(numbers, 3), np.concatenate([likely, likely[:, :1]], axis=1))
-    for name, array in known.to_arrays().items():
-        np.testing.assert_array_equal(more.to_arrays()[name], array)
+    known = label_sums(numbers, likely)
+    more = label_sums(np.append(numbers, 3), np.concatenate([likely, likely[:, :1]], axis=1))
+    for name, array in vars(known).items():
+        np.testing.assert_array_equal(getattr(more, name), array)
 
 
 def extreme(sums: LossSums, sign: float) -> LossSums:
@@ -97,13 +109,13 @@ def extreme(sums: LossSums, sign: float) -> LossSums:
     gain, square = sums.gain.copy(), sums.square.copy()
     gain[0], square[0] = sign * 2 * sums.rows, 4 * sums.rows
     told = LossSums(sums.rows, sums.right, gain, square, sums.moved)
-    return LossSums.from_arrays(told.to_arrays(), len(gain), len(sums.rows))
+    return checked(vars(told), len(gain), len(sums.rows))
 
 
 @pytest.mark.parametrize("liars", [1, 2])
 def test_testers_that_lie_name_nobody(liars: int) -> None:
     rng = np.random.default_rng(3)
-    told = {name: LossSums.of_labels(*counted(rng)) for name in SITES}
+    told = {name: label_sums(*counted(rng)) for name in SITES}
     framing = {name: extreme(sums, 1) if name in SITES[1 : 1 + liars] else sums for name, sums in told.items()}
     assert judge(framing, [(name,) for name in SITES], None, liars=liars)[0].named is False
     trusting = judge(framing, [(name,) for name in SITES], None, liars=0)[0]
@@ -113,7 +125,7 @@ def test_testers_that_lie_name_nobody(liars: int) -> None:
 @pytest.mark.parametrize("liars", [1, 2])
 def test_testers_that_lie_save_nobody(liars: int) -> None:
     rng = np.random.default_rng(4)
-    told = {name: LossSums.of_labels(*counted(rng, harm=0.6)) for name in SITES}
+    told = {name: label_sums(*counted(rng, harm=0.6)) for name in SITES}
     shielding = {name: extreme(sums, -1) if name in SITES[1 : 1 + liars] else sums for name, sums in told.items()}
     assert judge(shielding, [(name,) for name in SITES], None, liars=liars)[0].named is True
     assert judge(shielding, [(name,) for name in SITES], None, liars=0)[0].named is False
@@ -121,7 +133,7 @@ def test_testers_that_lie_save_nobody(liars: int) -> None:
 
 def test_of_few_sites_nobody_is_named() -> None:
     rng = np.random.default_rng(5)
-    told = {name: LossSums.of_labels(*counted(rng, sets=3, harm=3.0)) for name in SITES[:3]}
+    told = {name: label_sums(*counted(rng, sets=3, harm=3.0)) for name in SITES[:3]}
     influences = Influences(judge(told, [(name,) for name in SITES[:3]], None))
     assert influences.named == ()
     assert {own.p_value for own in influences.sites} == {None}
@@ -132,7 +144,7 @@ def test_the_share_of_false_names_is_as_stated() -> None:
     rng = np.random.default_rng(6)
     named = 0
     for _ in range(400):
-        told = {name: LossSums.of_labels(*counted(rng, rows=30)) for name in SITES}
+        told = {name: label_sums(*counted(rng, rows=30)) for name in SITES}
         named += any(own.named for own in judge(told, [(name,) for name in SITES], None))
     assert named <= 400 * LEVEL + 3 * math.sqrt(400 * LEVEL)
 
@@ -145,7 +157,7 @@ def test_who_alone_has_a_class_is_not_named_for_that() -> None:
     share = 40 / (240 + 40 + 200)
     assert ownership(alone, ("s0",)) == pytest.approx(share + (240 / 480) / 36)
     rng = np.random.default_rng(1)
-    told = {name: LossSums.of_labels(*counted(rng, harm=0.5)) for name in SITES}
+    told = {name: label_sums(*counted(rng, harm=0.5)) for name in SITES}
     sets = [(name,) for name in SITES]
     gain = judge(told, sets, None)[0].gain
     assert judge(told, sets, None, [1.9 * gain] * 6)[0].named
@@ -160,7 +172,7 @@ def test_a_claim_of_all_rows_does_not_save_a_site() -> None:
 
 def test_what_sites_differ_by_anyway_is_no_reason() -> None:
     rng = np.random.default_rng(9)
-    told = {name: LossSums.of_labels(*counted(rng, harm=0.5)) for name in SITES}
+    told = {name: label_sums(*counted(rng, harm=0.5)) for name in SITES}
     sets = [(name,) for name in SITES]
     gain = judge(told, sets, None)[0].gain
     assert not judge(told, sets, None, usual=[0.6 * gain, -0.6 * gain])[0].named
@@ -179,12 +191,12 @@ def disguised(sums: LossSums) -> LossSums:
     square[0] = [40.0, 0.1, 0.1]
     right = np.minimum(sums.right, rows)
     told = LossSums(rows, right, gain, square, sums.moved)
-    return LossSums.from_arrays(told.to_arrays(), len(gain), len(rows))
+    return checked(vars(told), len(gain), len(rows))
 
 
 def test_a_tester_that_balances_its_lie_names_nobody() -> None:
     rng = np.random.default_rng(3)
-    told = {name: LossSums.of_labels(*counted(rng)) for name in SITES}
+    told = {name: label_sums(*counted(rng)) for name in SITES}
     told["s1"] = disguised(told["s1"])
     shares = np.array([0.98, 0.01, 0.01])  # so that the few rows weigh most
     assert not judge(told, [(name,) for name in SITES], shares)[0].named
@@ -192,7 +204,7 @@ def test_a_tester_that_balances_its_lie_names_nobody() -> None:
 
 def test_a_tester_that_praises_all_others_does_not_save_a_site() -> None:
     rng = np.random.default_rng(4)
-    told = {name: LossSums.of_labels(*counted(rng, harm=0.6)) for name in SITES}
+    told = {name: label_sums(*counted(rng, harm=0.6)) for name in SITES}
     gain, square = told["s1"].gain.copy(), told["s1"].square.copy()
     gain[1:], square[1:] = -2.0 * told["s1"].rows, 4.0 * told["s1"].rows
     told["s1"] = LossSums(told["s1"].rows, told["s1"].right, gain, square, told["s1"].moved)
@@ -203,23 +215,23 @@ def test_a_tester_that_praises_all_others_does_not_save_a_site() -> None:
 
 def test_a_tester_weighs_no_more_than_half_again_the_median_one() -> None:
     rng = np.random.default_rng(5)
-    told = {name: LossSums.of_labels(*counted(rng)) for name in SITES}
+    told = {name: label_sums(*counted(rng)) for name in SITES}
     sets = [(name,) for name in SITES]
     before = judge(told, sets, None, liars=0)[0]
-    louder = LossSums.of_labels(*counted(rng, rows=4000, harm=1.0))
+    louder = label_sums(*counted(rng, rows=4000, harm=1.0))
     after = judge({**told, "s1": louder}, sets, None, liars=0)[0]
     alone = judge({"s1": louder}, sets, None, liars=0)[0]
     assert after.gain - before.gain < 0.4 * alone.gain
 
 
 def changed(sums: LossSums, **arrays: Any) -> dict[str, Any]:
-    return {**sums.to_arrays(), **arrays}
+    return {**vars(sums), **arrays}
 
 
 def test_sums_that_no_rows_have_are_refused() -> None:
-    sums = LossSums.of_labels(*counted(np.random.default_rng(7)))
-    good = sums.to_arrays()
-    LossSums.from_arrays(good, 6, 3)
+    sums = label_sums(*counted(np.random.default_rng(7)))
+    good = vars(sums)
+    checked(good, 6, 3)
     wrong: list[dict[str, Any]] = [
         changed(sums, gain=sums.gain + 1000),
         changed(sums, gain=sums.gain * np.nan),
@@ -235,9 +247,9 @@ def test_sums_that_no_rows_have_are_refused() -> None:
     ]
     for arrays in wrong:
         with pytest.raises(InputError):
-            LossSums.from_arrays(arrays, 6, 3)
+            checked(arrays, 6, 3)
     with pytest.raises(InputError):
-        LossSums.from_arrays(good, 5, 3)
+        checked(good, 5, 3)
 
 
 def test_values_to_regress_are_judged_by_squared_errors() -> None:
@@ -248,7 +260,7 @@ def test_values_to_regress_are_judged_by_squared_errors() -> None:
         predicted = truth + rng.standard_normal((7, 50)) * 0.1
         predicted[0] += 1.0
         predicted[2:] += 1.0  # only without s0 they are right
-        told[name] = LossSums.of_values(truth, predicted, 1.0)
+        told[name] = LossSums(**Losses(0, ((),) * (len(predicted) - 1)).sums(predicted.T, truth))
     found = judge(told, [(name,) for name in SITES], None, labels=False)
     assert [own.named for own in found] == [True] + [False] * 5
     assert math.isnan(found[0].points)

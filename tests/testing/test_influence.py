@@ -13,8 +13,8 @@ from kernfed.errors import InputError, NotConnected, TooFewReplies
 from kernfed.federation import Federation, LocalEngine, Payload, Policy
 from kernfed.federation.fusion.learner import recorded_learner
 from kernfed.federation.ridge.pooling import ask_site_sums
-from kernfed.files import to_record
-from kernfed.testing.influence import measure_influence
+from kernfed.testing.exchange import model_question
+from kernfed.testing.influence import Losses, measure_influence
 
 LIAR, PARTNER = "site-2", "site-5"
 FOLDING: dict[str, Any] = {"batch_size": 50, "partition": "order", "scale": None}
@@ -190,7 +190,8 @@ def against(first: int) -> Lie:
 
     def lie(payload: Payload) -> Payload:
         arrays = {name: array.copy() for name, array in payload.arrays.items()}
-        arrays["gain"][first], arrays["square"][first] = 2.0 * arrays["rows"], 4.0 * arrays["rows"]
+        rows = arrays["influence.rows"]
+        arrays["influence.gain"][first], arrays["influence.square"][first] = 2.0 * rows, 4.0 * rows
         return Payload(arrays, payload.values)
 
     return lie
@@ -198,7 +199,7 @@ def against(first: int) -> Lie:
 
 @pytest.mark.parametrize("kind", ["folding", "ridge"])
 def test_a_tester_that_lies_cannot_name_an_honest_site(rows: Any, kind: str) -> None:
-    told = lying(rows, dict.fromkeys(("influence", "influence_scores"), against(0)), (LIAR,))
+    told = lying(rows, dict.fromkeys(("test_model", "test_scores"), against(0)), (LIAR,))
     influence = measure_influence(LEARNERS[kind]().fit(told), told)
     assert influence.named == ()
 
@@ -254,9 +255,10 @@ def test_a_liar_does_not_choose_the_unit_of_errors(rows: Any) -> None:
     values[LIAR] = (values[LIAR][0], -values[LIAR][1])
 
     def huge(payload: Payload) -> Payload:
-        return Payload(payload.arrays, {**payload.values, "squared": 1e9})
+        false = {"errors.squared": np.asarray(1e9)} if "errors.squared" in payload.arrays else {}
+        return Payload({**payload.arrays, **false}, payload.values)
 
-    data = lying(values, {"evaluate_regression": huge}, (LIAR,))
+    data = lying(values, {"test_model": huge}, (LIAR,))
     tested = kf.evaluate(kf.RidgeLearner(task="regress", **RIDGE).fit(data), data, influence=True)
     assert tested.influence is not None
     assert tested.influence.named == (LIAR,)
@@ -272,30 +274,33 @@ def test_rows_of_ones_own_are_queries_as_any_to_sites(rows: Any) -> None:
     assert {entry.task for entry in data.traffic} <= {"describe", "folding_fit", "scores", "folding_choose"}
 
 
+def score_question(scores: Any) -> Payload:
+    """Probabilities (n, 1 + V, C) of rows that went out as queries."""
+    values = {"classes": {"dtype": "<i8", "labels": list(range(scores.shape[2]))}}
+    return Payload({"influence.scores": scores}, {**values, "statistics": {"influence": {"sets": scores.shape[1] - 1}}})
+
+
 @pytest.mark.parametrize("shape", [(0, 2, 10), (30, 1, 10), (30, 2001, 10), (30, 2, 9)])
 def test_scores_of_another_shape_are_refused(rows: Any, shape: tuple[int, ...]) -> None:
     data = federation({"site-0": rows["site-0"]})
-    classes = {"dtype": "<i8", "labels": list(range(shape[2]))}
     for dtype in (np.float32, np.uint8):
-        question = Payload({"probabilities": np.zeros(shape, dtype=dtype)}, {"classes": classes})
-        replies = data.ask("influence_scores", question, min_replies=0)
+        replies = data.ask("test_scores", score_question(np.zeros(shape, dtype=dtype)), min_replies=0)
         assert {refusal.code for refusal in replies.missing.values()} == {"bad question"}
 
 
 def test_limits_of_a_policy_hold_for_the_questions(rows: Any) -> None:
     small = federation(rows, policies=dict.fromkeys(rows, Policy(("*",), require_privacy=False, max_numbers=500)))
-    classes = {"dtype": "<i8", "labels": list(range(10))}
-    question = Payload({"probabilities": np.zeros((30, 9, 10), dtype=np.float32)}, {"classes": classes})
-    replies = small.ask("influence_scores", question, min_replies=0)
+    question = score_question(np.zeros((30, 9, 10), dtype=np.float32))
+    replies = small.ask("test_scores", question, min_replies=0)
     assert {refusal.code for refusal in replies.missing.values()} == {"limit"}
 
 
 @pytest.mark.parametrize("kind", ["folding", "ridge"])
 def test_sums_that_cannot_be_are_missing_by_name(rows: Any, kind: str) -> None:
     def absurd(payload: Payload) -> Payload:
-        return Payload({**payload.arrays, "gain": payload.arrays["gain"] + 1e9}, payload.values)
+        return Payload({**payload.arrays, "influence.gain": payload.arrays["influence.gain"] + 1e9}, payload.values)
 
-    told = lying(rows, dict.fromkeys(("influence", "influence_scores"), absurd), (LIAR,))
+    told = lying(rows, dict.fromkeys(("test_model", "test_scores"), absurd), (LIAR,))
     model = LEARNERS[kind]().fit(told)
     with pytest.raises(TooFewReplies, match=LIAR):
         measure_influence(model, told)
@@ -328,12 +333,9 @@ def test_few_sites_are_told_that_nobody_can_be_named(rows: Any) -> None:
 
 
 def test_sites_that_require_privacy_refuse(rows: Any) -> None:
-    model = LEARNERS["ridge"]().fit(federation(rows))
-    record = to_record(model)
-    arrays = {f"model.{name}": array for name, array in record.arrays.items()}
-    question = Payload(arrays, {"model": dict(record.values), "sets": [["a"]], "scale": 1.0})
+    question = model_question(LEARNERS["ridge"]().fit(federation(rows)), Losses(10, (("a",),)))
     guarded = federation(rows, policies=dict.fromkeys(rows, Policy(("*",), max_record_epsilon=1.0)))
-    for task in ("influence", "influence_scores"):
+    for task in ("test_model", "test_scores"):
         replies = guarded.ask(task, question, min_replies=0)
         assert not len(replies)
         assert {refusal.code for refusal in replies.missing.values()} == {"policy"}
@@ -351,19 +353,16 @@ def test_sites_that_require_privacy_refuse(rows: Any) -> None:
 )
 def test_sets_that_cannot_be_followed_are_refused(rows: Any, change: dict[str, Any]) -> None:
     data = federation(rows)
-    record = to_record(LEARNERS["ridge"]().fit(data))
-    arrays = {f"model.{name}": array for name, array in record.arrays.items()}
-    values = {"model": dict(record.values), "sets": [["a"]], "scale": 1.0, **change}
-    replies = data.ask("influence", Payload(arrays, values), min_replies=0)
+    question = model_question(LEARNERS["ridge"]().fit(data), Losses(10, (("a",),)))
+    values = {**question.values, "statistics": {"influence": {"sets": [["a"]], "scale": 1.0, **change}}}
+    replies = data.ask("test_model", Payload(question.arrays, values), min_replies=0)
     assert {refusal.code for refusal in replies.missing.values()} == {"bad question"}
 
 
 @pytest.mark.parametrize("shape", [(2, 60), (2, 61, 10), (2, 60, 9), (9, 60, 10)])
 def test_heads_of_another_shape_are_refused(rows: Any, shape: tuple[int, ...]) -> None:
     data = federation(rows)
-    record = to_record(LEARNERS["ridge"]().fit(data))
-    arrays: dict[str, Any] = {f"model.{name}": array for name, array in record.arrays.items()}
-    arrays |= {"weights": np.zeros(shape), "intercepts": np.zeros((shape[0], shape[-1]))}
-    values = {"model": dict(record.values), "sets": [["a"], ["b"]], "scale": 1.0}
-    replies = data.ask("influence", Payload(arrays, values), min_replies=0)
+    question = model_question(LEARNERS["ridge"]().fit(data), Losses(10, (("a",), ("b",))))
+    heads = {"influence.weights": np.zeros(shape), "influence.intercepts": np.zeros((shape[0], shape[-1]))}
+    replies = data.ask("test_model", Payload({**question.arrays, **heads}, question.values), min_replies=0)
     assert {refusal.code for refusal in replies.missing.values()} == {"bad question"}

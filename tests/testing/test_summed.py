@@ -7,7 +7,7 @@ from kernfed.errors import InputError
 from kernfed.federation import Federation, FoldingLearner, RidgeLearner, calibrate, evaluate
 from kernfed.privacy import RecordMoments
 from kernfed.privacy.shared import SharedMoments, release_together
-from kernfed.testing.auditing import audit_mechanism
+from kernfed.testing.audit import audit_mechanism
 from kernfed.testing.evaluation import TOGETHER
 from oracles.federation import sites_data
 
@@ -31,7 +31,7 @@ def test_counts(federation, machines):
     np.testing.assert_allclose(together.pooled.calibration, seen.calibration, atol=1e-3)
     assert together.pooled.rows > 0
     told = {entry.task: entry.information for entry in federation.traffic}
-    assert (told["sum_masked"], told["evaluate"]) == ("masked", "counts")
+    assert (told["sum_masked"], told["test_model"]) == ("masked", "counts")
 
 
 def test_of_a_ridge_model(federation):

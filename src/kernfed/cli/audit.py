@@ -111,7 +111,7 @@ def _refuse_with_model(given: Mapping[str, Any]) -> None:
 
 
 def _audit_release(learner: Any, inside: Any, outside: Any, options: Any) -> tuple["AuditReport", Any]:
-    from kernfed.testing.auditing import audit_mechanism
+    from kernfed.testing.audit import audit_mechanism
 
     with progress("attacking"):
         return audit_mechanism(learner, (inside.X, inside.y), (outside.X, outside.y), **options)
@@ -119,7 +119,7 @@ def _audit_release(learner: Any, inside: Any, outside: Any, options: Any) -> tup
 
 def _audit_file(model: Path, data: "TableFile", others: Path | None, options: Any) -> "AuditReport":
     from kernfed.federation import load
-    from kernfed.testing.auditing import audit_model
+    from kernfed.testing.audit import audit_model
 
     if others is None:
         raise InputError("--model needs --others: rows of the same kind that the model was not made of")

@@ -23,7 +23,7 @@ from kernfed.cli.options import (
 from kernfed.errors import InputError
 
 if TYPE_CHECKING:
-    from kernfed.testing.comparing import Contender, Setting
+    from kernfed.testing.comparison import Contender, Setting
 
 EXAMPLE = """Example: kernfed compare --data patients.csv --label readmitted --site hospital --out compared.html"""
 #: Share of rows that everything is tested on.
@@ -59,7 +59,7 @@ def compare(
     """
     from kernfed.jobs.learning import Learning
     from kernfed.jobs.tables import TableFile
-    from kernfed.testing.comparing import run_trial, trials
+    from kernfed.testing.comparison import run_trial, trials
 
     if out is not None and out.suffix.lower() not in (".png", ".html"):
         raise InputError(f"--out must end in .png or .html, got {out}")
@@ -121,7 +121,7 @@ def _setting(rows: Any, preparation: tuple[str, dict[str, str]], most_rows: int,
     from kernfed.federation import Federation
     from kernfed.jobs.jobs import prepare
     from kernfed.jobs.tables import prepared_table, rows_by_site, site_places
-    from kernfed.testing.comparing import Setting
+    from kernfed.testing.comparison import Setting
 
     every = np.arange(len(rows))
     order = generator(seed, "compare").permutation(len(rows))

@@ -281,7 +281,7 @@ def _about(
 ) -> "Held":
     """What shall go through: a question that waits, or a task and a caller."""
     from kernfed.site.approval import Held
-    from kernfed.site.protocol.task import task_names
+    from kernfed.site.protocol.task import policy_names
 
     if (key is None) == (task is None) or (task is None) != (caller is None):
         raise InputError("name the key of what waits, or both --task and --caller")
@@ -291,8 +291,8 @@ def _about(
         return approvals.waiting(key)
     assert task is not None
     assert caller is not None
-    if task not in task_names():
-        raise InputError(f"--task must be one of {', '.join(task_names())}, got {task!r:.60}")
+    if task not in policy_names():
+        raise InputError(f"--task must be one of {', '.join(policy_names())}, got {task!r:.60}")
     if identical:
         raise InputError("--identical is of a question that waits: name its key")
     return Held(task, caller, known, "", "", 0)

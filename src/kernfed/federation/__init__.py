@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from kernfed.site.rows import Rows
     from kernfed.site.site import Site
     from kernfed.site.store import SiteStore
-    from kernfed.testing.calibrating import calibrate
-    from kernfed.testing.conforming import conform
+    from kernfed.testing.calibration import calibrate, conform
     from kernfed.testing.evaluation import evaluate
     from kernfed.testing.outcomes import Evaluation
 
@@ -55,9 +54,9 @@ _HOMES = {
     "SiteStore": "kernfed.site.store",
     "Traffic": "kernfed.site.protocol.traffic",
     "agree": "kernfed.site.protocol.schema",
-    "calibrate": "kernfed.testing.calibrating",
+    "calibrate": "kernfed.testing.calibration",
     "check_classes": "kernfed.site.protocol.schema",
-    "conform": "kernfed.testing.conforming",
+    "conform": "kernfed.testing.calibration",
     "evaluate": "kernfed.testing.evaluation",
     "task": "kernfed.site.protocol.task",
     "warn_missing": "kernfed.federation.asking",

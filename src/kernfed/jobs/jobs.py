@@ -22,7 +22,7 @@ from kernfed.federation.preparing import agree, agree_where_raw, use
 from kernfed.jobs.tables import TableFile, prepared_table, rows_by_site
 from kernfed.kahm import FoldingModel
 from kernfed.site.protocol.traffic import Traffic
-from kernfed.testing.conforming import sure_columns
+from kernfed.testing.calibration import sure_columns
 from kernfed.testing.outcomes import Evaluation
 from kernfed.testing.predictors import answer_columns, is_regressor
 

@@ -15,10 +15,9 @@ from kernfed.guarantees import HeldOutBounds, heldout_bounds
 from kernfed.kahm.members import project
 from kernfed.kahm.model import FoldingModel
 from kernfed.site.rows import check_site_rows
-from kernfed.testing.evaluation import evaluate_rows
+from kernfed.testing.evaluation import evaluate_rows, regression_rows
 from kernfed.testing.influence import influence_rows
-from kernfed.testing.outcomes import Evaluation
-from kernfed.testing.regression import RegressionEvaluation, regression_rows
+from kernfed.testing.outcomes import Evaluation, RegressionEvaluation
 
 #: Queries on which the sum of memberships is looked at; all would double the time of a report.
 _CHECKED = 2000

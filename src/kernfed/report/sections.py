@@ -23,8 +23,7 @@ from kernfed.report.content import (
     written,
 )
 from kernfed.report.evidence import CONFIDENCE, TRAFFIC_KEYS, Evidence, all_bounds
-from kernfed.testing.outcomes import Evaluation
-from kernfed.testing.regression import RegressionEvaluation
+from kernfed.testing.outcomes import Evaluation, RegressionEvaluation
 
 
 def accuracy_section(evidence: Evidence) -> Section | None:

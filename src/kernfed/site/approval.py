@@ -61,7 +61,8 @@ class Approval:
 
     def covers(self, asked: Held) -> bool:
         """Whether a question of this kind goes through, for as long as the approval lasts."""
-        same = (self.task, self.caller, self.known) == (asked.task, asked.caller, asked.known)
+        task = self.task in (asked.task, asked.task.partition(":")[0])
+        same = task and (self.caller, self.known) == (asked.caller, asked.known)
         return same and self.question in ("", asked.question)
 
     @property
@@ -79,11 +80,11 @@ class Approvals:
     def __init__(self, store: SiteStore) -> None:
         self._store = store
 
-    def check(self, question: Question, caller: Caller) -> None:
-        """Refuse a question that is not approved, and let it wait."""
+    def check(self, question: Question, part: str, caller: Caller) -> None:
+        """Refuse a question whose ``part``, or task, is not approved, and let it wait under that name."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         name, rows = caller.name[:LONGEST], rows_in(question.payload)
-        asked = Held(question.task, name, caller.known, question_digest(question), now, rows)
+        asked = Held(part, name, caller.known, question_digest(question), now, rows)
         try:
             if any(approval.covers(asked) for approval in self.read()[1]):
                 return

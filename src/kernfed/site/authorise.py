@@ -13,7 +13,7 @@ import numpy as np
 from kernfed.errors import Refused
 from kernfed.promise import round_up
 from kernfed.site.policy import Policy
-from kernfed.site.protocol.message import Question, digest
+from kernfed.site.protocol.message import Payload, Question, digest
 from kernfed.site.protocol.task import Task, find_task
 from kernfed.site.quota import DailyQueries
 
@@ -37,26 +37,28 @@ def caller_of(question: Question, connected: str | None) -> Caller:
 
 
 def check_policy(policy: Policy, site: str, question: Question, caller: Caller) -> Task:
-    """The task that is asked for, if the site's policy allows it, and to this caller."""
+    """The task that is asked for, if the site's policy allows all of it that is asked, and to this caller."""
     task = find_task(question.task)
     if task is None:
         raise Refused("unknown task", f"site {site!r} knows no task {question.task!r}")
-    if not policy.allows(question.task):
-        allowed = ", ".join(policy.tasks)
-        add = f"its operator allows it by adding {question.task!r} to tasks in the site's policy"
-        raise Refused("policy", f"the policy of site {site!r} allows {allowed}, not {question.task!r}; {add}")
+    for part in task.asked(question.payload):
+        if not policy.allows(part.name):
+            allowed = ", ".join(policy.tasks)
+            add = f"its operator allows it by adding {part.name!r} to tasks in the site's policy"
+            raise Refused("policy", f"the policy of site {site!r} allows {allowed}, not {part.name!r}; {add}")
     if not policy.welcomes(caller.name):
         raise Refused("policy", f"the policy of site {site!r} does not answer caller {caller.name!r}")
     return task
 
 
-def check_privacy(policy: Policy, site: str, task: Task) -> bool:
-    """Refuse a task that has no answer under required privacy; says whether rows are guarded while it runs."""
+def check_privacy(policy: Policy, site: str, task: Task, payload: Payload) -> bool:
+    """Refuse what has no answer under required privacy; says whether rows are guarded while the task runs."""
     if not policy.require_privacy or task.under_privacy == "public":
         return False
-    if task.under_privacy == "refused":
-        how = "is a command at the site" if task.changes else f"tells {task.leaves} without any"
-        raise privacy_refusal(site, f"{task.name!r} {how}")
+    for part in task.asked(payload):
+        if part.under_privacy == "refused":
+            how = "is a command at the site" if task.changes else f"tells {part.leaves} without any"
+            raise privacy_refusal(site, f"{part.name!r} {how}")
     return True
 
 

@@ -44,6 +44,7 @@ from kernfed.errors import InputError, StoreError
 from kernfed.files import atomic_path
 from kernfed.site.policy import Policy
 from kernfed.site.protocol.message import Payload, Question, Reply
+from kernfed.site.protocol.task import shown_name
 from kernfed.site.store import SiteStore
 
 #: The folder of the journal in a store, and the file of its privacy ledger.
@@ -74,7 +75,7 @@ class Journal:
             "event": "asked",
             "asked_by": None if connected is None else connected[:LONGEST],
             "on_behalf_of": given.caller[:LONGEST],
-            "task": given.task[:LONGEST],
+            "task": shown_name(given.task, given.payload)[:LONGEST],
             "run": given.run[:LONGEST],
             "id": given.id[:LONGEST],
             "rows": rows_in(given.payload),

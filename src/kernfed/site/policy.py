@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from kernfed.base.fields import check_fields, declared, from_values
-from kernfed.errors import InputError, PolicyError
+from kernfed.base.warn import warn
+from kernfed.errors import InputError, PolicyError, RenamedTask
 from kernfed.privacy.names import ROW_MECHANISMS
 from kernfed.site.protocol.message import digest
-from kernfed.site.protocol.task import default_tasks, task_names
+from kernfed.site.protocol.task import default_tasks, policy_names, renamed_names
 
 #: Schemes by which scores may be encrypted; "plain" encrypts nothing and is for trying out.
 SCHEMES = ("bfv", "tfhe", "plain")
@@ -23,9 +24,10 @@ SCHEMES = ("bfv", "tfhe", "plain")
 class Policy:
     """What a site allows.
 
-    tasks : names of tasks it answers, or ("*",). callers : who may ask, or ("*",); a name is worth what the engine
-    knows of it, and where it knows nobody, callers give their own. queries_per_day : rows scored per
-    caller and day, None for no limit. min_rows_per_class : classes with fewer rows are not spoken of.
+    tasks : names of tasks it answers, or of parts of them ("test_model:outcomes"), or ("*",). callers : who may ask, or
+    ("*",); a name is worth what the engine knows of it, and where it knows nobody, callers give their own.
+    queries_per_day : rows scored per caller and day, None for no limit.
+    min_rows_per_class : classes with fewer rows are not spoken of.
     min_rows_per_value : words of a column that fewer rows share are not named when sites agree on a preparation.
     require_privacy : whether learners must release data under differential privacy, which the next three imply.
     mechanisms : by which mechanisms (names as in ``kernfed plan --privacy``), or ("*",). max_record_epsilon : the most
@@ -77,7 +79,9 @@ class Policy:
             check_fields(self)
         except InputError as error:
             raise PolicyError(str(error)) from None
-        _check_words("tasks", self.tasks, task_names())
+        for name in ("tasks", "approve", "masked"):
+            object.__setattr__(self, name, _named_today(name, getattr(self, name)))
+        _check_words("tasks", self.tasks, policy_names())
         _check_words("mechanisms", self.mechanisms, ROW_MECHANISMS)
         _check_words("schemes", self.schemes, SCHEMES)
         self._check_approve()
@@ -88,14 +92,14 @@ class Policy:
 
     def _check_approve(self) -> None:
         """Tasks that wait are tasks that the site answers at all."""
-        _check_words("approve", self.approve, task_names())
+        _check_words("approve", self.approve, policy_names())
         useless = [word for word in self.approve if word != "*" and not self.allows(word)]
         if useless:
             raise PolicyError(f"approve holds {useless[0]!r}, which tasks does not allow; name it there, too")
 
     def _check_sums(self) -> None:
         """Keys by name; and what is answered masked only is never masked for whomever a question names."""
-        _check_words("masked", self.masked, task_names())
+        _check_words("masked", self.masked, policy_names())
         for name, keys in (("committee", self.committee), ("roster", self.roster)):
             if not all(re.fullmatch("[0-9a-f]{64}", key) for key in keys.values()):
                 raise PolicyError(f"{name} must name a key of 64 hexadecimal digits for each, got {keys!r:.200}")
@@ -147,17 +151,36 @@ class Policy:
         """Fingerprint of all settings: by it a journal names the policy that a question was answered under."""
         return digest(asdict(self))
 
-    def allows(self, task: str) -> bool:
-        """Whether the site answers ``task``."""
-        return "*" in self.tasks or task in self.tasks
+    def allows(self, name: str) -> bool:
+        """Whether the site answers this task, or this part of one, "task:part"."""
+        return "*" in self.tasks or _names(self.tasks, name)
 
-    def holds(self, task: str) -> bool:
-        """Whether ``task`` waits until the site's operator approves it."""
-        return "*" in self.approve or task in self.approve
+    def holds(self, name: str) -> bool:
+        """Whether this task, or part of one, waits until the site's operator approves it."""
+        return "*" in self.approve or _names(self.approve, name)
+
+    def masks(self, name: str) -> bool:
+        """Whether this additive task, or part of one, is answered in masked sums, also where ``allows`` is not."""
+        return _names(self.masked, name)
 
     def welcomes(self, caller: str) -> bool:
         """Whether ``caller`` may ask."""
         return "*" in self.callers or caller in self.callers
+
+
+def _names(words: tuple[str, ...], name: str) -> bool:
+    """Whether ``words`` have a name, by itself or with all parts of its task."""
+    return name in words or name.partition(":")[0] in words
+
+
+def _named_today(setting: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    """The words of a setting, names of earlier versions replaced by those of today, with a warning for each."""
+    renamed = renamed_names()
+    for word in words:
+        if word in renamed:
+            reason = f"{setting} of the site's policy has {word!r}, which is {renamed[word]!r} now: write that instead"
+            warn(reason, RenamedTask)
+    return tuple(renamed.get(word, word) for word in words)
 
 
 def _check_words(name: str, words: tuple[str, ...], known: Sequence[str]) -> None:

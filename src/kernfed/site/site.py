@@ -49,6 +49,7 @@ from kernfed.site.protocol.message import (
 )
 from kernfed.site.protocol.schema import Schema
 from kernfed.site.protocol.task import Task, find_task, forgetters, task, task_names
+from kernfed.site.protocol.traffic import INFORMATION
 from kernfed.site.quota import DailyQueries
 from kernfed.site.rows import Rows
 from kernfed.site.store import SiteStore
@@ -318,11 +319,13 @@ class Site:
         payload, leaves, refusal = Payload(), "none", None
         try:
             known = check_policy(self.policy, self.name, question, caller)
-            guarded = check_privacy(self.policy, self.name, known)
-            if self.policy.holds(known.name):
-                self._approvals.check(question, caller)
+            guarded = check_privacy(self.policy, self.name, known, question.payload)
+            parts = known.asked(question.payload)
+            for part in parts:
+                if self.policy.holds(part.name):
+                    self._approvals.check(question, part.name, caller)
             payload = self._carry_out(known, question, caller, guarded)
-            leaves = known.leaves
+            leaves = max((part.leaves for part in parts), key=INFORMATION.index)
         except Refused as refused:
             refusal = Refusal(refused.code, refused.reason)
         except Exception as error:  # the operator must see it, and the other sites must go on

@@ -15,8 +15,23 @@ from typing import Any
 
 import numpy as np
 
-from kernfed.base.checks import FloatArray, check_count
-from kernfed.testing.loss_sums import LossSums
+from kernfed.base.checks import FloatArray, IntArray, check_count
+
+
+@dataclass(frozen=True, eq=False)
+class LossSums:
+    """What one tester adds up over its rows, for a model as it is and without each of V sets of sites.
+
+    rows (C,) : of each class. right (1 + V, C) : of these, labelled correctly. gain (V, C) : losses with all sites less
+    those without the set; square (V, C) : squares of that. moved (V,) : rows whose label changes.
+    """
+
+    rows: IntArray
+    right: IntArray
+    gain: FloatArray
+    square: FloatArray
+    moved: IntArray
+
 
 #: Names of sites that are left out together.
 SiteSet = tuple[str, ...]
@@ -29,7 +44,8 @@ LEAST_GAIN, _UNUSUAL = 0.001, 2.0
 _OWN_CLASS = 0.5
 #: What a site claims counts at most so many times what the median site claims, in all and of a class.
 _CLAIMED = 3.0
-#: Whoever costs the others more than this is named, whatever else is said for it, if it is no chance.
+#: A site whose removal lowers the other sites' mean loss by more than this is named when p < LEVEL, even if it alone
+#: holds a class.
 _MOST_NEEDED = 0.2
 #: A tester weighs at most so many times the median one: nobody can count its rows.
 _HEARD = 1.5
@@ -81,7 +97,7 @@ class Influences:
     @property
     def named(self) -> tuple[str, ...]:
         """Sites whose answers do not fit those of the others, sorted."""
-        return tuple(sorted({site for own in (*self.sites, *self.together) if own.named for site in own.sites}))
+        return tuple(sorted({site for found in (*self.sites, *self.together) if found.named for site in found.sites}))
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values."""
@@ -89,43 +105,44 @@ class Influences:
             "named": list(self.named),
             "liars": self.liars,
             "head": self.head,
-            "sites": [_plain(own) for own in self.sites],
-            "together": [_plain(own) for own in self.together if own.named],
+            "sites": [_plain(found) for found in self.sites],
+            "together": [_plain(found) for found in self.together if found.named],
             "missing": dict(self.missing),
         }
 
     def words(self) -> str:
         """Whom to look at, in one sentence."""
         if not self.named:
-            unheard = all(own.p_value is None for own in self.sites)
+            nobody = all(found.p_value is None for found in self.sites)
             few = (
                 f"nobody can be named: beside the {2 * self.liars} that are not heard, at least one other must test on "
             )
             few += f"{_FEWEST_ROWS} rows or more; rows that you hold yourself need nobody unheard (liars=0)"
-            return few if unheard else "no site makes the answers for the others worse by more than chance explains"
-        singles = {own.sites[0] for own in self.sites if own.named}
-        pairs = [" with ".join(own.sites) for own in self.together if own.named]
+            return few if nobody else "no site makes the answers for the others worse by more than chance explains"
+        singles = {found.sites[0] for found in self.sites if found.named}
+        pairs = [" with ".join(found.sites) for found in self.together if found.named]
         listed = ", ".join([*sorted(singles), *pairs])
         return f"the others are better off without: {listed}; look at their rows and labels before anything else"
 
     def __str__(self) -> str:
-        shown = [*self.sites, *(own for own in self.together if own.named)]
-        names = [" + ".join(own.sites) for own in shown]
+        shown = [*self.sites, *(found for found in self.together if found.named)]
+        names = [" + ".join(found.sites) for found in shown]
         width = max([len("site left out"), *map(len, names)])
         lines = [f"{'site left out':<{width}}  others' accuracy  labels moved   loss saved       z  p-value"]
-        for name, own in zip(names, shown, strict=True):
+        for name, found in zip(names, shown, strict=True):
             points = (
-                "               ." if math.isnan(own.points) else f"{round(100 * own.points, 2) + 0.0:>+9.2f} points"
+                "               ."
+                if math.isnan(found.points)
+                else f"{round(100 * found.points, 2) + 0.0:>+9.2f} points"
             )
-            chance = "      ." if own.p_value is None else f"{own.p_value:>7.2g}"
-            mark = "  <- does not fit" if own.named else ""
-            lines.append(
-                f"{name:<{width}}  {points}  {own.moved:>12.1%}  {own.gain:>+11.5f}  {own.z:>+6.1f}  {chance}{mark}"
-            )
+            chance = "      ." if found.p_value is None else f"{found.p_value:>7.2g}"
+            mark = "  <- does not fit" if found.named else ""
+            figures = f"{found.moved:>12.1%}  {found.gain:>+11.5f}  {found.z:>+6.1f}  {chance}"
+            lines.append(f"{name:<{width}}  {points}  {figures}{mark}")
         return "\n".join([*lines, f"{self.words()[:1].upper()}{self.words()[1:]}."])
 
 
-def ownership(counts: Mapping[str, FloatArray], own: SiteSet) -> float:
+def ownership(counts: Mapping[str, FloatArray], sites: SiteSet) -> float:
     """How much of what is learned only these sites know, from rows ``counts`` {site: (C,)} of every class.
 
     ``sum_c pi_c s_c^2``, pi_c the share of a class in all rows and s_c that of its rows which are theirs: for a class
@@ -144,13 +161,13 @@ def ownership(counts: Mapping[str, FloatArray], own: SiteSet) -> float:
     limits[holders] = _CLAIMED * np.nanmedian(held[:, holders], axis=0)
     table = np.minimum(table, limits)
     total = table.sum(axis=0)
-    theirs = table[[place for place, site in enumerate(sorted(counts)) if site in own]].sum(axis=0)
+    theirs = table[[place for place, site in enumerate(sorted(counts)) if site in sites]].sum(axis=0)
     shares = np.divide(theirs, total, out=np.zeros_like(total), where=total > 0)
     return float((total / total.sum()) @ shares**2) if total.sum() > 0 else 0.0
 
 
 def claimed_shares(counts: Mapping[str, FloatArray]) -> FloatArray | None:
-    """Shares (C,) of classes in training by what sites claim, no site far above the median; None where none is told."""
+    """Shares (C,) of classes in training by what sites claim, no site far above the median; None without any."""
     total = _cut_claims(counts).sum(axis=0) if counts else np.zeros(0)
     return total / total.sum() if total.sum() > 0 else None
 
@@ -164,7 +181,7 @@ def _cut_claims(counts: Mapping[str, FloatArray]) -> FloatArray:
 
 
 def judge(
-    told: Mapping[str, LossSums],
+    sums: Mapping[str, LossSums],
     sets: Sequence[SiteSet],
     shares: FloatArray | None,
     apart: Sequence[float] = (),
@@ -173,41 +190,41 @@ def judge(
     usual: Sequence[float] | None = None,
     labels: bool = True,
 ) -> tuple[Influence, ...]:
-    """Influence of each of ``sets`` from what testers ``told``, in the order of the sets.
+    """Influence of each of ``sets`` from the ``sums`` of testers, in the order of the sets.
 
     shares (C,) : of classes in training; None takes those of the rows that were tested. apart : ``ownership`` of each
     set. usual : gains of sites to compare with, by default those of the other sets. labels : whether rows have any.
     """
     check_count(liars, "liars", at_least=0)
-    measured = [_judge_one(told, own, number, len(sets), shares, liars) for number, own in enumerate(sets)]
+    measured = [_judge_one(sums, left_out, number, len(sets), shares, liars) for number, left_out in enumerate(sets)]
     judged = []
-    for number, own in enumerate(measured):
+    for number, found in enumerate(measured):
         others = [other.gain for place, other in enumerate(measured) if place != number] if usual is None else usual
         typical = float(np.median(np.abs(others))) if len(others) else 0.0
         known = _OWN_CLASS * apart[number] if len(apart) else 0.0
         least = min(_MOST_NEEDED, max(LEAST_GAIN, _UNUSUAL * typical, known))
-        judged.append(replace(own, least=least, points=own.points if labels else math.nan))
+        judged.append(replace(found, least=least, points=found.points if labels else math.nan))
     return tuple(judged)
 
 
 def _judge_one(
-    told: Mapping[str, LossSums], own: SiteSet, number: int, tried: int, shares: FloatArray | None, liars: int
+    sums: Mapping[str, LossSums], left_out: SiteSet, number: int, tried: int, shares: FloatArray | None, liars: int
 ) -> Influence:
-    others = [told[name] for name in sorted(told) if name not in own and told[name].rows.sum()]
+    others = [sums[name] for name in sorted(sums) if name not in left_out and sums[name].rows.sum()]
     if not others:
-        return Influence(own, 0, 0.0, 0.0, None, math.nan, 0.0)
+        return Influence(left_out, 0, 0.0, 0.0, None, math.nan, 0.0)
     votes = _votes(others, number, shares)
-    heard = sorted(range(len(others)), key=lambda place: votes.gain[place])[liars : len(others) - liars]
-    rows = sum(int(others[place].rows.sum()) for place in heard)
+    counted = sorted(range(len(others)), key=lambda place: votes.gain[place])[liars : len(others) - liars]
+    rows = sum(int(others[place].rows.sum()) for place in counted)
     if rows < _FEWEST_ROWS:
-        return Influence(own, rows, 0.0, 0.0, None, math.nan, 0.0)
-    weight = votes.weight[heard]
-    right = np.array([others[place].right.sum(axis=1) / others[place].rows.sum() for place in heard])
-    moved = np.array([others[place].moved[number] / others[place].rows.sum() for place in heard])
+        return Influence(left_out, rows, 0.0, 0.0, None, math.nan, 0.0)
+    weight = votes.weight[counted]
+    right = np.array([others[place].right.sum(axis=1) / others[place].rows.sum() for place in counted])
+    moved = np.array([others[place].moved[number] / others[place].rows.sum() for place in counted])
     points = float(weight @ (right[:, number + 1] - right[:, 0]) / weight.sum())
-    gain, z = votes.mean(heard)
+    gain, z = votes.mean(counted)
     chance = min(1.0, tried * math.erfc(z / math.sqrt(2)) / 2)
-    return Influence(own, rows, gain, z, chance, points, float(weight @ moved / weight.sum()))
+    return Influence(left_out, rows, gain, z, chance, points, float(weight @ moved / weight.sum()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,9 +237,9 @@ class _Votes:
     products: FloatArray
     weights: FloatArray
 
-    def mean(self, heard: Sequence[int]) -> tuple[float, float]:
-        """Mean gain of those who are heard, and over its standard error: of rows, or of testers if that is larger."""
-        places = list(heard)
+    def mean(self, counted: Sequence[int]) -> tuple[float, float]:
+        """Mean gain of testers ``counted``, and over its standard error: of rows, or of testers if that is larger."""
+        places = list(counted)
         total = float(self.weight[places].sum())
         mean = float(self.gain[places].sum()) / total
         deviations = self.squares[places] - 2 * mean * self.products[places] + mean**2 * self.weights[places]
@@ -255,6 +272,6 @@ def _votes(others: Sequence[LossSums], number: int, shares: FloatArray | None) -
     )
 
 
-def _plain(own: Influence) -> dict[str, Any]:
-    points = None if math.isnan(own.points) else own.points
-    return {**vars(own), "sites": list(own.sites), "points": points, "named": own.named}
+def _plain(found: Influence) -> dict[str, Any]:
+    points = None if math.isnan(found.points) else found.points
+    return {**vars(found), "sites": list(found.sites), "points": points, "named": found.named}

@@ -1,5 +1,6 @@
-"""What a test of a classifier counts, at one site and at all of them together."""
+"""What a test counts of a classifier, and adds up of a regressor: at one site, and at all of them together."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray, IntArray
-from kernfed.base.labels import ClassIndex
 from kernfed.errors import InputError
 from kernfed.testing.harm import Influences
 
@@ -197,14 +197,24 @@ class Evaluation:
         return "\n".join(lines)
 
 
+def class_numbers(classes: npt.NDArray[Any], labels: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Numbers (n,) of labels among ``classes`` (C,), and C of those that are none of them."""
+    place = {label: number for number, label in enumerate(classes.tolist())}
+    return np.array([place.get(label, len(classes)) for label in labels.tolist()], dtype=np.intp)
+
+
 def count_outcomes(classes: npt.NDArray[Any], labels: npt.NDArray[Any], probabilities: FloatArray) -> Outcome:
     """Outcome of probabilities (n, C) for rows with true ``labels`` (n,)."""
     if not ((probabilities >= 0) & (probabilities <= 1 + 1e-6)).all():  # also refuses NaN, which weights of 1e300 make
         raise InputError("a model's probabilities must be between 0 and 1, and are not; its numbers are too large")
-    numbers = ClassIndex(classes).numbers(labels, "minus-one")
-    truth = np.where(numbers < 0, len(classes), numbers)
+    return count_numbers(class_numbers(classes, labels), probabilities)
+
+
+def count_numbers(truth: npt.NDArray[np.intp], probabilities: FloatArray) -> Outcome:
+    """Outcome of probabilities (n, C) for rows with class numbers ``truth`` (n,), C for labels that are unknown."""
+    classes = probabilities.shape[1]
     predicted = probabilities.argmax(axis=1)
-    confusion = np.zeros((len(classes) + 1, len(classes)), dtype=np.int64)
+    confusion = np.zeros((classes + 1, classes), dtype=np.int64)
     np.add.at(confusion, (truth, predicted), 1)
     confidence = probabilities.max(axis=1) if len(probabilities) else np.zeros(0)
     bins = np.minimum((confidence * BINS).astype(np.intp), BINS - 1)
@@ -249,3 +259,104 @@ def _figures(outcome: Outcome) -> dict[str, Any]:
 
 def _plain(value: float) -> float | None:
     return None if np.isnan(value) else value
+
+
+@dataclass(frozen=True)
+class ErrorSums:
+    """Sums over the tested rows of one site.
+
+    squared : of squared errors; absolute : of absolute errors; mean : of the true values; spread : their squared
+    deviations from it, added up (not a difference of large sums, which would lose the digits).
+    """
+
+    rows: int = 0
+    squared: float = 0.0
+    absolute: float = 0.0
+    mean: float = 0.0
+    spread: float = 0.0
+
+    @property
+    def mean_squared_error(self) -> float:
+        """Mean squared error; NaN where no row was tested."""
+        return self.squared / self.rows if self.rows else math.nan
+
+    @property
+    def mean_absolute_error(self) -> float:
+        """Mean absolute error; NaN where no row was tested."""
+        return self.absolute / self.rows if self.rows else math.nan
+
+    @property
+    def r2(self) -> float:
+        """Coefficient of determination ``1 - squared / spread``; NaN where the true values do not differ."""
+        return 1.0 - self.squared / self.spread if self.spread > 0 else math.nan
+
+    def __add__(self, other: "ErrorSums") -> "ErrorSums":
+        rows = self.rows + other.rows
+        if not rows:
+            return self
+        gap, share = other.mean - self.mean, other.rows / rows
+        spread = self.spread + other.spread + gap**2 * self.rows * share
+        return ErrorSums(
+            rows, self.squared + other.squared, self.absolute + other.absolute, self.mean + gap * share, spread
+        )
+
+
+@dataclass(frozen=True)
+class RegressionEvaluation:
+    """Sums of errors of every site, and of all together (``pooled``); ``influence`` of each, where asked for."""
+
+    sites: Mapping[str, ErrorSums]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    influence: Influences | None = None
+
+    @property
+    def pooled(self) -> ErrorSums:
+        """The sums of all sites, as if their rows were one table."""
+        return sum(self.sites.values(), ErrorSums())
+
+    @property
+    def r2(self) -> float:
+        """Coefficient of determination over all sites' rows."""
+        return self.pooled.r2
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values; what is not defined is null."""
+        told = {
+            "pooled": _error_figures(self.pooled),
+            "sites": {site: _error_figures(sums) for site, sums in self.sites.items()},
+            "missing": dict(self.missing),
+        }
+        return told if self.influence is None else {**told, "influence": self.influence.to_json()}
+
+    def __str__(self) -> str:
+        width = max(len(name) for name in [*self.sites, "all sites"])
+        lines = [f"{'site':<{width}}     rows  mean squared error  mean absolute error       R2"]
+        for name, sums in [*self.sites.items(), ("all sites", self.pooled)]:
+            lines.append(
+                f"{name:<{width}}  {sums.rows:>7,}  {sums.mean_squared_error:>18.6g}  "
+                f"{sums.mean_absolute_error:>19.6g}  {sums.r2:>7.4f}"
+            )
+        lines += [f"{site:<{width}}  missing: {reason}" for site, reason in self.missing.items()]
+        lines += [] if self.influence is None else ["", str(self.influence)]
+        return "\n".join(lines)
+
+
+def error_sums(truth: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> ErrorSums:
+    """Sums of errors of predictions (n,) for true values (n,)."""
+    if not len(truth):
+        return ErrorSums()
+    values = truth.astype(np.float64)
+    errors = predicted - values
+    mean = float(values.mean())
+    return ErrorSums(
+        len(values), float((errors**2).sum()), float(np.abs(errors).sum()), mean, float(((values - mean) ** 2).sum())
+    )
+
+
+def _error_figures(sums: ErrorSums) -> dict[str, float | int | None]:
+    values = {
+        "mean_squared_error": sums.mean_squared_error,
+        "mean_absolute_error": sums.mean_absolute_error,
+        "r2": sums.r2,
+    }
+    return {"rows": sums.rows, **{name: None if math.isnan(value) else value for name, value in values.items()}}

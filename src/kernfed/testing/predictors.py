@@ -1,6 +1,6 @@
 """Who answers at a site, and with what: the model itself, or of a personalised model the site's own predictor."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -8,9 +8,6 @@ import numpy.typing as npt
 from kernfed.base.answer import Answer
 from kernfed.base.model import Model, as_model
 from kernfed.errors import InputError
-from kernfed.files import Record, from_record, to_record
-from kernfed.site.protocol.message import Payload
-from kernfed.site.site import Site
 
 #: What is told where nothing can be tested.
 NOTHING_ASIDE = (
@@ -34,7 +31,7 @@ def predictor_for(model: Any, site: str, option: str) -> Any:
 
     ``option`` is how the user names it, for what is refused.
     """
-    sites = _listed(model.sites) if isinstance(model, Model) else ""
+    sites = _site_list(model.sites) if isinstance(model, Model) else ""
     if not is_personal(model):
         if site:
             told = f" of the sites {sites}" if sites else ""
@@ -89,36 +86,11 @@ def site_predictors(model: Any, sites: Iterable[str]) -> tuple[dict[str, Any], d
     return predictors, missing
 
 
-def model_questions(model: Any, sites: Sequence[str]) -> tuple[Payload | dict[str, Payload], dict[str, str]]:
-    """What to ask ``sites``: the model itself, or to each its own predictor; and who has none, with the reason."""
-    predictors, missing = site_predictors(model, sites)
-    if not is_personal(model):
-        return _question(model), missing
-    return {site: _question(predictor) for site, predictor in predictors.items()}, missing
-
-
-def read_model(site: Site, arrays: Mapping[str, npt.NDArray[Any]], values: Any, rows: int) -> Model:
-    """The model in a question that is to predict so many ``rows``, if the site's policy allows one of its size."""
-    site.allow(numbers=sum(int(array.size) for array in arrays.values()))
-    model = from_record(Record(arrays, values))
-    if not isinstance(model, Model):
-        raise InputError(f"a {type(model).__name__} cannot be tested, expected a model that predicts")
-    features = model.mapped_features
-    site.allow(features=features, numbers=(rows + model.n_features_in_) * features)
-    site.allow(features=max(model.hidden, default=0), steps=len(model.hidden))
-    return model
-
-
 def _check_predicts(model: Any) -> None:
     """Refuse a personalised model that has weights only, before anything is said of its sites."""
     model.for_site(model.sites[0])
 
 
-def _question(model: Any) -> Payload:
-    record = to_record(model)
-    return Payload(record.arrays, {"model": dict(record.values)})
-
-
-def _listed(sites: Sequence[str]) -> str:
+def _site_list(sites: Sequence[str]) -> str:
     more = f" and {len(sites) - 20} more" if len(sites) > 20 else ""
     return ", ".join(map(repr, sites[:20])) + more

@@ -107,7 +107,7 @@ def test_personal_models_are_those_of_the_local_engine_to_the_bit(
     assert (tmp_path / "local").read_bytes() == (tmp_path / "flower").read_bytes()
     assert tested["local"] == tested["flower"]
     assert asked["local"] == asked["flower"]
-    exchanges = {name for _, name in asked["flower"]} - {"evaluate", "evaluate_regression", "personal_gain"}
+    exchanges = {name for _, name in asked["flower"]} - {"test_model", "personal_gain"}
     forms = {"personal_forms"} if "features" in settings else set()
     assert exchanges == {"personal_survey", "personal_statistics"} | forms
     assert set(asked["flower"].values()) == {1}
@@ -358,7 +358,7 @@ def test_every_task_is_found_by_a_process_that_has_met_no_learner() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     homes = {name: module for method in methods() for module, names in method.tasks.items() for name in names}
-    assert {"scores", "ridge_start", "personal_survey", "evaluate", "forget_rows"} <= set(homes)
+    assert {"scores", "ridge_start", "personal_survey", "test_model", "forget_rows"} <= set(homes)
     assert json.loads(done.stdout) == homes
 
 

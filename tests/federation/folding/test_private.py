@@ -458,8 +458,9 @@ def test_a_site_that_requires_privacy_takes_part_with_it_and_sends_nothing_witho
             learner(GAUSSIAN, hold="machines").fit(federation).predict(queries).tobytes()
             == model.predict(queries).tobytes()
         )
-        for task in ("held_out_queries", "evaluate_scores", "evaluate"):
-            refusal = federation.ask(task, Payload(), sites=["b"], min_replies=0).missing["b"]
+        asked = Payload(values={"statistics": {"outcomes": {}}})
+        for task in ("held_out_queries", "test_scores", "test_model"):
+            refusal = federation.ask(task, asked, sites=["b"], min_replies=0).missing["b"]
             assert refusal.code == "policy"
             assert "requires privacy" in refusal.reason
 

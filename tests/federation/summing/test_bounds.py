@@ -14,12 +14,18 @@ from kernfed.kahm.model import FoldingModel
 from kernfed.privacy import RecordMoments
 from kernfed.secure.committee.fixed import Block, Layout
 from kernfed.site.protocol.message import decode_question, decode_reply
-from kernfed.site.protocol.task import find_task, methods, task_names
-from kernfed.testing.calibrating import FACTORS
-from kernfed.testing.evaluation import whole_question
+from kernfed.site.protocol.task import methods, question_parts
+from kernfed.testing.exchange import whole_question
+from kernfed.testing.statistics import FACTORS, Coverage, Outcomes, Temperatures
 from oracles.federation import sites_data
 
 SITES = ("a", "b", "c")
+#: Additive parts of tests, by their names in policies: functions of the number of classes.
+STATISTICS = {
+    "test_model:outcomes": Outcomes,
+    "test_model:temperatures": lambda classes: Temperatures(classes, FACTORS),
+    "test_model:coverage": Coverage,
+}
 BOUNDS = (5e-324, 1e-9, 0.5, 30.0, 1e15)
 
 
@@ -53,10 +59,8 @@ def additive_question(name, federation):
         question = Payload(values={"parameters": model.parameters.to_values()})
     else:
         machines = FoldingLearner("distance", batch_size=10, hold="machines", scale=None).fit(federation)
-        question = whole_question(machines, federation)
-    if name == "calibrate_model":
-        question = Payload({**question.arrays, "temperatures": np.array(FACTORS)}, question.values)
-    answer = federation.engine.site("a").as_owner(name, question)
+        question = whole_question(machines, federation, STATISTICS[name](len(machines.classes_)))
+    answer = federation.engine.site("a").as_owner(name.partition(":")[0], question)
     return question, {array: values.shape for array, values in answer.arrays.items()}
 
 
@@ -67,25 +71,20 @@ def masked_kinds(replies):
     return kinds
 
 
-ADDITIVE = [
-    name
-    for name in task_names()
-    if find_task(name).additive and any(name in names for method in methods() for names in method.tasks.values())
-]
-
-
 def test_there_are_additive_tasks():
-    assert set(ADDITIVE) == {"calibrate_model", "conform", "evaluate", "ridge_sums"}
+    declared = {name for method in methods() for names in method.tasks.values() for name in names}
+    additive = {name for name, part in question_parts().items() if part.additive and name.partition(":")[0] in declared}
+    assert additive == {*STATISTICS, "ridge_sums"}
 
 
-@pytest.mark.parametrize("name", ["calibrate_model", "conform", "evaluate", "ridge_sums"])
+@pytest.mark.parametrize("name", [*STATISTICS, "ridge_sums"])
 def test_a_bound_below_or_above_a_sites_entries_gets_the_same_reply(federation, replies, name):
     question, shapes = additive_question(name, federation)
     replies.clear()
     kinds = set()
     for bound in BOUNDS:
         arrays = {array: (shape, bound) for array, shape in shapes.items()}
-        total = federation.sum(name, question, arrays, committee="secure")
+        total = federation.sum(name.partition(":")[0], question, arrays, committee="secure")
         assert total.sites == SITES
         assert all(np.abs(values).max(initial=0.0) <= 3 * bound + 2.0**-50 for values in total.arrays.values())
         kinds |= masked_kinds(replies)
@@ -116,12 +115,14 @@ def test_a_model_that_overflows_on_some_rows_gets_the_same_reply(federation, rep
     model = RidgeLearner("exact", **settings).fit(federation)
     fits, fails = (hostile_question(model, size, federation) for size in (1.0, 1.7e308))
     site = federation.engine.site("a")
-    shapes = {name: part.shape for name, part in site.as_owner("evaluate", fits).arrays.items()}
+    shapes = {name: part.shape for name, part in site.as_owner("test_model", fits).arrays.items()}
     replies.clear()
     arrays = {name: (shape, 2.0**40) for name, shape in shapes.items()}
-    totals = [federation.sum("evaluate", question, arrays, committee="secure") for question in (fits, fails)]
-    assert [total.arrays["confusion"].sum() for total in totals] == [aside(federation)] * 2
-    federation.sum("evaluate", fails, {"confusion": ((7,), 1.0)}, committee="secure")  # arrays that it does not have
+    totals = [federation.sum("test_model", question, arrays, committee="secure") for question in (fits, fails)]
+    assert [total.arrays["outcomes.confusion"].sum() for total in totals] == [aside(federation)] * 2
+    federation.sum(
+        "test_model", fails, {"outcomes.confusion": ((7,), 1.0)}, committee="secure"
+    )  # arrays that it does not have
     kinds = masked_kinds(replies)
     assert {refusal for _, refusal in kinds} == {None}
     assert len(kinds) == 2  # by the number of entries
@@ -139,11 +140,13 @@ def test_a_row_without_scores_changes_a_sum_by_that_row_alone(rng):
     data = sites_data(rng, SITES)
     with Federation.local(data, holdout=0.4) as federation:
         machines = model.fit(federation)
-        question = whole_question(machines, federation)
-        calibrating = Payload({**question.arrays, "temperatures": np.array(FACTORS)}, question.values)
-        site = federation.engine.site("a")
-        names = {"evaluate": question, "conform": question, "calibrate_model": calibrating}
-        before = {name: site.as_owner(name, asked).arrays for name, asked in names.items()}
+        classes, site = len(machines.classes_), federation.engine.site("a")
+        asked = [whole_question(machines, federation, statistic(classes)) for statistic in STATISTICS.values()]
+
+        def answers():
+            return {name: array for own in asked for name, array in site.as_owner("test_model", own).arrays.items()}
+
+        before = answers()
         broken_row = site.held_out().X[0].copy()
 
         def scores(self, X, honest=FoldingModel.scores):
@@ -153,14 +156,13 @@ def test_a_row_without_scores_changes_a_sum_by_that_row_alone(rng):
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(FoldingModel, "scores", scores)
-            after = {name: site.as_owner(name, asked).arrays for name, asked in names.items()}
-    for name in ("evaluate", "conform"):
-        for array in set(before[name]) & {"confusion", "counts", "nearest"}:
-            moved = after[name][array] - before[name][array]
-            assert (moved.sum(), np.abs(moved).sum() in (0, 2)) == (0, True)
-    assert (after["conform"]["counts"] != before["conform"]["counts"]).any()
-    assert after["calibrate_model"]["rows"] == before["calibrate_model"]["rows"]
-    assert (after["calibrate_model"]["losses"] != before["calibrate_model"]["losses"]).any()
+            after = answers()
+    for name in ("outcomes.confusion", "coverage.counts", "coverage.nearest"):
+        moved = after[name] - before[name]
+        assert (moved.sum(), np.abs(moved).sum() in (0, 2)) == (0, True)
+    assert (after["coverage.counts"] != before["coverage.counts"]).any()
+    assert after["temperatures.rows"] == before["temperatures.rows"]
+    assert (after["temperatures.losses"] != before["temperatures.losses"]).any()
 
 
 def test_labels_that_are_no_class_are_neither_named_nor_refused(federation, replies):
@@ -210,7 +212,7 @@ def hostile_question(model, size, federation):
     weights = np.zeros_like(model.weights_)
     weights[0, :2] = size, -size
     hostile = replace(model, weights_=weights, temperature_=1.0)
-    return whole_question(hostile, federation)
+    return whole_question(hostile, federation, Outcomes(len(model.classes_)))
 
 
 def test_a_bound_on_shares_of_noise_gets_the_same_reply(federation, replies, monkeypatch):

@@ -39,12 +39,13 @@ from kernfed.ridge.parameters import RidgeParameters
 from kernfed.site.protocol.message import Question, decode_reply, digest, encode_question
 from kernfed.site.release.books import charges, spent
 from kernfed.site.release.kept import FOLDER
-from kernfed.testing.evaluation import whole_question
+from kernfed.testing.exchange import whole_question
+from kernfed.testing.statistics import Coverage
 
 N = 60
 LABELS = np.arange(N) % 2
 #: What a site allows by default, preparations, and the releases that are tried here.
-RELEASES = ("folding_fit", "ridge_release", "personal_release", "conform_release")
+RELEASES = ("folding_fit", "ridge_release", "personal_release", "test_model:coverage:noisy")
 TASKS = tuple(dict.fromkeys((*Policy().tasks, "prepare", *RELEASES)))
 BY_ROW = {
     "gaussian": (RecordGaussian(0.1, 1e-5, 2.0), None),
@@ -79,9 +80,9 @@ def personal() -> tuple[str, Payload]:
 def conform() -> tuple[str, Payload]:
     with kf.Federation.local({"b": (np.linspace(-1, 1, N)[:, None], LABELS)}) as federation:
         model: Any = kf.RidgeLearner("exact", features="given", regularization=1.0).fit(federation)
-        question = whole_question(model, federation)
+        question = whole_question(model, federation, Coverage(2))
     asked = _asked(RecordHistogram(0.1, 1e-5)).values
-    return "conform_release", Payload(question.arrays, {**question.values, **asked})
+    return "test_model", Payload(question.arrays, {**question.values, **asked})
 
 
 def _asked(mechanism: Any, **values: Any) -> Payload:

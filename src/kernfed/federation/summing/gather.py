@@ -113,7 +113,7 @@ def gather_sum(
 ) -> Program[Total]:
     """The sum of what an additive task answers; see ``Federation.sum``."""
     known = find_task(task)
-    if known is None or not known.additive:
+    if known is None or not all(part.additive for part in known.asked(payload)):
         raise InputError(f"{task!r} is no task whose answers can be added; declare it with @task(..., additive=True)")
     setting, asked = read_setting(committee), sorted(set(sites))
     layout = fit_layout(arrays, max(1, len(asked)))

@@ -151,7 +151,7 @@ def open_sums(site: Site, payload: Payload) -> Payload:
 def masked_sum(site: Site, payload: Payload) -> Payload:
     """The site's part of the sum of an additive task, masked; it is sent whatever values the site's rows have."""
     asked = str(read_terms(payload).task)
-    known = _additive_task(site, asked)
+    known = _additive_task(site, asked, payload)
     terms = read_own_terms(site, asked, payload)
     if terms.noise is not None:
         raise Refused("bad question", f"{asked!r} is answered without noise, and the terms of the run speak of some")
@@ -177,16 +177,19 @@ def _own_vector(site: Site, known: Task, terms: RunTerms, question: Payload) -> 
         return np.zeros(terms.layout.size, dtype=np.uint64)
 
 
-def _additive_task(site: Site, name: str) -> Task:
-    """The additive task of this name, where the site answers it, be it masked only."""
-    known = find_task(name)
-    if known is None or not known.additive:
+def _additive_task(site: Site, name: str, payload: Payload) -> Task:
+    """The additive task of this name, where the site answers what is asked of it, be it masked only."""
+    known, policy = find_task(name), site.policy
+    parts = () if known is None else known.asked(payload)
+    if known is None or not all(part.additive for part in parts):
         raise Refused("bad question", f"{name!r} is no task whose answers can be added")
-    if name not in site.policy.masked and not site.policy.allows(name):
-        raise Refused("policy", f"the policy of site {site.name!r} does not allow {name!r}, masked or not")
-    if site.policy.holds(name):
-        raise Refused("policy", f"the policy of site {site.name!r} lets {name!r} wait; let 'sum_masked' wait instead")
-    check_privacy(site.policy, site.name, known)
+    for part in parts:
+        if not policy.masks(part.name) and not policy.allows(part.name):
+            raise Refused("policy", f"the policy of site {site.name!r} does not allow {part.name!r}, masked or not")
+        if policy.holds(part.name):
+            wait = f"lets {part.name!r} wait; let 'sum_masked' wait instead"
+            raise Refused("policy", f"the policy of site {site.name!r} {wait}")
+    check_privacy(policy, site.name, known, payload)
     return known
 
 

@@ -5,7 +5,7 @@ forgets, its learner. Everything else is found from that when it is needed: a si
 question, and pays for what it imports each time. The core names no method.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -14,7 +14,7 @@ from typing import Any
 
 import kernfed
 from kernfed.base.checks import check_choice
-from kernfed.errors import InputError
+from kernfed.errors import InputError, Refused
 from kernfed.files import formats_from
 from kernfed.site.protocol.message import Payload
 from kernfed.site.protocol.traffic import INFORMATION
@@ -31,6 +31,20 @@ ENTRY_POINTS = "kernfed.methods"
 
 
 @dataclass(frozen=True)
+class Part:
+    """What a policy judges of a question: a whole task, or one of the statistics it can ask for ("task:statistic").
+
+    leaves, under_privacy, additive, reason : as in ``Task``.
+    """
+
+    name: str
+    leaves: str
+    under_privacy: str = "refused"
+    additive: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class Task:
     """A question that sites can answer.
 
@@ -39,6 +53,8 @@ class Task:
     repetition must not. queries : whether the rows ``X`` of the question count as queries of the day. locked : whether
     the whole answer is computed with the site's store locked, without which there are no rows. additive : whether the
     arrays of the answer are sums over rows, so that those of all sites may be added, also where only the sum is told.
+    parts : of a task whose questions name what they want, the names of the ``Method.parts`` that a question asks for;
+    these have their own ``leaves``, ``under_privacy`` and ``additive``, and the task the most that any of them has.
     """
 
     name: str
@@ -50,6 +66,18 @@ class Task:
     queries: bool = False
     locked: bool = True
     additive: bool = False
+    parts: Callable[[Payload], Sequence[str]] | None = None
+
+    def asked(self, payload: Payload) -> tuple[Part, ...]:
+        """The parts that a question asks for; the task itself where it has none."""
+        if self.parts is None:
+            return (Part(self.name, self.leaves, self.under_privacy, self.additive, self.reason),)
+        known, names = known_parts(), self.parts(payload)
+        if not names or not set(names) <= set(known):
+            raise Refused(
+                "bad question", f"{self.name!r} has no parts {', '.join(map(repr, names)) or 'in the question'}"
+            )
+        return tuple(known[name] for name in names)
 
     def __post_init__(self) -> None:
         check_choice(self.leaves, "leaves", INFORMATION)
@@ -62,17 +90,20 @@ class Task:
 class Method:
     """What a way of learning brings, by names, so that nothing is imported before it is needed.
 
-    tasks : names of the tasks that each module declares. default_tasks : those that a site answers unless its policy
-    says otherwise. formats : the module of each file format. connects : by the name of a model, the function
-    (federation, model) -> model that lets sites answer for it. forgets : functions (site, ids) that delete whatever the
-    site's store holds of rows. keeps : the function (store) that lists what is kept for models. receipts : what
-    receipts say of it, a ``federation.site.receipts.ReceiptBook``. learner : the class, and ``jobs`` its settings by
-    name, a ``federation.settings.LearnerSettings``. sums : the function (federation, task, payload, ...) that gathers a
-    sum which nobody sees in parts. Functions, classes and these are named as "module:name".
+    tasks : names of the tasks that each module declares. parts : of those that have parts, what policies judge. renamed
+    : names in policies of earlier versions, and the name of today for each. default_tasks : those that a site answers
+    unless its policy says otherwise. formats : the module of each file format. connects : by the name of a model, the
+    function (federation, model) -> model that lets sites answer for it. forgets : functions (site, ids) that delete
+    whatever the site's store holds of rows. keeps : the function (store) that lists what is kept for models. receipts :
+    what receipts say of it, a ``federation.site.receipts.ReceiptBook``. learner : the class, and ``jobs`` its settings
+    by name, a ``federation.settings.LearnerSettings``. sums : the function (federation, task, payload, ...) that
+    gathers a sum which nobody sees in parts. Functions, classes and these are named as "module:name".
     """
 
     name: str
     tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
     default_tasks: tuple[str, ...] = ()
     formats: Mapping[str, str] = field(default_factory=dict)
     connects: Mapping[str, str] = field(default_factory=dict)
@@ -105,11 +136,12 @@ def task(
     queries: bool = False,
     locked: bool = True,
     additive: bool = False,
+    parts: Callable[[Payload], Sequence[str]] | None = None,
 ) -> Callable[[Any], Any]:
     """Declare a function (site, payload) -> payload as the answer to ``name``; see ``Task``."""
 
     def add(run: Callable[[Any, Payload], Payload]) -> Callable[[Any, Payload], Payload]:
-        _tasks[name] = Task(name, run, leaves, under_privacy, reason, changes, queries, locked, additive)
+        _tasks[name] = Task(name, run, leaves, under_privacy, reason, changes, queries, locked, additive, parts)
         return run
 
     return add
@@ -125,10 +157,41 @@ def find_task(name: str) -> Task | None:
     return _tasks.get(name)
 
 
+def shown_name(name: str, payload: Payload) -> str:
+    """What a question asks for, for people: its parts, or its task where it has none or they cannot be read."""
+    known = find_task(name)
+    try:
+        return name if known is None else ", ".join(part.name for part in known.asked(payload))
+    except Refused:
+        return name
+
+
 def task_names() -> tuple[str, ...]:
-    """Names of all tasks, sorted: what a policy may allow."""
+    """Names of all tasks, sorted."""
     own = {name for method in methods() for names in method.tasks.values() for name in names}
     return tuple(sorted({*CORE_TASKS, *own, *_tasks}))
+
+
+def policy_names() -> tuple[str, ...]:
+    """Names that a policy may allow, sorted: all tasks, and the parts of those that have some."""
+    return tuple(sorted({*task_names(), *known_parts()}))
+
+
+@cache
+def known_parts() -> dict[str, Part]:
+    """Parts of all tasks that have some, by name."""
+    return {part.name: part for method in methods() for part in method.parts}
+
+
+def question_parts() -> dict[str, Part]:
+    """Everything that can be asked for, by name: tasks without parts, and the parts of the others."""
+    known = {name: found for name in task_names() if (found := find_task(name)) is not None and found.parts is None}
+    return {**{name: found.asked(Payload())[0] for name, found in known.items()}, **known_parts()}
+
+
+def renamed_names() -> dict[str, str]:
+    """Names that policies of earlier versions may have, with the name of today for each."""
+    return {old: new for method in methods() for old, new in method.renamed.items()}
 
 
 def default_tasks() -> tuple[str, ...]:

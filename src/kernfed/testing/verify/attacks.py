@@ -21,6 +21,7 @@ from kernfed.privacy.accounting import Event, epsilon_for
 from kernfed.privacy.release import Mechanism
 from kernfed.privacy.values import mechanism_to_values
 from kernfed.site.protocol.message import Payload, Reply
+from kernfed.site.protocol.task import known_parts
 from kernfed.site.release.books import LEDGER, open_ledger
 from kernfed.site.site import Site
 from kernfed.testing.verify.crafted import agree, cheaper, leaves, trainings
@@ -157,9 +158,8 @@ def membership(target: Target) -> Verdict:
 
 def tests_on_rows(target: Target) -> Verdict:
     """Ask for errors, counts and losses of models on the site's own rows."""
-    tasks = ["evaluate_regression", "evaluate", "evaluate_scores", "calibrate_scores", "calibrate_model"]
-    tasks += ["conform", "conform_scores", "influence", "influence_scores", "held_out_queries"]
-    tasks += ["machines", "ridge_moments", "personal_statistics"]
+    tasks = [name for name, part in known_parts().items() if part.under_privacy == "refused"]
+    tasks += ["held_out_queries", "machines", "ridge_moments", "personal_statistics"]
     site = target.site()
     answered = [
         task

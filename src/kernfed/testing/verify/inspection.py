@@ -17,7 +17,7 @@ from kernfed.federation.summing.tasks import TERMS
 from kernfed.privacy.names import ROW_MECHANISMS
 from kernfed.site.policy import Policy
 from kernfed.site.protocol.message import Payload, Question, Reply, encode_question
-from kernfed.site.protocol.task import Task, find_task, task_names
+from kernfed.site.protocol.task import Part, question_parts
 from kernfed.site.rows import Rows
 from kernfed.testing.verify.attacks import ATTACKS, run_attacks
 from kernfed.testing.verify.crafted import cheaper, crafted, leaves, trainings, wrong_bytes
@@ -105,7 +105,8 @@ def _ask_pair(
 ) -> None:
     for place, (task, payload) in enumerate(_story(recording, policy, number, draws)):
         identity = place if draws.integers(10) else 0  # now and then that of another question
-        question = Question("verify", f"{number}-{identity}", task, payload, f"caller {draws.integers(3)}")
+        wire = task.partition(":")[0]
+        question = Question("verify", f"{number}-{identity}", wire, payload, f"caller {draws.integers(3)}")
         try:
             data = encode_question(question)
         except ValueError:  # what cannot travel is no question
@@ -138,8 +139,9 @@ def _story(
     six is asked for under a hostile preparation, and again under another one.
     """
     machines = trainings(recording)
-    open_tasks = [name for name in task_names() if policy.allows(name) and _answers(name)]
-    shut_tasks = [name for name in task_names() if name not in open_tasks]
+    known = question_parts()
+    open_tasks = [name for name in sorted(known) if policy.allows(name) and known[name].under_privacy != "refused"]
+    shut_tasks = [name for name in sorted(known) if name not in open_tasks]
     for step in range(2):
         tasks = shut_tasks if not open_tasks or (shut_tasks and draws.integers(8) == 0) else open_tasks
         task = tasks[(2 * number + step) % len(tasks)]
@@ -150,7 +152,7 @@ def _story(
         payload = honest[draws.integers(len(honest))]
         training = machines.get(str(payload.values.get("handle")))
         before = [("folding_fit", training)] if task != "folding_fit" and training is not None else []
-        hostile = _releases(task) and policy.allows("prepare") and draws.integers(6) == 0
+        hostile = known[task].under_privacy == "released" and policy.allows("prepare") and draws.integers(6) == 0
         if hostile and TERMS not in payload.arrays:  # two releases: they must fit into a budget
             payload = cheaper(task, payload, 0.25) or payload
         luck = draws.integers(_GENTLE if hostile else 100)
@@ -182,16 +184,6 @@ def suits(policy: Policy, payload: Payload, machines: Mapping[str, Payload]) -> 
     if policy.private_labels:
         return private
     return policy.labels != "targets" or private or ("task", "regress") in places
-
-
-def _releases(name: str) -> bool:
-    known = find_task(name)
-    return known is not None and known.under_privacy == "released"
-
-
-def _answers(name: str) -> bool:
-    known = find_task(name)
-    return known is not None and known.under_privacy != "refused"
 
 
 # The inspection ---------------------------------------------------------------------------------------------------
@@ -307,7 +299,7 @@ def inspect_site(
     target = Target(name, tried, chosen, recording, tuple(columns))
     with taped_mechanisms(), quiet_sites():
         outcomes = run_attacks(target, advance)
-    lines = tuple(_line(policy, find_task(task), recording) for task in task_names())
+    lines = tuple(_line(policy, part, recording) for _, part in sorted(question_parts().items()))
     return Inspection(name, len(rows.y), len(chosen.y), rows.X.shape[1], policy, lines, check, tuple(outcomes))
 
 
@@ -332,8 +324,7 @@ def some_rows(rows: Rows, policy: Policy, seed: int, most: int = MOST_ROWS) -> R
 # What each question tells -----------------------------------------------------------------------------------------
 
 
-def _line(policy: Policy, task: Task | None, recording: Recording) -> TaskLine:
-    assert task is not None
+def _line(policy: Policy, task: Part, recording: Recording) -> TaskLine:
     if not policy.allows(task.name):
         return TaskLine(task.name, "refused", "the policy does not name it")
     if not policy.require_privacy:
@@ -347,7 +338,7 @@ def _line(policy: Policy, task: Task | None, recording: Recording) -> TaskLine:
     return TaskLine(task.name, "released", _released(policy, task, recording))
 
 
-def _released(policy: Policy, task: Task, recording: Recording) -> str:
+def _released(policy: Policy, task: Part, recording: Recording) -> str:
     """By which mechanisms a task releases under this policy, and up to what."""
     kinds = {
         home[key]

@@ -15,7 +15,7 @@ from kernfed.errors import KernfedError
 from kernfed.federation.summing.tasks import TERMS
 from kernfed.secure.committee.fixed import fit_layout
 from kernfed.site.protocol.message import Payload, Reply
-from kernfed.site.protocol.task import find_task
+from kernfed.site.protocol.task import question_parts
 from kernfed.site.rows import Rows
 from kernfed.testing.verify.crafted import NOBODY, Plan, above, around, cheaper, question, wide, with_bound, word_flag
 from kernfed.testing.verify.questions import masked_question, others_of
@@ -176,7 +176,9 @@ def asked_bounds(target: Target) -> Verdict:
 
 def _bounds_of_shares(target: Target) -> Verdict:
     """Sums with noise under bounds of all sizes, asked of the site beside one whose rows are far larger."""
-    tasks = [task for task in ("folding_shares", "ridge_shares", "conform_shares") if target.policy.allows(task)]
+    tasks = [
+        task for task in ("folding_shares", "ridge_shares", "test_model:coverage:shared") if target.policy.allows(task)
+    ]
     questions = [
         (task, Payload({**payload.arrays, TERMS: with_bound(payload.arrays[TERMS], bound)}, payload.values))
         for task in tasks
@@ -225,21 +227,20 @@ class _OwnSums:
         sizes = {part: (np.shape(array), 16 * self.largest(part)) for part, array in self.arrays.items()}
         sizes[name] = (np.shape(self.arrays[name]), bound)
         layout = fit_layout(sizes, 1 + len(others_of(self.target.policy)))
-        asked = masked_question(self.task, self.payload, layout, self.target.name, self.target.policy)
+        asked = masked_question(self.task.partition(":")[0], self.payload, layout, self.target.name, self.target.policy)
         reply = self.ask(asked)
         code = "" if reply.refusal is None else reply.refusal.code
         return code, sorted((part, array.shape) for part, array in reply.payload.arrays.items())
 
 
 def _own_sums(target: Target, task: str) -> Iterator[_OwnSums]:
-    """The site's own answers to honest questions of an additive task."""
-    known = find_task(task)
-    if known is None or not known.additive:
+    """The site's own answers to honest questions of an additive task, or part of one."""
+    if not question_parts()[task].additive:
         return
     site = site_of(target.name, target.policy, target.rows, columns=target.columns, holdout=0.5)
     for payload in target.honest(task)[:2]:
         try:
-            answer = site.as_owner(task, payload)
+            answer = site.as_owner(task.partition(":")[0], payload)
         except KernfedError:  # of another model than the site's columns
             continue
         yield _OwnSums(target, task, payload, dict(answer.arrays), lambda asked: target.ask(site, "sum_masked", asked))

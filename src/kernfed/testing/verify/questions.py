@@ -23,7 +23,7 @@ from kernfed.federation.personal.learner import PersonalLearner
 from kernfed.federation.ridge.learner import RidgeLearner
 from kernfed.federation.summing.released import noise_values, share_layout
 from kernfed.federation.summing.tasks import TERMS, question_hash
-from kernfed.files import labels_to_values, to_record
+from kernfed.files import labels_to_values
 from kernfed.kernels.features import FourierFeatures
 from kernfed.privacy import (
     ElementLaplace,
@@ -47,11 +47,13 @@ from kernfed.secure.committee.reports import as_bytes
 from kernfed.secure.committee.terms import RunTerms, Seat
 from kernfed.site.policy import Policy
 from kernfed.site.protocol.message import Payload, Refusal, decode_question
+from kernfed.site.protocol.task import shown_name
 from kernfed.site.rows import Rows
-from kernfed.testing.calibrating import calibrate
-from kernfed.testing.conforming import conform
+from kernfed.testing.calibration import calibrate, conform
 from kernfed.testing.evaluation import evaluate
+from kernfed.testing.exchange import model_question
 from kernfed.testing.influence import measure_influence
+from kernfed.testing.statistics import Coverage
 from kernfed.testing.verify.crafted import question, wide
 
 #: Rows of each made-up site, its features, and the numbers of a model: as small as learners take them.
@@ -109,12 +111,12 @@ class _Listening(LocalEngine):
         """Carry, and note the question to the site that is listened to."""
         if self.listened in sites:
             question = decode_question(data if isinstance(data, bytes) else data[self.listened])
-            self.asked.append((question.task, question.payload))
+            self.asked.append((shown_name(question.task, question.payload), question.payload))
         return super().carry(data, sites, timeout)
 
 
 def record_questions(facts: Facts, *, declared: tuple[Any, ...] = (), seed: int = 0) -> Recording:
-    """Payloads by task that learners send to a site of these facts, different ones only.
+    """Payloads by task, or by part of one, that learners send to a site of these facts, different ones only.
 
     ``declared`` are the classes of questions about private labels (default those of the facts).
     """
@@ -315,9 +317,11 @@ def _histogram_question(
     weights = np.linspace(-1.0, 1.0, parameters.n_features * parameters.n_targets)
     weights = weights.reshape(parameters.n_features, parameters.n_targets)
     model = RidgeModel(parameters, weights, "exact", temperature_=1.0)
-    record, shared = to_record(model), SharedHistogram.of(mechanism, honest)
-    values = {**_shared_values(mechanism, honest), "model": dict(record.values)}
-    return _asked("conform_shares", Payload(record.arrays, values), shared, "histogram", name, policy)
+    question = model_question(model, Coverage(len(classes), strangers=False))
+    payload = Payload(question.arrays, {**question.values, **_shared_values(mechanism, honest)})
+    shared = SharedHistogram.of(mechanism, honest)
+    _, asked = _asked("test_model", payload, shared, "histogram", name, policy)
+    return "test_model:coverage:shared", asked
 
 
 def _shared_values(mechanism: Any, honest: int) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from kernfed.secure.committee.keys import KEY, Identity, OneTimeKey, one_time_of
 from kernfed.secure.protocol import Site as EncryptingSite
 from kernfed.site.protocol import task as registry
 from kernfed.site.protocol.message import Payload
-from kernfed.site.protocol.task import find_task, task_names
+from kernfed.site.protocol.task import find_task, shown_name, task_names
 
 #: Methods by which mechanisms release; a mechanism has the first one, and perhaps others.
 _RELEASES = ("release", "release_means", "release_spreads")
@@ -180,12 +180,12 @@ def _symmetric(draws: np.random.Generator, size: int) -> npt.NDArray[np.float64]
 
 @contextmanager
 def counted_tasks(entered: Counter[str]) -> Iterator[None]:
-    """Count how often each task is run."""
+    """Count how often each task, or part of one, is run."""
     known: Mapping[str, registry.Task] = {name: task for name in task_names() if (task := find_task(name)) is not None}
 
     def counting(task: registry.Task) -> registry.Task:
         def run(site: object, payload: Payload) -> Payload:
-            entered[task.name] += 1
+            entered[shown_name(task.name, payload)] += 1
             return task.run(site, payload)
 
         return replace(task, run=run)

@@ -231,7 +231,7 @@ class Target:
     def question(self, task: str, payload: Payload, caller: str = "attacker") -> tuple[Question, bytes]:
         """A question under an id of its own, and its bytes."""
         self._asked += 1
-        question = Question("attack", f"attack {self._asked}", task, payload, caller)
+        question = Question("attack", f"attack {self._asked}", task.partition(":")[0], payload, caller)
         return question, encode_question(question)
 
     def ask(self, site: Site, task: str, payload: Payload, caller: str = "attacker") -> Reply:

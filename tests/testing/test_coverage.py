@@ -11,8 +11,7 @@ from kernfed.abstain import BINS, RATIO_BINS, probability_bins, ratio_bins
 from kernfed.errors import InputError, NotConnected, TooFewReplies
 from kernfed.kahm.left_out import softmin
 from kernfed.site.policy import Policy
-from kernfed.site.protocol.message import Payload
-from kernfed.testing import conforming
+from kernfed.testing.statistics import Coverage
 
 SITES = ("s0", "s1", "s2", "s3")
 
@@ -177,13 +176,13 @@ def test_a_model_that_changes_states_no_coverage(rows):
 
 
 def test_no_coverage_where_rows_may_not_travel_or_none_are_kept(rows):
-    tasks = ("describe", "folding_fit", "scores", "machines", "conform_scores", "evaluate")
+    tasks = ("describe", "folding_fit", "scores", "machines", "test_scores:coverage", "test_model:outcomes")
     policies = {site: Policy(tasks=tasks) for site in SITES}
     with kf.Federation.local(rows[0], holdout=0.5, policies=policies) as federation:
         model = learner("folding", "sites").fit(federation)
         with pytest.raises(TooFewReplies, match="held_out_queries"):
             kf.conform(model, federation)
-        with pytest.raises(TooFewReplies, match="conform"):
+        with pytest.raises(TooFewReplies, match="test_model:coverage"):
             kf.conform(learner("folding").fit(federation), federation)
     with kf.Federation.local(rows[0]) as federation:
         with pytest.raises(InputError, match=r"holdout=0\.2"):
@@ -193,7 +192,7 @@ def test_no_coverage_where_rows_may_not_travel_or_none_are_kept(rows):
 
 
 def test_rows_are_scored_by_all_machines_whoever_sends_some(rows):
-    silent = Policy(tasks=("describe", "folding_fit", "held_out_queries", "conform_scores"))
+    silent = Policy(tasks=("describe", "folding_fit", "held_out_queries", "test_scores:coverage"))
     with kf.Federation.local(rows[0], holdout=0.5, policies={"s3": silent}) as federation:
         model = learner("folding", "sites").fit(federation)
         with pytest.raises(TooFewReplies, match="scores"):
@@ -226,8 +225,12 @@ def test_what_has_no_sets_is_refused(rows, conformed):
 def test_counts_that_cannot_be_are_refused():
     counts, nearest = np.zeros((4, BINS), dtype=np.int64), np.zeros((3, RATIO_BINS), dtype=np.int64)
     counts[0, 5], nearest[0, 7] = 10, 10
-    check = conforming._checker(3, {"s0": 10})
-    check("s0", Payload({"counts": counts, "nearest": nearest}))
+    rest = {"shares": np.zeros(BINS), "sites": np.asarray(1.0)}
+
+    def check(counts, nearest):
+        Coverage(3).check({"counts": counts, "nearest": nearest, **rest}, np.zeros((10, 4)))
+
+    check(counts, nearest)
     stranger, other_rows, twice = counts.copy(), nearest.copy(), 2 * counts
     stranger[-1, 3] = 1
     other_rows[0, 7], other_rows[1, 7] = 9, 1
@@ -235,18 +238,19 @@ def test_counts_that_cannot_be_are_refused():
     wrong += [(counts.astype(float), nearest), (counts, nearest[:, 1:]), (counts + 2**42, nearest)]
     for bad_counts, bad_nearest in wrong:
         with pytest.raises(InputError):
-            check("s0", Payload({"counts": bad_counts, "nearest": bad_nearest}))
+            check(bad_counts, bad_nearest)
 
 
 def test_a_site_that_claims_most_rows_is_missing(federation, conformed, monkeypatch):
-    read = conforming._told
-    asked = []
+    honest, asked = Coverage.sums, []
 
-    def told(counts, nearest):
+    def sums(statistic, scores, labels):
         asked.append(len(asked))
-        return read(counts * 1000, nearest * 1000) if len(asked) == 1 else read(counts, nearest)
+        found = honest(statistic, scores, labels)
+        many = {name: found[name] * 1000 for name in ("counts", "nearest")}
+        return {**found, **many} if len(asked) == 1 else found
 
-    monkeypatch.setattr(conforming, "_told", told)
+    monkeypatch.setattr(Coverage, "sums", sums)
     model = kf.conform(conformed["folding", "machines"], federation, min_replies=3)
     (missing,) = model.conformal_.missing
     assert model.conformal_.rows == sum(len(own.y) for name, own in held_out(federation).items() if name != missing)

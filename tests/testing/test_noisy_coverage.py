@@ -19,7 +19,7 @@ from kernfed.report.assurance import coverage_section
 from kernfed.site.policy import Policy
 from kernfed.site.protocol.message import Payload
 from kernfed.site.release.permit import charges, open_ledger
-from kernfed.testing.conforming_private import row_places
+from kernfed.testing.noisy_coverage import row_places
 
 SITES = ("s0", "s1", "s2", "s3")
 NOISE = RecordHistogram(3.0, 1e-5)
@@ -264,8 +264,10 @@ def test_what_cannot_be_counted_with_noise_is_refused_in_a_sentence(federation, 
         RecordHistogram(1.0, 1e-5, strangers=1)
     for wrong in ({}, {"model": None}, {"model": {"format": "x"}}):
         asked = {"privacy": {"kind": "record-histogram", "epsilon": 1.0, "delta": 1e-5, "strangers": False}, **wrong}
-        for task in ("conform_release", "conform_shares"):
-            replies = federation.ask(task, Payload(values=asked), min_replies=0)
+        for shared in ({}, {"honest": 3}):
+            question = Payload(values={"statistics": {"coverage": {}}, **asked, **shared})
+            replies = federation.ask("test_model", question, min_replies=0)
+            assert not len(replies)
             assert {refusal.code for refusal in replies.missing.values()} <= {"bad question", "error"}
     assert charges_of(federation) == [0] * 4
 

@@ -12,10 +12,8 @@ import kernfed as kf
 from kernfed.kahm.left_out import softmin, temperature_losses
 from kernfed.site.policy import Policy
 from kernfed.site.protocol.message import Payload
-from kernfed.site.rows import Rows
-from kernfed.testing import calibrating
-from kernfed.testing.calibrating import FACTORS
 from kernfed.testing.evaluation import evaluate_rows
+from kernfed.testing.statistics import FACTORS, Temperatures
 from oracles.federation import sites_data
 
 
@@ -58,8 +56,7 @@ def test_losses_are_negative_log_likelihoods(rng):
 
 def test_rows_with_labels_that_the_model_does_not_know_do_not_count(rng):
     scores, labels = rng.uniform(size=(30, 2)), rng.integers(3, size=30)  # label 2 is none of the model's
-    rows, classes = Rows(scores, labels, np.arange(30)), np.array([0, 1])
-    made = calibrating._losses(rows, classes, scores, Payload({"temperatures": FACTORS})).arrays
+    made = Temperatures(2, FACTORS).sums(scores, labels)
     known = labels < 2
     np.testing.assert_array_equal(made["losses"], temperature_losses(scores[known], labels[known], FACTORS))
     assert made["rows"] == known.sum() < 30
@@ -159,26 +156,19 @@ def test_a_site_that_does_not_allow_it_is_left_out(sites):
 @pytest.mark.parametrize(
     ("name", "payload"),
     [
-        (
-            "calibrate_scores",
-            Payload(
-                {"scores": np.zeros((2, 3)), "temperatures": FACTORS},
-                {"classes": {"dtype": "<i8", "labels": [0, 1, 2]}},
-            ),
-        ),
-        (
-            "calibrate_scores",
-            Payload(
-                {"scores": np.zeros((0, 3)), "temperatures": -FACTORS},
-                {"classes": {"dtype": "<i8", "labels": [0, 1, 2]}},
-            ),
-        ),
-        ("calibrate_model", Payload({"temperatures": FACTORS}, {"model": {"type": "nothing"}})),
+        ("test_scores", {"scores": np.zeros((2, 3)), "temperatures": FACTORS}),
+        ("test_scores", {"scores": np.full((0, 3), np.nan), "temperatures": -FACTORS}),
+        ("test_scores", {"scores": np.zeros((0, 3)), "temperatures": FACTORS[1:]}),
+        ("test_scores", {"scores": np.zeros((0, 3))}),
+        ("test_model", {"temperatures": FACTORS}),
     ],
 )
 def test_bad_questions_are_refused(sites, name, payload):
+    about = {"model": {"type": "nothing"}, "classes": {"dtype": "<i8", "labels": [0, 1, 2]}}
+    arrays = {f"temperatures.{array}": values for array, values in payload.items()}
     with kf.Federation.local({"a": sites["site-0"]}) as federation:
-        replies = federation.ask(name, payload, min_replies=0)
+        question = Payload(arrays, {**about, "statistics": {"temperatures": {}}})
+        replies = federation.ask(name, question, min_replies=0)
     assert list(replies.missing) == ["a"]
 
 
@@ -193,8 +183,8 @@ def test_bad_questions_are_refused(sites, name, payload):
     ],
 )
 def test_answers_that_cannot_be_right_are_not_used(arrays):
-    with pytest.raises(ValueError, match="expected"):
-        calibrating._check(Payload(arrays), 1 / FACTORS)
+    with pytest.raises(ValueError, match=r"(losses|rows) must be"):
+        Temperatures(3, FACTORS).check(arrays)
 
 
 def test_a_private_model_gets_no_temperature_of_raw_rows(rng: np.random.Generator) -> None:

@@ -13,7 +13,7 @@ from kernfed.privacy import ElementLaplace, NoiseGenerator, RandomizedLabels, Re
 from kernfed.privacy.audit import attack_limit
 from kernfed.promise import round_up
 from kernfed.report import audit_from_json, officer_page
-from kernfed.testing.auditing import audit_mechanism, audit_model
+from kernfed.testing.audit import audit_mechanism, audit_model
 from oracles.federation import SFM, sites_data
 
 GAUSSIAN, MOMENTS = RecordGaussian(1.0, 1e-5, 3.0), RecordMoments(1.0, 1e-5, 3, radius=3.0)
