@@ -70,9 +70,8 @@ def test_honest_sums_pass_the_check_and_have_the_arrays_that_are_declared(kind: 
 def test_sums_of_two_parts_add_up(kind: str) -> None:
     statistic = KINDS[kind]
     scores, labels = scored(statistic, np.random.default_rng(1), 30)
-    whole, first, second = (
-        statistic.sums(scores[own], labels[own]) for own in (slice(None), slice(11), slice(11, None))
-    )
+    parts = (slice(None), slice(11), slice(11, None))
+    whole, first, second = (statistic.sums(scores[part], labels[part]) for part in parts)
     for name in set(whole) - {"mean", "spread", "shares", "sites"}:
         np.testing.assert_allclose(first[name] + second[name], whole[name], rtol=1e-9, atol=1e-9)
     if kind == "errors":
