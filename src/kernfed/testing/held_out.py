@@ -252,14 +252,13 @@ def label_numbers(classes: npt.NDArray[Any], rows: Rows) -> npt.NDArray[Any]:
     return class_numbers(classes, rows.y) if len(classes) else rows.y
 
 
-def _labelled(site: Site, classes: npt.NDArray[Any]) -> tuple[Rows, npt.NDArray[Any]]:
-    """The site's held-out rows and their labels, or a refusal where these are of another type than the classes."""
-    rows = site.held_out()
+def _labels(site: Site, rows: Rows, classes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Labels (n,) of the site's held-out rows, or a refusal where these are of another type than the classes."""
     try:
         check_labels_alike(classes, rows, site.name)
     except SchemaMismatch as error:
         raise Refused("bad labels", str(error)) from None
-    return rows, label_numbers(classes, rows)
+    return label_numbers(classes, rows)
 
 
 # Tasks --------------------------------------------------------------------------------------------------------------
@@ -271,13 +270,13 @@ def test_model(site: Site, payload: Payload) -> Payload:
     if way_of(payload) != "clear":
         answered: Payload = resolve(NOISE)(site, payload)
         return answered
-    count = len(site.held_out().y)
-    model = read_model(site, payload, count)
+    rows = site.held_out()
+    model = read_model(site, payload, len(rows.y))
     classes = np.asarray(() if is_regressor(model) else model.classes_)
+    labels = _labels(site, rows, classes)
     answer: dict[str, npt.NDArray[Any]] = {}
     for statistic in read_statistics(payload, len(classes), model):
-        site.allow(numbers=count * statistic.otherwise.size)
-        rows, labels = _labelled(site, classes)
+        site.allow(numbers=len(rows.y) * statistic.otherwise.size)
         sums = held_out_sums(statistic, model, rows.X, labels)
         answer |= {f"{statistic.name}.{name}": array for name, array in sums.items()}
     return Payload(answer)
@@ -288,7 +287,8 @@ def test_scores(site: Site, payload: Payload) -> Payload:
     """Sums over the held-out rows, by the scores (n, ...) that came for them, in their order."""
     site.allow(numbers=sum(int(array.size) for array in payload.arrays.values()))
     classes = labels_from_values(payload.values["classes"])
-    rows, labels = _labelled(site, classes)
+    rows = site.held_out()
+    labels = _labels(site, rows, classes)
     answer: dict[str, npt.NDArray[Any]] = {}
     for statistic in read_statistics(payload, len(classes)):
         scores = payload.arrays[f"{statistic.name}.scores"]
