@@ -16,7 +16,14 @@ import kernfed as kf
 from kernfed.federation import Federation, LocalEngine, Policy, Refusal, Site
 from kernfed.federation.preparing import agree
 from kernfed.kernels.features import FourierFeatures
-from kernfed.site.protocol.message import Payload, Question, decode_question, decode_reply, encode_question
+from kernfed.site.protocol.message import (
+    Payload,
+    Question,
+    decode_bundle,
+    decode_question,
+    decode_reply,
+    encode_question,
+)
 from kernfed.site.protocol.task import task_names
 
 from . import models
@@ -54,10 +61,10 @@ class Recorder(LocalEngine):
 
     def _note(self, data: bytes | Mapping[str, bytes], sites: Sequence[str]) -> None:
         if ASKED in sites:
-            asked = data if isinstance(data, bytes) else data[ASKED]
-            known = self.asked.setdefault(decode_question(asked).task, [])
-            if len(known) < 5:
-                known.append(asked)
+            for asked in decode_bundle(data if isinstance(data, bytes) else data[ASKED], "the question"):
+                known = self.asked.setdefault(decode_question(asked).task, [])
+                if len(known) < 5:
+                    known.append(asked)
 
     @property
     def asked(self) -> dict[str, list[bytes]]:
@@ -225,9 +232,12 @@ def _ask_labels(federation: Federation, queries: Any) -> None:
 def _ask_outside(federation: Federation) -> None:
     try:
         from kernfed_papers.baselines.averaging import AveragingLearner
+        from kernfed_papers.baselines.descent import DescentLearner
     except ImportError:
         return
     AveragingLearner(rounds=1).fit(federation)
+    start = kf.RidgeLearner("dkrr", n_components=8, bandwidth=2.0, regularization=1e-2, fit_intercept=False)
+    DescentLearner(start, rounds=1).fit(federation)
 
 
 def _ask_values(federation: Federation, _: Any) -> None:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import kernfed as kf
 from kernfed.cli import app
 from kernfed.data import RawTable, raw_table
+from kernfed.testing.predictors import is_personal
 
 NAMES = ("age", "dose", "time")
 #: A file of version 0.1 in a format that is written no more; none of that version has a digest.
@@ -108,7 +109,7 @@ def _outside(local: Callable[..., kf.Federation]) -> dict[str, Any]:
 def ask(model: Any, queries: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
     """Everything that a model says of queries, and of itself; machines at sites say nothing here."""
     told: list[npt.NDArray[Any]] = [np.array([str(model), repr(model)])]
-    for one in [model.for_site(site) for site in model.sites] if model.is_personal else [model]:
+    for one in [model.for_site(site) for site in model.sites] if is_personal(model) else [model]:
         if getattr(one, "hold", "") == "sites":
             told.append(one.holds)
             continue

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from kernfed.base.model import Model
 from kernfed.base.plain import read_json, read_json_file
 from kernfed.base.threads import fingerprint
 from kernfed.errors import FileFormatError, KernfedError, StoreError
@@ -281,7 +282,7 @@ def _descent(result: Verification, kept: Mapping[str, Kept], place: Path) -> Non
             f"{place.name}, a {kind}, refers to nothing that site {result.site!r} keeps, and does not say of which "
             "rows it was made: make it again after rows were forgotten"
         )
-        (result.problems if hasattr(model, "members_") else result.notes).append(result.model)
+        (result.problems if isinstance(model, Model) and model.members_ else result.notes).append(result.model)
         return
     now = next((entry for entry in kept.values() if entry.key == trace.key), None)
     line = _last_line_with(result.check.receipts, trace)

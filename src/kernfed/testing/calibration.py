@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from kernfed.abstain import BINS, RATIO_BINS, Conformal, probability_bins
 from kernfed.base.checks import FloatArray
-from kernfed.base.model import as_model
+from kernfed.base.model import Model, as_model
 from kernfed.errors import InputError, NotConnected
 from kernfed.federation.asking import Federation
 from kernfed.federation.survey import MAX_SHARE
@@ -126,7 +126,7 @@ def conform(
             " or give rows whose counts may be in its file, as in conform(model, holdout={site: (X, y)})"
         )
     bare = replace(model, conformal_=None)
-    statistic = Coverage(len(bare.classes_), bare.tells_strangers)
+    statistic = Coverage(len(bare.classes_), bare.has_machines)
     if holdout is not None:
         return replace(model, conformal_=_record(bare, _count_here(bare, statistic, holdout), {}))
     if federation is None:
@@ -154,7 +154,7 @@ def sure_columns(
     """
     if coverage is None and abstain is None:
         return {}
-    if model.conformal_ is None:
+    if not isinstance(model, Model) or model.conformal_ is None:
         raise InputError(
             f"this {type(model).__name__} states no coverage: run kernfed conform on it, or kernfed.conform, with rows "
             "that it was not trained on"

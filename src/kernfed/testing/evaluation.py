@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernfed.base.model import as_model
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation
 from kernfed.federation.survey import MAX_SHARE
@@ -90,7 +91,7 @@ def _evaluate(
     if holdout is not None:
         return evaluate_rows(model, holdout)
     # A site that sent its rows as queries cannot claim others.
-    limit = None if model.connection is not None else max_share
+    limit = None if as_model(model).connection is not None else max_share
     counts, missing = ask_sites(model, federation, Outcomes(len(model.classes_)), options, limit)
     return _tested(model.classes_, {site: Outcome(**sums) for site, sums in counts.items()}, missing)
 

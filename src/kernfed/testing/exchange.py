@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernfed.base.checks import FloatArray, check_column_names, check_rows
+from kernfed.base.model import as_model
 from kernfed.data.preparation import prepared_rows
 from kernfed.errors import InputError
 from kernfed.federation.asking import Federation
@@ -53,7 +54,7 @@ def ask_sites(
     """Sums of every site, checked; a site that claims above ``max_share`` of all rows is missing."""
     scored: dict[str, FloatArray] = {}
     questions: Payload | dict[str, Payload]
-    if model.connection is not None:
+    if as_model(model).connection is not None:
         task, (scored, missing) = "test_scores", _ask_scores(model, federation, statistic, options)
         if not scored:
             return {}, missing
@@ -94,7 +95,7 @@ def sum_sites(
 
 def whole_question(model: Any, federation: Federation, statistic: HeldOutStatistic) -> Payload:
     """The question that brings a classifier to all sites alike, which is what counts can be added up for."""
-    whole = not is_regressor(model) and not is_personal(model) and model.connection is None
+    whole = not is_regressor(model) and not is_personal(model) and as_model(model).connection is None
     questions = _model_questions(model, federation, statistic)[0] if whole else None
     if not isinstance(questions, Payload):
         raise InputError(f"{NOT_WHOLE}; leave sum out otherwise")
