@@ -319,6 +319,7 @@ class FusionRegressor(RegressorMixin, OneSite):  # type: ignore[misc]
     """
 
     model_: FusionModel
+    classes_ = np.zeros(0)
     _classifies = False
 
     def __init__(
