@@ -16,12 +16,11 @@ from kernfed.base.threads import in_threads
 from kernfed.base.warn import warn
 from kernfed.errors import InputError, MessageError, MissingSites, TooFewReplies
 from kernfed.federation.engines.local import DeliveringEngine, Engine, LocalEngine
-from kernfed.federation.program import Ask, Outcome, Program, Result, advance
+from kernfed.federation.program import Ask, Outcome, Program, Result, advance, reply_parts
 from kernfed.site.protocol.message import (
     Payload,
     Question,
     Refusal,
-    decode_bundle,
     decode_reply,
     encode_bundle,
     encode_question,
@@ -177,7 +176,12 @@ class Federation:
     ) -> Replies:
         """Replies that hold the sites' schemas, and who did not give theirs."""
         return self.ask(
-            "describe", Payload(), sites=sites, check=_check_schema, min_replies=min_replies, timeout=timeout
+            "describe",
+            Payload(),
+            sites=sites,
+            check=lambda _, payload: Schema.from_values(payload.values),
+            min_replies=min_replies,
+            timeout=timeout,
         )
 
     @property
@@ -244,7 +248,7 @@ class Federation:
         def take(site: str, carried: bytes | Refusal | None) -> None:
             ones = by_site[site]
             extra = len(data[site]) - sum(len(one.sent[site]) for one in ones)  # of the bundle; the first part has it
-            for place, (one, part) in enumerate(zip(ones, _parts(carried, len(ones), site), strict=True)):
+            for place, (one, part) in enumerate(zip(ones, reply_parts(carried, len(ones), site), strict=True)):
                 self._receive(one, site, part, extra if place == 0 else 0)
 
         carried_data: bytes | dict[str, bytes] = next(iter(data.values())) if len(bundles) == 1 else data
@@ -389,24 +393,6 @@ class _Asked:
             return cls(ask, needed, dict.fromkeys(sites, one), dict.fromkeys(sites, encode_question(one)))
         questions = {site: question(payload[site]) for site in sites}
         return cls(ask, needed, questions, {site: encode_question(one) for site, one in questions.items()})
-
-
-def _parts(carried: bytes | Refusal | None, count: int, site: str) -> Sequence[bytes | Refusal | None]:
-    """A site's reply to every part of what it was asked; a reply that is no bundle of so many stands for all."""
-    if count == 1 or not isinstance(carried, bytes):
-        return [carried] * count
-    try:
-        parts = decode_bundle(carried, f"the reply of {site!r}")
-    except MessageError as error:
-        return [Refusal("bad reply", f"the reply of site {site!r} is not usable: {error}")] * count
-    if len(parts) not in (1, count):
-        reason = f"the reply of site {site!r} has {len(parts)} parts, and {count} were asked for"
-        return [Refusal("bad reply", reason)] * count
-    return parts if len(parts) == count else parts * count
-
-
-def _check_schema(site: str, payload: Payload) -> None:  # noqa: ARG001  every check has this signature
-    Schema.from_values(payload.values)
 
 
 def warn_missing(missing: Mapping[str, str], how: str) -> None:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from kernfed.errors import TooFewReplies
-from kernfed.site.protocol.message import Payload
+from kernfed.errors import MessageError, TooFewReplies
+from kernfed.site.protocol.message import Payload, Refusal, decode_bundle
 from kernfed.site.protocol.traffic import Replies
 
 Result = TypeVar("Result")
@@ -98,3 +98,17 @@ class Meter:
         self.exchanges += exchanges
         self.bytes_up += replies.bytes_up
         self.bytes_down += replies.bytes_down
+
+
+def reply_parts(carried: bytes | Refusal | None, count: int, site: str) -> Sequence[bytes | Refusal | None]:
+    """A site's reply to every part of what it was asked; a reply that is no bundle of so many stands for all."""
+    if count == 1 or not isinstance(carried, bytes):
+        return [carried] * count
+    try:
+        parts = decode_bundle(carried, f"the reply of {site!r}")
+    except MessageError as error:
+        return [Refusal("bad reply", f"the reply of site {site!r} is not usable: {error}")] * count
+    if len(parts) not in (1, count):
+        reason = f"the reply of site {site!r} has {len(parts)} parts, and {count} were asked for"
+        return [Refusal("bad reply", reason)] * count
+    return parts if len(parts) == count else parts * count
