@@ -13,16 +13,11 @@ from kernfed.statistics import (
     ClassMeans,
     ColumnHistogram,
     ColumnMoments,
-    Confusion,
     JointMoments,
     LabelledRows,
     LadderHistogram,
-    Losses,
     MeanFeatures,
-    RegressionErrors,
     RidgeSums,
-    ScoreHistogram,
-    TemperatureLosses,
     statistic_names,
 )
 
@@ -51,11 +46,6 @@ def likely(rng: np.random.Generator, n: int, *shape: int) -> np.ndarray:
 class OfPoints(StatisticContract):
     def rows(self, rng, n):
         return LabelledRows(points(rng, n), labels(rng, n))
-
-
-class OfProbabilities(StatisticContract):
-    def rows(self, rng, n):
-        return LabelledRows(likely(rng, n, len(CLASSES)), labels(rng, n))
 
 
 class TestRidgeSums(OfPoints):
@@ -137,55 +127,6 @@ class TestColumnHistogram(OfPoints):
 
     def statistic(self):
         return ColumnHistogram(WIDTH)
-
-
-class TestConfusion(OfProbabilities):
-    name = "confusion"
-
-    def statistic(self):
-        return Confusion(CLASSES)
-
-
-class TestLosses(OfProbabilities):
-    name = "losses"
-
-    def statistic(self):
-        return Losses(CLASSES, 2)
-
-    def rows(self, rng, n):
-        return LabelledRows(likely(rng, n, 2, len(CLASSES)), labels(rng, n))
-
-
-class TestLogLosses(TestLosses):
-    def statistic(self):
-        return Losses(CLASSES, 2, "log", 5.0)
-
-
-class TestTemperatureLosses(OfProbabilities):
-    name = "temperature_losses"
-
-    def statistic(self):
-        return TemperatureLosses(CLASSES, 3.0, np.array([0.01, 0.1, 1.0, 10.0]))
-
-
-class TestRegressionErrors(StatisticContract):
-    name = "regression_errors"
-
-    def statistic(self):
-        return RegressionErrors(-1.0, 3.0, 2)
-
-    def rows(self, rng, n):
-        return LabelledRows(5 * rng.standard_normal((n, 2)), 5 * rng.standard_normal(n))
-
-
-class TestScoreHistogram(StatisticContract):
-    name = "score_histogram"
-
-    def statistic(self):
-        return ScoreHistogram(CLASSES, strangers=True)
-
-    def rows(self, rng, n):
-        return LabelledRows(np.hstack([likely(rng, n, len(CLASSES)), rng.exponential(size=(n, 1))]), labels(rng, n))
 
 
 class TestLadderHistogram(StatisticContract):

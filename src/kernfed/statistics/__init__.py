@@ -5,12 +5,7 @@ from kernfed.statistics.classes import CentredMoments, ClassCounts, ClassMeans, 
 from kernfed.statistics.columns import ColumnHistogram, ColumnMoments, ColumnTotals
 from kernfed.statistics.features import MeanFeatures, RidgeSums, RidgeTotals
 from kernfed.statistics.held_out import (
-    Confusion,
     LadderHistogram,
-    Losses,
-    RegressionErrors,
-    ScoreHistogram,
-    TemperatureLosses,
 )
 from kernfed.statistics.statistic import (
     LabelledRows,
@@ -32,20 +27,15 @@ __all__ = [
     "ColumnHistogram",
     "ColumnMoments",
     "ColumnTotals",
-    "Confusion",
     "JointMoments",
     "LabelledRows",
     "LadderHistogram",
-    "Losses",
     "MeanFeatures",
     "Part",
-    "RegressionErrors",
     "RidgeSums",
     "RidgeTotals",
     "Rows",
-    "ScoreHistogram",
     "Statistic",
-    "TemperatureLosses",
     "check_scale",
     "label_places",
     "product",
