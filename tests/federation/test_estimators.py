@@ -18,6 +18,7 @@ TABLES = {
     "iris": lambda: load_iris(return_X_y=True),
     "wine": lambda: load_wine(return_X_y=True),
     "digits": digits,
+    "float32": lambda: (load_iris().data.astype(np.float32), load_iris().target),
     "words": lambda: (load_iris().data, np.array(["a", "b", "c"])[load_iris().target]),
 }
 CLASSIFIERS = {
@@ -76,6 +77,29 @@ def test_weights_of_classes_are_those_of_the_learner():
     learner = kf.FusionLearner(ridge=kf.RidgeLearner(class_weight="balanced", n_components=100))
     with Federation.local({"x": (X, y)}) as federation:
         np.testing.assert_array_equal(fitted.predict_proba(X), learner.fit(federation).predict_proba(X))
+
+
+@pytest.mark.parametrize("name", [*CLASSIFIERS, "FusionRegressor"])
+def test_the_model_behind_an_estimator_knows_its_columns(name):
+    pandas = pytest.importorskip("pandas")
+    X, y = TABLES["iris"]()
+    frame = pandas.DataFrame(X, columns=list("abcd"))
+    model = getattr(kf, name)().fit(frame, y.astype(float) if name == "FusionRegressor" else y)
+    assert model.model_.feature_names_in_ == tuple("abcd")
+    for one in (model, model.model_):
+        with pytest.raises(ValueError, match="order"):
+            one.predict(frame[list("dcba")])
+
+
+def test_who_decided_is_said_as_by_the_model():
+    X, y = TABLES["iris"]()
+    model = kf.KAHMClassifier().fit(X, y)
+    np.testing.assert_array_equal(model.explain(X[:5]).label, model.predict(X[:5]))
+
+
+def test_values_that_are_words_are_refused():
+    with pytest.raises(InputError, match="y must be numbers"):
+        kf.FusionRegressor().fit(np.eye(4), np.array(list("abcd")))
 
 
 def test_one_class_is_refused():

@@ -38,6 +38,8 @@ from kernfed.ridge.model import RidgeModel
 
 #: Name of the one site.
 SITE = "site"
+#: Types of rows and queries that are taken as they are; others become the first.
+_DTYPES = (np.float64, np.float32)
 
 
 class OneSite(Model, BaseEstimator):  # type: ignore[misc]
@@ -57,15 +59,21 @@ class OneSite(Model, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
         """Learn from rows X (n, p) with labels or values y (n,)."""
-        rows, labels = validate_data(self, X, y, dtype=np.float64, y_numeric=not self._classifies)
+        fewest = 1 if self._classifies else 2
+        rows, labels = validate_data(
+            self, X, y, dtype=_DTYPES, y_numeric=not self._classifies, ensure_min_samples=fewest
+        )
         if self._classifies:
             check_classification_targets(labels)
             self.classes_ = np.unique(labels)
             labels = np.array(labels.tolist())  # labels of an object array get a type
             if len(self.classes_) < 2:
-                raise InputError(f"y must have at least 2 classes, got 1 class: {self.classes_[0]!r}")
+                raise InputError(f"y must have at least 2 classes, got 1 class: {self.classes_.tolist()[0]!r}")
+        elif labels.dtype.kind not in "biuf":
+            raise InputError(f"y must be numbers, got {labels.tolist()[0]!r:.60}; use FusionClassifier for labels")
         seed = 0 if self.random_state is None else check_count(self.random_state, "random_state", at_least=0)
-        with Federation.local({SITE: (rows, labels)}, seed=seed) as federation:
+        columns = [str(name) for name in getattr(self, "feature_names_in_", ())]
+        with Federation.local({SITE: (rows, labels)}, seed=seed, columns=columns) as federation:
             self.model_ = self.learner().fit(federation)
         return self
 
@@ -73,7 +81,7 @@ class OneSite(Model, BaseEstimator):  # type: ignore[misc]
     def _asked(self, X: npt.ArrayLike) -> Iterator[FloatArray]:
         """Queries (n, p), checked, while ``n_jobs`` threads may score them."""
         check_is_fitted(self, "model_")
-        queries = validate_data(self, X, reset=False, dtype=np.float64)
+        queries = validate_data(self, X, reset=False, dtype=_DTYPES)
         if self.n_jobs is None:
             yield queries
             return
@@ -90,6 +98,7 @@ class _Classifier(ClassifierMixin, OneSite):  # type: ignore[misc]
     """What classifiers have beside: probabilities, scores, and a prior."""
 
     prior: Any
+    can_explain = True
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
         """Learn from rows X (n, p) with labels y (n,) of any type."""
@@ -121,6 +130,11 @@ class _Classifier(ClassifierMixin, OneSite):  # type: ignore[misc]
         with self._asked(X) as queries:
             answer: Answer = self.model_.answer(queries, prior=prior)
             return replace(answer, labels=self._typed(answer.labels))
+
+    def explain(self, X: npt.ArrayLike, **options: Any) -> Any:
+        """Per query the label, and what decided it; ``options`` as in the model's ``explain``."""
+        with self._asked(X) as queries:
+            return self.model_.explain(queries, **options)
 
     def scores(self, X: npt.ArrayLike) -> FloatArray:
         """Scores (n, C) in the order of ``classes_``: SMALLER is better."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from contracts.engines import EngineContract
+from kernfed.errors import InputError
 from kernfed.federation import Engine, Fault, Federation, LocalEngine, Payload, Policy, Site
 from kernfed.site.protocol.message import Question, encode_question
 from oracles.federation import Data, sites_data
@@ -106,3 +107,16 @@ def test_sites_are_asked_at_the_same_time(rng: np.random.Generator) -> None:
     engine = LocalEngine.from_data(sites_data(rng, "abcdef"), faults={s: Fault("slow", 0.3) for s in "abcdef"})
     with Federation(engine) as federation:
         assert len(federation.ask("describe", Payload(), timeout=1.5, min_replies=6)) == 6
+
+
+@pytest.mark.parametrize(
+    ("policies", "message"),
+    [
+        ({"A": Policy()}, "policies has site 'A', which is none of 'a'"),
+        ({"a": {"tasks": ["describe"]}}, "policies must map names of sites to a Policy"),
+        (3, "policies must map names of sites to a Policy"),
+    ],
+)
+def test_policies_are_of_sites_that_are_there(policies, message):
+    with pytest.raises(InputError, match=message):
+        LocalEngine.from_data({"a": ([[0.0], [1.0]], [0, 1])}, policies=policies)

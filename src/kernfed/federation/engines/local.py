@@ -106,10 +106,15 @@ class LocalEngine(DeliveringEngine):
         """
         if not isinstance(data, Mapping) or not data:
             raise InputError("data must map site names to (X, y), got " + (repr(data)[:60] if data else "nothing"))
+        given = {} if policies is None else policies
+        if not isinstance(given, Mapping) or not all(isinstance(policy, Policy) for policy in given.values()):
+            raise InputError(f"policies must map names of sites to a Policy, got {given!r:.80}")
+        if strangers := sorted(set(given) - set(data)):
+            raise InputError(f"policies has site {strangers[0]!r}, which is none of {', '.join(map(repr, data))}"[:300])
         engine = cls({}, faults)
         engine._defaults = {"seed": seed, "store": store, "holdout": holdout, "columns": columns}
         for name, rows in data.items():
-            engine.add_site(name, rows, policy=(policies or {}).get(name))
+            engine.add_site(name, rows, policy=given.get(name))
         return engine
 
     def add_site(self, name: str, rows: Any, *, policy: Policy | None = None, **options: Any) -> None:
