@@ -100,7 +100,7 @@ def test_a_service_has_its_rows_in_its_settings(place: Path, tmp_path: Path, mon
     columns = np.loadtxt(place / "a.csv", delimiter=",", skiprows=1)
     store = SiteStore(place / "stores" / "site-a")
     site = Site("a", columns[:, :-1], columns[:, -1].astype(int), store=store, policy=Policy.open())
-    monkeypatch.setattr("kernfed.federation.engines.nats_site.read_service", lambda _: (site, None, ""))
+    monkeypatch.setattr("kernfed.federation.engines.nats_credentials.read_service", lambda _: (site, None, ""))
     code, output = run(settings, "--json")
     assert code == 0
     assert {entry["verdict"] for entry in json.loads(output)["remade"]} == {"same"}

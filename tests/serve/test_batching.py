@@ -8,6 +8,8 @@ import pytest
 
 from kernfed.base.answer import Answer
 from kernfed.errors import InputError
+
+pytest.importorskip("fastapi", reason="needs the extra serve: pip install -e '.[serve]' in a clone of kernfed")
 from kernfed.serve.gateway import Batcher
 from kernfed.serve.requests import Limits, RequestError
 

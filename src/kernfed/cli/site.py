@@ -61,7 +61,8 @@ def run_site(
     Connects outward only, and again whenever the connection is lost. Start it several times to have several processes:
     they share the store. SIGTERM stops it once the question at hand is answered.
     """
-    from kernfed.federation.engines.nats_site import SiteService, read_service, serve_until_stopped
+    from kernfed.federation.engines.nats_credentials import read_service
+    from kernfed.federation.engines.nats_site import SiteService, serve_until_stopped
 
     site, credentials, hub = read_service(settings)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=_FORMAT)

@@ -78,7 +78,7 @@ def verify(
 
 def _service(settings: Path, data: Path | None) -> "Site":
     """The site of a service, with its rows and its store."""
-    from kernfed.federation.engines.nats_site import read_service
+    from kernfed.federation.engines.nats_credentials import read_service
 
     if data is not None:
         raise InputError(f"{settings} names the site's table: leave --data out, or name the store in its place")

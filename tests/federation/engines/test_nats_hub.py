@@ -11,9 +11,8 @@ from cryptography import x509
 pytest.importorskip("nkeys", reason="needs the extra serve: pip install -e '.[serve]' in a clone of kernfed")
 
 from kernfed.errors import InputError
-from kernfed.federation.engines.nats_credentials import Credentials, new_seed, public_key
+from kernfed.federation.engines.nats_credentials import Credentials, new_seed, public_key, read_service
 from kernfed.federation.engines.nats_hub import Hub, new_key, server_program
-from kernfed.federation.engines.nats_site import read_service
 
 
 @pytest.fixture

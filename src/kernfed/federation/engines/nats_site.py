@@ -11,15 +11,13 @@ import queue
 import signal
 import threading
 import time
-import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from kernfed.errors import InputError, MessageError
-from kernfed.federation.engines.nats_credentials import Credentials, check_hub_url
+from kernfed.federation.engines.nats_credentials import Credentials
 from kernfed.federation.engines.nats_frames import (
     ANY,
     Address,
@@ -34,8 +32,6 @@ from kernfed.federation.engines.nats_frames import (
 )
 from kernfed.federation.engines.nats_link import Link, Msg
 from kernfed.site.policy import Policy
-from kernfed.site.settings import site_from_settings
-from kernfed.site.site import Site
 
 #: Questions of one caller that may wait at a process, and bytes of all messages that it holds at once.
 _WAITING, _HELD = 256, 2 * 1024**3
@@ -315,31 +311,3 @@ def serve_until_stopped(service: SiteService, report: Callable[[str], None], *, 
         for number, handler in before.items():
             signal.signal(number, handler)
     report(f"site {service.site.name}: process {service.process} has stopped")
-
-
-def read_service(path: str | Path) -> tuple[Site, Credentials, str]:
-    """The site that a ``site.toml`` describes, its credentials, and the hub's address where the file names another.
-
-    credentials (a file of ``kernfed hub add-site``), data, label and store are needed; hub, and what
-    ``site_from_settings`` lists, may be given; ``[policy]`` is a table of it, or the name of a file. Paths begin at the
-    file's own folder. The site's name is that of the credentials: no other would be let in.
-    """
-    place = Path(path)
-    if not place.is_file():
-        raise InputError(f"no settings of a site at {place}")
-    try:
-        settings: dict[str, Any] = tomllib.loads(place.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{place}: {error}") from None
-    folder = place.resolve().parent
-    where = settings.pop("credentials", None)
-    if not isinstance(where, str) or not where:
-        raise InputError(f"{place} must name the file of the site's credentials, got {where!r}")
-    credentials = Credentials.read(folder / where)
-    hub = settings.pop("hub", "")
-    if hub:
-        check_hub_url(hub if isinstance(hub, str) else repr(hub))
-    name = settings.pop("site", credentials.name)
-    if name != credentials.name:
-        raise InputError(f"{place} is of site {name!r}, its credentials are those of {credentials.name!r}")
-    return site_from_settings(credentials.name, settings, str(place), folder=folder), credentials, hub
